@@ -79,76 +79,8 @@ class CompletionServerSentEvent(BaseModel):
     data: str
 
 
-class PredicateAnswer(BaseModel):
-    """How likely a statement is true."""
-
-    type: Literal["predicate"]
-    name: str | None
-    probability: float
-
-
-class ChoiceProbability(BaseModel):
-    """How likely one of some options is."""
-
-    value: str | bool
-    probability: float
-
-
-class ChoiceAnswer(BaseModel):
-    """The likeliest option; `confidence` is low where the model would have said something else."""
-
-    type: Literal["choice"]
-    name: str | None
-    choice: str | bool
-    confidence: float
-    probabilities: list[ChoiceProbability]
-
-
-class ScoreProbability(BaseModel):
-    """How likely one of some levels is; `value` is its place, from 0 on."""
-
-    value: int
-    label: str
-    probability: float
-
-
-class ScoreAnswer(BaseModel):
-    """What level is to be expected: `score` lies between the places of levels."""
-
-    type: Literal["score"]
-    name: str | None
-    score: float
-    confidence: float
-    probabilities: list[ScoreProbability]
-
-
-class RefusedAnswer(BaseModel):
-    """The model would say no label at all."""
-
-    type: Literal["refusal"]
-    name: str | None
-
-
-class DecisionUsage(BaseModel):
-    """Tokens: the input counts for each question."""
-
-    input_tokens: int
-    input_tokens_details: JsonObject
-    output_tokens: int
-    output_tokens_details: JsonObject
-    total_tokens: int
-
-
-class Decision(BaseModel):
-    """One answer for each question, in their order."""
-
-    model: str
-    answers: list[PredicateAnswer | ChoiceAnswer | ScoreAnswer | RefusedAnswer]
-    usage: DecisionUsage
-
-
 MODEL_REQUESTS = (EmbeddingFields, CompletionFields, DecisionFields)
-MODEL_ANSWERS = (EmbeddingList, Completion, CompletionServerSentEvent, Decision)
+MODEL_ANSWERS = (EmbeddingList, Completion, CompletionServerSentEvent)
 
 
 def model_requests(found: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.fields import CACHES_ALL, ClientModel
@@ -225,7 +226,78 @@ def _listed(names: Sequence[str], options: Sequence[tuple[str, str | None]]) -> 
     return "\n".join(lines)
 
 
-def answer(question: Question, logprobs: Sequence[float]) -> JsonObject:
+class PredicateAnswer(TypedDict):
+    """How likely a statement is true."""
+
+    type: Literal["predicate"]
+    name: str | None
+    probability: float
+
+
+class ChoiceProbability(TypedDict):
+    """How likely one of some options is."""
+
+    value: str | bool
+    probability: float
+
+
+class ChoiceAnswer(TypedDict):
+    """The likeliest option; `confidence` is low where the model would have said something else."""
+
+    type: Literal["choice"]
+    name: str | None
+    choice: str | bool
+    confidence: float
+    probabilities: list[ChoiceProbability]
+
+
+class ScoreProbability(TypedDict):
+    """How likely one of some levels is; `value` is its place, from 0 on."""
+
+    value: int
+    label: str
+    probability: float
+
+
+class ScoreAnswer(TypedDict):
+    """What level is to be expected: `score` lies between the places of levels."""
+
+    type: Literal["score"]
+    name: str | None
+    score: float
+    confidence: float
+    probabilities: list[ScoreProbability]
+
+
+class RefusedAnswer(TypedDict):
+    """The model would say no label at all."""
+
+    type: Literal["refusal"]
+    name: str | None
+
+
+Answer = PredicateAnswer | ChoiceAnswer | ScoreAnswer | RefusedAnswer
+
+
+class DecisionUsage(TypedDict):
+    """Tokens: the input counts for each question."""
+
+    input_tokens: int
+    input_tokens_details: JsonObject
+    output_tokens: int
+    output_tokens_details: JsonObject
+    total_tokens: int
+
+
+class Decision(TypedDict):
+    """One answer for each question, in their order."""
+
+    model: str
+    answers: list[Answer]
+    usage: DecisionUsage
+
+
+def answer(question: Question, logprobs: Sequence[float]) -> Answer:
     """Return the answer to a question, of the log probability of each option; `-inf` where the model has none for it.
 
     `confidence` is that of the chosen label among all tokens: it is low where the model would have said something
@@ -242,25 +314,35 @@ def answer(question: Question, logprobs: Sequence[float]) -> JsonObject:
         case Predicate():
             return {"type": "predicate", "name": question.name, "probability": shares[0]}
         case Choice():
-            options = [
+            options: list[ChoiceProbability] = [
                 {"value": option.value, "probability": share}
                 for option, share in zip(question.choices, shares, strict=True)
             ]
-            chosen: JsonObject = {"choice": question.choices[best].value, "confidence": confidence}
-            return {"type": "choice", "name": question.name, **chosen, "probabilities": options}
+            return {
+                "type": "choice",
+                "name": question.name,
+                "choice": question.choices[best].value,
+                "confidence": confidence,
+                "probabilities": options,
+            }
         case Score():
-            levels = [
+            levels: list[ScoreProbability] = [
                 {"value": value, "label": level.label, "probability": share}
                 for value, (level, share) in enumerate(zip(question.levels, shares, strict=True))
             ]
             score = math.fsum(value * share for value, share in enumerate(shares))
-            rated: JsonObject = {"score": score, "confidence": confidence}
-            return {"type": "score", "name": question.name, **rated, "probabilities": levels}
+            return {
+                "type": "score",
+                "name": question.name,
+                "score": score,
+                "confidence": confidence,
+                "probabilities": levels,
+            }
 
 
-def decision(model: str, answers: Sequence[JsonObject], *, input_tokens: int, cached: int, output: int) -> JsonObject:
+def decision(model: str, answers: Sequence[Answer], *, input_tokens: int, cached: int, output: int) -> Decision:
     """Return the body of an answer. The input is read for each question, and counts for each."""
-    usage: JsonObject = {
+    usage: DecisionUsage = {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": output,

@@ -22,6 +22,8 @@ from responses_app.protocol import ids
 from responses_app.protocol.decisions import (
     INSTRUCTIONS,
     LETTERS,
+    Answer,
+    Decision,
     DecisionsWanted,
     Predicate,
     Question,
@@ -30,7 +32,7 @@ from responses_app.protocol.decisions import (
     labels,
     question_text,
 )
-from responses_app.protocol.errors import JsonObject, context_length_exceeded, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
 from responses_app.protocol.long_texts import characters_of, check_can_fit, text_size
 from responses_app.protocol.prompt import Items, render_items
 from responses_app.protocol.rate_limits import Amount, Slot
@@ -64,7 +66,7 @@ class DecisionService:
 
     service: ResponseService
 
-    async def decide(self, wanted: DecisionsWanted, origin: Origin) -> JsonObject:
+    async def decide(self, wanted: DecisionsWanted, origin: Origin) -> Decision:
         """Return the answers to all questions, in their order. Raises `ApiError`."""
         model = self.service.models.chosen(wanted.model, origin.models)
         if not model.engine.supports_logprobs:
@@ -72,7 +74,7 @@ class DecisionService:
         with self.service.registry.guest(min(AT_ONCE, len(wanted.questions))):
             return await self._decide(wanted, model, origin)
 
-    async def _decide(self, wanted: DecisionsWanted, model: ServedModel, origin: Origin) -> JsonObject:
+    async def _decide(self, wanted: DecisionsWanted, model: ServedModel, origin: Origin) -> Decision:
         try:
             info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)
@@ -110,12 +112,12 @@ class DecisionService:
         origin: Origin,
         tier: str,
         used: _Used,
-    ) -> list[JsonObject]:
+    ) -> list[Answer]:
         """Ask all questions, some at once. The first failure ends the others."""
         request_id, few = self.service.new_id(ids.DECISION), asyncio.Semaphore(AT_ONCE)
         priority = PRIORITIES[tier]
 
-        async def ask(number: int, question: Question) -> JsonObject:
+        async def ask(number: int, question: Question) -> Answer:
             async with few:
                 waits = model.format.renders_elsewhere
                 threads = self.service.threads

@@ -2,16 +2,15 @@
 
 from django.http import HttpRequest
 
-from responses_app.api.endpoint import JSON, Endpoint
+from responses_app.api.endpoint import Endpoint
 from responses_app.http import caller_of, read_json, request_id_of, span_of
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.decisions import parse_decisions
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.decisions import Decision, parse_decisions
 from responses_app.runs.plan import Origin
 from responses_app.wiring import get_site
 
 
-async def _create(request: HttpRequest) -> JsonObject:
+async def _create(request: HttpRequest) -> Decision:
     """Answer questions about an input with probabilities."""
     site = get_site()
     wanted = await read_json(request, parse_decisions, site.reader)
@@ -26,7 +25,6 @@ ENDPOINTS = (
         tag="Decisions",
         scope=Area.RESPONSES,  # a model generates, as for a response
         body="CreateDecision",
-        answers={JSON: "Decision"},
         errors=(404, 429),
     ),
 )
