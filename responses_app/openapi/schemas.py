@@ -13,7 +13,7 @@ from responses_app.api.endpoint import Endpoint, Schema
 from responses_app.api.parameters import INCLUDE
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.openapi.chat_schemas import CHAT_ANSWERS, CHAT_STREAM, chat_request
-from responses_app.openapi.model_schemas import MODEL_ANSWERS, MODEL_REQUESTS, model_requests
+from responses_app.openapi.model_schemas import MODEL_REQUESTS, model_requests
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
@@ -54,7 +54,6 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
         *dict.fromkeys(each for each in named if not isinstance(each, str | None)),
         *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
         *MODEL_REQUESTS,
-        *MODEL_ANSWERS,
         *(ChatFields, *MESSAGES.values()),
         *CHAT_ANSWERS,
         *DESCRIBED,

@@ -6,10 +6,11 @@ The fields are those of `openai.types.completion_create_params`; `stop_token_ids
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NotRequired
 
 import orjson
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from engine.formats.base import TextLogprob
 from engine.types import FinishReason
@@ -158,6 +159,60 @@ def _invalid(param: str, reason: str) -> ApiError:
     return invalid_request(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
 
 
+class CompletionLogprobs(TypedDict):
+    """Lists beside each other, with an entry for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionDetails(TypedDict, total=False):
+    """What a choice has where it was asked for."""
+
+    token_ids: list[int]
+    prompt_token_ids: list[int]
+    prompt_logprobs: Sequence[Any]
+
+
+class CompletionChoice(CompletionDetails):
+    """One completion, or more of it. `stop_reason` is the client's stop string, or stop token, that ended it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length", "abort"] | None
+    stop_reason: str | int | None
+
+
+class CompletionUsage(TypedDict):
+    """Tokens: each prompt counts once, however often it is completed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: JsonObject
+
+
+class Completion(TypedDict):
+    """Completions of all prompts, or a part of a stream of them."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[CompletionUsage | None]
+    kv_transfer_params: NotRequired[JsonObject]  # for another engine, where they were asked for
+
+
+class CompletionServerSentEvent(TypedDict):
+    """A part of a stream: `data` is a completion as JSON, and in the last one `[DONE]`."""
+
+    data: str
+
+
 @dataclass(slots=True)
 class LegacyLogprobs:
     """Log probabilities in the older shape: lists beside each other, with an entry for each token.
@@ -185,7 +240,7 @@ class LegacyLogprobs:
         self.top_logprobs += other.top_logprobs
         self.text_offset += other.text_offset
 
-    def body(self) -> JsonObject:
+    def body(self) -> CompletionLogprobs:
         """Return what clients get."""
         return {
             "tokens": self.tokens,
@@ -219,19 +274,20 @@ class ChoiceDelta:
     token_ids: list[int] | None = None
     prompt_token_ids: Sequence[int] | None = None
     prompt_logprobs: Sequence[orjson.Fragment] | None = None
-    counted: "CompletionUsage | None" = None
+    counted: "CompletionTokens | None" = None
 
-    def body(self) -> JsonObject:
+    def body(self) -> CompletionChoice:
         """Return it as a choice of an answer, or of a part of a stream."""
         finish = self.finish_reason
-        prompt = None if self.prompt_token_ids is None else list(self.prompt_token_ids)
-        asked = {
-            "token_ids": self.token_ids,
-            "prompt_token_ids": prompt,
-            "prompt_logprobs": self.prompt_logprobs,
-        }
+        asked: CompletionDetails = {}
+        if self.token_ids is not None:
+            asked["token_ids"] = self.token_ids
+        if self.prompt_token_ids is not None:
+            asked["prompt_token_ids"] = list(self.prompt_token_ids)
+        if self.prompt_logprobs is not None:
+            asked["prompt_logprobs"] = self.prompt_logprobs
         return {
-            **{name: value for name, value in asked.items() if value is not None},
+            **asked,
             "index": self.index,
             "text": self.text,
             "logprobs": None if self.logprobs is None else self.logprobs.body(),
@@ -241,14 +297,14 @@ class ChoiceDelta:
 
 
 @dataclass(slots=True, kw_only=True)
-class CompletionUsage:
+class CompletionTokens:
     """Tokens of a request: each prompt counts once, however often it is completed."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
 
-    def body(self) -> JsonObject:
+    def body(self) -> CompletionUsage:
         """Return what clients get."""
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -266,12 +322,18 @@ class CompletionHead:
     created: int
     model: str
 
-    def body(self, choices: Sequence[ChoiceDelta], usage: CompletionUsage | None) -> JsonObject:
+    def body(self, choices: Sequence[ChoiceDelta], usage: CompletionTokens | None) -> Completion:
         """Return an answer, or a part of a stream."""
-        said: JsonObject = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
-        return {**said, "choices": [each.body() for each in choices], "usage": None if usage is None else usage.body()}
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [each.body() for each in choices],
+            "usage": None if usage is None else usage.body(),
+        }
 
-    def event(self, choices: Sequence[ChoiceDelta], usage: CompletionUsage | None = None, *, tells: bool) -> bytes:
+    def event(self, choices: Sequence[ChoiceDelta], usage: CompletionTokens | None = None, *, tells: bool) -> bytes:
         """Return a server-sent event; `tells`: this stream has a usage, and so all of its parts have the field."""
         body = self.body(choices, usage)
         if not tells:

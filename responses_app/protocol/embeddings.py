@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel, Refused
@@ -135,24 +136,48 @@ class EncodedAnswer:
     metadata: str | None = None
 
 
+class Embedding(TypedDict):
+    """The vector of one input; `index` says of which. In base64 it is 32-bit floats, little-endian."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(TypedDict):
+    """One vector for each input, in their order."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage
+
+
 def encode_answer(
     vectors: Sequence["Vector[float]"], *, model: str, tokens: int, encoding: EncodingFormat
 ) -> EncodedAnswer:
     """Write an answer; blocks for some milliseconds where it is a large one."""
-    usage: JsonObject = {"prompt_tokens": tokens, "total_tokens": tokens}
+    usage: EmbeddingUsage = {"prompt_tokens": tokens, "total_tokens": tokens}
     if encoding in ("bytes", "bytes_only"):
         described = _described(vectors, model, usage) if encoding == "bytes" else None
         return EncodedAnswer(b"".join(map(_little_endian, vectors)), "application/octet-stream", described)
     # Each vector by itself: `dumps` keeps the interpreter for itself while it writes, and all at once are megabytes.
     data = b",".join(
-        orjson.dumps({"object": "embedding", "index": index, "embedding": _written(vector, encoding)})
+        orjson.dumps(Embedding(object="embedding", index=index, embedding=_written(vector, encoding)))
         for index, vector in enumerate(vectors)
     )
     rest = orjson.dumps({"model": model, "usage": usage})
     return EncodedAnswer(b'{"object":"list","data":[%b],%b' % (data, rest[1:]), "application/json")
 
 
-def _described(vectors: Sequence["Vector[float]"], model: str, usage: JsonObject) -> str:
+def _described(vectors: Sequence["Vector[float]"], model: str, usage: EmbeddingUsage) -> str:
     data, start = [], 0
     for index, vector in enumerate(vectors):
         end = start + 4 * len(vector)

@@ -20,7 +20,7 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol.completion_text import CompletionText
-from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionUsage
+from responses_app.protocol.completions import ChoiceDelta, CompletionHead, CompletionTokens
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error, too_slow
 from responses_app.protocol.rate_limits import Amount
@@ -61,7 +61,7 @@ class Completing:
         left: "Callable[[Completing], None]",
     ) -> None:
         self.head = head
-        self.usage = CompletionUsage()
+        self.usage = CompletionTokens()
         self.kv_transfer_params: Mapping[str, Any] | None = None  # what the engine gives for the next one
         self.ended = asyncio.Event()
         self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
@@ -210,7 +210,7 @@ class Completing:
         delta = await self._with_details(choice, chunk, choice.text.feed(chunk))
         if delta is not None:
             if choice.counts:
-                delta.counted = CompletionUsage(
+                delta.counted = CompletionTokens(
                     prompt_tokens=len(choice.request.prompt_token_ids), completion_tokens=choice.sampled
                 )
             try:

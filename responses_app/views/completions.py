@@ -9,7 +9,14 @@ from django.http.response import HttpResponseBase
 from responses_app.api.endpoint import EVENTS, JSON, Endpoint
 from responses_app.http import caller_of, json_response, read_json, request_id_of, span_of
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.completions import ChoiceDelta, CompletionWanted, joined, parse_completion
+from responses_app.protocol.completions import (
+    ChoiceDelta,
+    Completion,
+    CompletionServerSentEvent,
+    CompletionWanted,
+    joined,
+    parse_completion,
+)
 from responses_app.protocol.errors import ApiError
 from responses_app.runs.completing import Completing
 from responses_app.runs.plan import Origin
@@ -80,7 +87,7 @@ ENDPOINTS = (
         tag="Completions",
         scope=Area.RESPONSES,  # a model generates, as for a response
         body="CreateCompletion",
-        answers={JSON: "Completion", EVENTS: "CompletionServerSentEvent"},
+        answers={JSON: Completion, EVENTS: CompletionServerSentEvent},
         errors=(404, 429),
     ),
 )

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from responses_app.api.endpoint import BYTES, JSON, Endpoint
 from responses_app.http import caller_of, project_of, read_json, request_id_of, span_of
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.embeddings import encode_answer, parse_embeddings
+from responses_app.protocol.embeddings import EmbeddingList, encode_answer, parse_embeddings
 from responses_app.runs.plan import Origin
 from responses_app.wiring import get_site
 
@@ -34,7 +34,7 @@ ENDPOINTS = (
         tag="Embeddings",
         scope=Area.EMBEDDINGS,
         body="CreateEmbedding",
-        answers={JSON: "EmbeddingList", BYTES: ""},
+        answers={JSON: EmbeddingList, BYTES: ""},
         errors=(404, 429),
     ),
 )
