@@ -11,7 +11,7 @@ from django.http.request import UnreadablePostError
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request
 from responses_app.protocol.fields import noting
 from responses_app.reading import JsonReader
 
@@ -34,7 +34,8 @@ def json_bytes(content: bytes, *, status: int = 200, headers: dict[str, str] | N
 
 def error_response(error: ApiError) -> HttpResponse:
     """Return an error in OpenAI's shape."""
-    return json_response({"error": error.body()}, status=error.status, headers=error.headers)
+    answer: ErrorAnswer = {"error": error.body()}
+    return json_response(answer, status=error.status, headers=error.headers)
 
 
 async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:

@@ -13,21 +13,6 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.resources import ResponseObject, Status
 
 
-class Error(BaseModel):
-    """What went wrong, where, and what to do. `code` is OpenAI's, where it has one."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorAnswer(BaseModel):
-    """The body of every error."""
-
-    error: Error
-
-
 class InputDetails(BaseModel):
     """What the input tokens were."""
 
@@ -115,4 +100,4 @@ class ItemList(BaseModel):
     has_more: bool
 
 
-DESCRIBED: tuple[type[BaseModel], ...] = (ErrorAnswer, ResponseResource, CompactedResponse, ItemList, Item)
+DESCRIBED: tuple[type[BaseModel], ...] = (ResponseResource, CompactedResponse, ItemList, Item)

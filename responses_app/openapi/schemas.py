@@ -19,7 +19,7 @@ from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.conversations import MAX_ITEMS, ConversationFields
 from responses_app.protocol.create_fields import ENGINE_FIELDS, Fields
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ErrorAnswer, JsonObject
 from responses_app.protocol.events import EventType
 from responses_app.protocol.items import ParsedItem
 from responses_app.protocol.server_tools import ITEMS as RUN_BY_SERVER
@@ -50,13 +50,13 @@ def name_of(schema: Schema) -> str:
 def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject:
     """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
     named = [schema for each in endpoints for schema in (each.body, *each.contents.values())]
-    types = (
+    types: tuple[Any, ...] = (
         *dict.fromkeys(each for each in named if not isinstance(each, str | None)),
         *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
         *MODEL_REQUESTS,
         *(ChatFields, *MESSAGES.values()),
         *CHAT_ANSWERS,
-        *DESCRIBED,
+        *(ErrorAnswer, *DESCRIBED),
     )
     found = _defined((each.__name__, each) for each in types)
     found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])

@@ -4,12 +4,29 @@ A message says what was wrong, where, and what to do; it never carries an except
 anything of another project. `code` is OpenAI's string or None.
 """
 
+from typing_extensions import TypedDict
+
 JsonObject = dict[str, object]
 
 SERVER_STOPPED: JsonObject = {  # the `error` of a response that was running when its server stopped
     "code": "server_error",
     "message": "The server stopped while this response was running. Send it again.",
 }
+
+
+class Error(TypedDict):
+    """What went wrong, where, and what to do. `code` is OpenAI's, where it has one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(TypedDict):
+    """The body of every error."""
+
+    error: Error
 
 
 class ApiError(Exception):
@@ -43,7 +60,7 @@ class ApiError(Exception):
         """Whether the same request may succeed later."""
         return self.retry_after is not None or self.status in (429, 503)
 
-    def body(self) -> JsonObject:
+    def body(self) -> Error:
         """Return the inner `error` object."""
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
 

@@ -23,7 +23,7 @@ def error_frame(error: ApiError, stream_id: str | None = None) -> str:
         frame["stream_id"] = stream_id
     if error.headers:
         frame["headers"] = error.headers
-        body["headers"] = error.headers
+        frame["error"] = {**body, "headers": error.headers}
     return orjson.dumps(frame).decode()
 
 
