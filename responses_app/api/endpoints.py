@@ -96,12 +96,11 @@ ENDPOINTS: Sequence[Endpoint] = (
 )
 ROUTES = routes_of(ENDPOINTS)
 
-
 BEGINNINGS = dict.fromkeys(part for each in ENDPOINTS for part in each.path.split("/")[1:3] if "{" not in part)
-SERVED = [  # below /v1, as somebody is told who asks for something else: of each first part the shortest path
-    min((each.shown_path for each in ENDPOINTS if each.path.startswith(f"/v1/{part}")), key=len).removeprefix("/v1/")
-    for part in dict.fromkeys(each.path.split("/")[2] for each in ENDPOINTS if each.scope is not None)
-]
+_BY_RESOURCE: dict[str, list[str]] = {}
+for _path in (each.path.removeprefix("/v1/") for each in ENDPOINTS if each.scope is not None):
+    _BY_RESOURCE.setdefault(_path.partition("/")[0], []).append(_path)
+SERVED = [min(paths, key=len) for paths in _BY_RESOURCE.values()]  # as is told to who asks for something else
 _API_PATH = re.compile(rf"/(?:{'|'.join(map(re.escape, BEGINNINGS))})(?:/|$)")
 
 
