@@ -10,52 +10,11 @@ from pydantic import BaseModel, Field, create_model
 
 from responses_app.openapi.item_answers import Item, OutputItem
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.resources import ResponseObject, Status
-
-
-class InputDetails(BaseModel):
-    """What the input tokens were."""
-
-    cached_tokens: int
-    cache_write_tokens: int
-
-
-class OutputDetails(BaseModel):
-    """What the output tokens were."""
-
-    reasoning_tokens: int
-    tool_output_tokens: int
-
-
-class Usage(BaseModel):
-    """Tokens of all turns of a response."""
-
-    input_tokens: int
-    input_tokens_details: InputDetails
-    output_tokens: int
-    output_tokens_details: OutputDetails
-    total_tokens: int
-
-
-class ResponseError(BaseModel):
-    """Why a response failed."""
-
-    code: str
-    message: str
-
-
-class IncompleteDetails(BaseModel):
-    """Why a response is incomplete."""
-
-    reason: str
-
+from responses_app.protocol.resources import ResponseObject
+from responses_app.protocol.usage import Usage
 
 _NARROWER = {  # than the fields of `ResponseObject`, which say what the server itself must know of them
-    "status": Literal[tuple(status.value for status in Status)],
-    "error": ResponseError | None,
-    "incomplete_details": IncompleteDetails | None,
     "output": list[OutputItem],
-    "usage": Usage | None,
     "prompt": JsonObject | None,
 }
 _NEVER_SHOWN = ("public_id",)

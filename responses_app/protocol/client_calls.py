@@ -11,7 +11,7 @@ from typing import Literal
 from engine.formats.base import ModelFormat
 from responses_app.protocol import ids
 from responses_app.protocol.calls import Call, call_of, open_calls
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import OutputGiven
 from responses_app.protocol.stream import ResponseStream
@@ -37,7 +37,7 @@ def _stub(call: JsonObject) -> JsonObject:
     return {"type": f"{kind}_output", "call_id": call_id, **named}
 
 
-def no_output(call_ids: Sequence[str], seconds: float) -> JsonObject:
+def no_output(call_ids: Sequence[str], seconds: float) -> ResponseError:
     """Return the `error` object of a response whose client did not say in time what came of its calls."""
     calls = "the call " + call_ids[0] if len(call_ids) == 1 else "the calls " + ", ".join(call_ids)
     message = f"No output came within {seconds:g} s (RESPONSES_TOOL_TIMEOUT) for {calls}. Send the request again."

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from responses_app.protocol.create_fields import Fields
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, rate_limited
+from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request, rate_limited
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, check_fields, known_names
 from responses_app.protocol.items import parse_input
 from responses_app.protocol.json_size import json_size
@@ -74,10 +74,10 @@ def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> 
     }
 
 
-def _failure(error: JsonObject | None) -> ApiError:
-    told = error or {}
-    message = str(told.get("message") or "The compaction was cancelled. Send the request again.")
-    match told.get("code"):
+def _failure(error: ResponseError | None) -> ApiError:
+    code, message = (error["code"], error["message"]) if error is not None else ("", "")
+    message = message or "The compaction was cancelled. Send the request again."
+    match code:
         case "rate_limit_exceeded":
             return rate_limited(message)
         case "invalid_prompt":

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events import EventType
 from responses_app.protocol.resources import ResponseObject, Status
+from responses_app.protocol.usage import Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,8 @@ class Ending:
 
     status: Status
     completed_at: int | None = None
-    usage: JsonObject | None = None
-    error: JsonObject | None = None
+    usage: Usage | None = None
+    error: ResponseError | None = None
     reason: str | None = None
     messages: list[JsonObject] | None = None
 

@@ -8,7 +8,15 @@ from typing_extensions import TypedDict
 
 JsonObject = dict[str, object]
 
-SERVER_STOPPED: JsonObject = {  # the `error` of a response that was running when its server stopped
+
+class ResponseError(TypedDict):
+    """Why a response failed."""
+
+    code: str
+    message: str
+
+
+SERVER_STOPPED: ResponseError = {  # the `error` of a response that was running when its server stopped
     "code": "server_error",
     "message": "The server stopped while this response was running. Send it again.",
 }

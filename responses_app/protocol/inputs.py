@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.summaries import Summaries
 
@@ -175,7 +175,7 @@ class TimedOut:
 class Failed:
     """Something broke; `error` is what clients see, `{code, message}`."""
 
-    error: JsonObject
+    error: ResponseError
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Ended:
     """Its end is kept, at `at` (Unix seconds). With `error` it could not be kept, and so has failed."""
 
     at: int
-    error: JsonObject | None = None
+    error: ResponseError | None = None
 
 
 Input = (

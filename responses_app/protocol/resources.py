@@ -1,10 +1,15 @@
 """The response object: what a request asked for, echoed, beside what became of it."""
 
 from enum import Enum
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired
 
-from responses_app.protocol.errors import JsonObject
+from typing_extensions import TypedDict
+
+from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.usage import Usage
+
+StatusText = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class Status(Enum):
@@ -31,6 +36,12 @@ RUNNING = tuple(status.value for status, following in NEXT.items() if following)
 CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
 
 
+class IncompleteDetails(TypedDict):
+    """Why a response is incomplete."""
+
+    reason: str
+
+
 class ResponseObject(TypedDict):
     """A response as clients read it, as streams tell it and as the store keeps it. `created_at` is in Unix seconds.
 
@@ -41,11 +52,11 @@ class ResponseObject(TypedDict):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: str
+    status: StatusText
     background: bool
     conversation: JsonObject | None
-    error: JsonObject | None
-    incomplete_details: JsonObject | None
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
@@ -70,7 +81,7 @@ class ResponseObject(TypedDict):
     top_logprobs: int
     top_p: float
     truncation: str
-    usage: JsonObject | None
+    usage: Usage | None
     user: str | None
     input_messages: NotRequired[list[JsonObject]]  # what the model read and said, in its own words, where asked for
     output_messages: NotRequired[list[JsonObject]]
@@ -91,7 +102,7 @@ def as_known(response: ResponseObject) -> ResponseObject:
     return known
 
 
-def as_failed(response: ResponseObject, error: JsonObject) -> ResponseObject:
+def as_failed(response: ResponseObject, error: ResponseError) -> ResponseObject:
     """Return the object of a running response as it is once it has failed; `error` is its `{code, message}`."""
     return {**response, "status": Status.FAILED.value, "completed_at": None, "error": error}
 

@@ -36,7 +36,7 @@ from responses_app.protocol.commands import Await, CallTool, Command, Finish, Ge
 from responses_app.protocol.compacting import Compacting
 from responses_app.protocol.cuts import Cuts
 from responses_app.protocol.endings import Ending
-from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
+from responses_app.protocol.errors import SERVER_STOPPED, JsonObject, ResponseError
 from responses_app.protocol.events import Event
 from responses_app.protocol.inputs import (
     Asked,
@@ -159,7 +159,7 @@ class ResponseMachine:
         """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
         return self._waits.wanted and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
 
-    def outcome(self, at: int, error: JsonObject | None = None) -> ResponseObject:
+    def outcome(self, at: int, error: ResponseError | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
         assert isinstance(self._due, Finish), "the end is decided"
         return self._stream.outcome(self._ending(self._due.ending, at, error))
@@ -361,7 +361,7 @@ class ResponseMachine:
     def _stop_here(self, reason: StopReason) -> Step:
         return self._finish(Status.INCOMPLETE, reason=reason.value)
 
-    def _finish(self, status: Status, *, error: JsonObject | None = None, reason: str | None = None) -> Step:
+    def _finish(self, status: Status, *, error: ResponseError | None = None, reason: str | None = None) -> Step:
         """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
         events = [] if status is Status.FAILED else [*self._stream.close(), *self.calls.add_outputs()]
         if status in CONTINUABLE:
@@ -375,7 +375,7 @@ class ResponseMachine:
         self._due = None
         return Step(self._stream.finish(ending))
 
-    def _ending(self, ending: Ending, at: int, error: JsonObject | None) -> Ending:
+    def _ending(self, ending: Ending, at: int, error: ResponseError | None) -> Ending:
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
         messages = self._messages() if self._stream.shows_messages else None
@@ -390,4 +390,4 @@ class ResponseMachine:
 
 
 _AT_ONCE = {StopReason.DISCARDED: StopReason.INTERRUPTED}  # as clients are told
-_NO_SUMMARY: JsonObject = {"code": "server_error", "message": "The model gave no summary. Send the request again."}
+_NO_SUMMARY: ResponseError = {"code": "server_error", "message": "The model gave no summary. Send the request again."}

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NotRequired
 
-from responses_app.protocol.errors import JsonObject
+from typing_extensions import TypedDict
 
 _PER_TURN = "_per_turn"
 
@@ -20,7 +21,35 @@ class TurnUsage:
     after_tools: bool = True  # what its prompt has beside the turn before is what tools gave back, if it is anything
 
 
-def usage(turns: Sequence[TurnUsage]) -> JsonObject:
+class InputDetails(TypedDict):
+    """What the input tokens were."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+    input_tokens_per_turn: NotRequired[list[int]]  # these are stored, and shown where they are asked for
+    cached_tokens_per_turn: NotRequired[list[int]]
+
+
+class OutputDetails(TypedDict):
+    """What the output tokens were."""
+
+    reasoning_tokens: int
+    tool_output_tokens: int
+    output_tokens_per_turn: NotRequired[list[int]]  # as above
+    tool_output_tokens_per_turn: NotRequired[list[int]]
+
+
+class Usage(TypedDict):
+    """Tokens of all turns of a response."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+def usage(turns: Sequence[TurnUsage]) -> Usage:
     """Return the `usage` object of a response as it is stored: per-turn lists lie beside OpenAI's details."""
     input_tokens = sum(turn.input_tokens for turn in turns)
     output_tokens = sum(turn.output_tokens for turn in turns)

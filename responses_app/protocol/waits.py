@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from responses_app.protocol.client_calls import ClientCalls, no_output
 from responses_app.protocol.commands import Await, Command
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ResponseError
 from responses_app.protocol.inputs import OutputGiven, TimedOut, WaitBegan
 from responses_app.protocol.stream import LocalProtocolError
 
@@ -38,7 +38,7 @@ class Waits:
         left = self._calls.unanswered
         return replace(due, call_ids=left) if left else None
 
-    def problem(self, given: TimedOut, due: Command | None) -> JsonObject:
+    def problem(self, given: TimedOut, due: Command | None) -> ResponseError:
         """Return the `error` object of a response that has waited in vain."""
         return no_output(_awaited(given, due).call_ids, given.seconds)
 

@@ -16,7 +16,7 @@ from engine.errors import (
 from responses_app.protocol.errors import (
     SERVER_STOPPED,
     ApiError,
-    JsonObject,
+    ResponseError,
     context_length_exceeded,
     invalid_request,
     overloaded,
@@ -72,17 +72,17 @@ def _as_error(error: EngineError | None) -> ApiError | None:
     return None
 
 
-def server_stopped() -> JsonObject:
+def server_stopped() -> ResponseError:
     """Return the `error` object of a response that was running when its server stopped."""
-    return dict(SERVER_STOPPED)
+    return {**SERVER_STOPPED}
 
 
 def unanswered_by_stopped_server() -> ApiError:
     """Return the same as an error: another worker may answer, or this one's next start."""
-    return overloaded(str(SERVER_STOPPED["message"]), retry_after=RESTART_SECONDS)
+    return overloaded(SERVER_STOPPED["message"], retry_after=RESTART_SECONDS)
 
 
-def failure(error: EngineError | None, request_id: str) -> JsonObject:
+def failure(error: EngineError | None, request_id: str) -> ResponseError:
     """Return the `error` object of a response that failed after `response.created`.
 
     Its codes are those of OpenAI's ResponseErrorCode; None stands for an error of this server.

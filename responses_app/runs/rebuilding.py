@@ -6,7 +6,7 @@ It knows the models and the keys of this server, and hands `machines.machine_of`
 from dataclasses import dataclass
 
 from responses_app.protocol.client_tools import ClientTools
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ResponseError
 from responses_app.protocol.resources import ResponseObject
 from responses_app.protocol.response import ResponseMachine
 from responses_app.protocol.sealed_items import PURPOSE
@@ -46,7 +46,7 @@ class Machines:
         is_served = self.models.named(stored.response["model"]) is not None
         return made if made is None or is_served or made.body["output"] == stored.response["output"] else None
 
-    def failed(self, accepted: AcceptedResponse, error: JsonObject) -> StoredLog:
+    def failed(self, accepted: AcceptedResponse, error: ResponseError) -> StoredLog:
         """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
         stored = StoredLog(accepted.response, accepted.log)
         return failed(stored, self.of(accepted.project, as_begun(accepted.response)), error)

@@ -128,8 +128,8 @@ def _amounts(failed: ResponseObject) -> tuple[Amount, Amount]:
 
     Its first prompt was reserved. Where the model said nothing, nobody knows how long it was, and it counts as it was.
     """
-    usage = failed["usage"] or {}
-    details = usage.get("input_tokens_details")
-    first = details["input_tokens_per_turn"][0] if isinstance(details, dict) else 0
-    used = (int(str(usage.get(f"{side}_tokens", 0))) for side in ("input", "output"))
-    return Amount(1, first, failed["max_output_tokens"] or 1), Amount(1, *used)
+    usage, most = failed["usage"], failed["max_output_tokens"] or 1
+    if usage is None:
+        return Amount(1, 0, most), Amount(1, 0, 0)
+    first = usage["input_tokens_details"]["input_tokens_per_turn"][0]
+    return Amount(1, first, most), Amount(1, usage["input_tokens"], usage["output_tokens"])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import ApiError, ResponseError
 from responses_app.protocol.input_codec import decode, encode
 from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Started
 from responses_app.protocol.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
@@ -115,7 +115,7 @@ def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Inp
     return [*([Enqueued()] if response["background"] else []), Started(), *end]
 
 
-def failed(stored: StoredLog, machine: ResponseMachine, error: JsonObject) -> StoredLog:
+def failed(stored: StoredLog, machine: ResponseMachine, error: ResponseError) -> StoredLog:
     """Return a response, and its whole log, as they are once it has failed behind the log that it has.
 
     It fails even where that log decides another end, since that was never kept, nor what can be continued.

@@ -19,7 +19,8 @@ async def execute_in_span(run: ResponseRun) -> None:
         await run.execute()
         span.note(_became(run))
         if run.status is Status.FAILED:
-            span.fail(str((run.response()["error"] or {}).get("code", "server_error")))
+            error = run.response()["error"]
+            span.fail("server_error" if error is None else error["code"])
 
 
 def _asked(plan: RunPlan) -> Mapping[str, Value]:
@@ -35,10 +36,10 @@ def _asked(plan: RunPlan) -> Mapping[str, Value]:
 
 def _became(run: ResponseRun) -> Mapping[str, Value]:
     response = run.response()
-    usage = response["usage"] or {}
+    usage = response["usage"]
     return {
         "gen_ai.response.model": response["model"],
         "respsite.status": run.status.value,
-        "gen_ai.usage.input_tokens": int(str(usage.get("input_tokens", 0))),
-        "gen_ai.usage.output_tokens": int(str(usage.get("output_tokens", 0))),
+        "gen_ai.usage.input_tokens": 0 if usage is None else usage["input_tokens"],
+        "gen_ai.usage.output_tokens": 0 if usage is None else usage["output_tokens"],
     }
