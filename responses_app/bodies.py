@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from responses_app.api.endpoint import Endpoint, Form, Size
-from responses_app.api.endpoints import is_api_path
+from responses_app.endpoint import Endpoint, Form, Size
 from responses_app.http import NotServed, error_response
 from responses_app.protocol.answer_headers import AnswerHeaders
 from responses_app.protocol.body_errors import (
@@ -30,7 +29,7 @@ from responses_app.protocol.body_errors import (
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files import file_too_large
 from responses_app.protocol.uploads import MAX_PART_BYTES, part_too_large
-from responses_app.urls import find
+from responses_app.routes import find, is_api_path
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

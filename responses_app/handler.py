@@ -12,7 +12,7 @@ from typing import Any
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler
 
-from responses_app.api.endpoints import is_api_path
+from responses_app.routes import is_api_path
 
 
 class Handler(ASGIHandler):

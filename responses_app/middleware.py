@@ -14,7 +14,6 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from responses_app.api.endpoints import Route, is_api_path, path_not_found
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.http import NotServed, error_response
 from responses_app.observing.context import bind
@@ -23,7 +22,7 @@ from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_headers
-from responses_app.urls import find
+from responses_app.routes import Route, find, is_api_path, path_not_found
 from responses_app.wiring import get_site
 
 logger = logging.getLogger("respsite.transport")

@@ -16,7 +16,8 @@ from tests.server import ROOT, clean_environ
 PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 600, 400
 TRANSPORTS = [
-    *"api views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
+    *"api endpoint parameters routes".split(),
+    *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
     *"urls routing management admin openapi command_line playground watch".split(),
 ]
 # `apps` is how Django says that an app may begin.

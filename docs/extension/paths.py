@@ -3,13 +3,13 @@
 from itertools import groupby
 
 from docs.extension.tables import code, table
-from responses_app.api.endpoints import ROUTES
 from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
+from responses_app.routes import routes
 
 
 def markdown() -> str:
     """Return a table for each tag."""
-    endpoints = (each for route in ROUTES for each in route.endpoints)
+    endpoints = (each for route in routes() for each in route.endpoints)
     found = sorted(endpoints, key=lambda each: each.tag)
     parts = []
     for tag, group in groupby(found, key=lambda each: each.tag):

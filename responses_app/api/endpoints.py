@@ -1,18 +1,8 @@
 """All endpoints of the API, by their paths, in the order in which paths are tried."""
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
-
-from responses_app.api.endpoint import Endpoint
-from responses_app.auth.scopes import SAFE_METHODS
-from responses_app.http import MethodNotAllowed, json_response
-from responses_app.protocol.errors import ApiError, not_found
-from responses_app.protocol.not_served import NOT_SERVED
-from responses_app.runs.history import store_away
-from responses_app.stores.base import StoreError
+from responses_app.endpoint import Endpoint
 from responses_app.views import (
     chat_completions,
     completions,
@@ -31,52 +21,6 @@ from responses_app.views import (
     vector_stores,
 )
 
-
-class Route:
-    """A path with its endpoints: a view of Django, which has the one of a request's method answer."""
-
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self.endpoints = endpoints
-        self.path = endpoints[0].shown_path
-        self.regex = endpoints[0].regex
-
-    async def __call__(self, request: HttpRequest, **named: str) -> HttpResponseBase:
-        """Answer. Raises `ApiError`: 405 for a method that is not taken, 503 where the database is away, its own."""
-        endpoint = self.endpoint(str(request.method))
-        if endpoint is None:
-            raise self._not_allowed(str(request.method))
-        try:
-            answer = await endpoint.handler(request, *named.values())
-        except tuple(endpoint.refusals) as problem:
-            refuse = next(refuse for kind, refuse in endpoint.refusals.items() if isinstance(problem, kind))
-            raise refuse(problem, *named.values()) from None
-        except StoreError as error:
-            raise store_away(error) from error
-        return answer if isinstance(answer, HttpResponseBase) else json_response(answer)
-
-    def endpoint(self, method: str) -> Endpoint | None:
-        """Return what answers a method."""
-        return next((each for each in self.endpoints if each.answers_to(method)), None)
-
-    def scope(self, method: str) -> str | None:
-        """Return the scope that a method needs, also one that is not taken; None where not even a key is needed."""
-        area = self.endpoints[0].scope
-        return None if area is None else area.scope(writes=method not in SAFE_METHODS)
-
-    def _not_allowed(self, method: str) -> ApiError:
-        upgrades = any(each.websocket for each in self.endpoints)
-        hint = " A WebSocket needs an upgrade request to this path." if upgrades else ""
-        return MethodNotAllowed(method, [each.method for each in self.endpoints], hint)
-
-
-def routes_of(endpoints: Iterable[Endpoint]) -> Sequence[Route]:
-    """Return the paths of endpoints."""
-    found: dict[str, list[Endpoint]] = {}
-    for each in endpoints:
-        found.setdefault(each.path, []).append(each)
-    return [Route(same) for same in found.values()]
-
-
 ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *stored_chats.ENDPOINTS,
@@ -94,27 +38,3 @@ ENDPOINTS: Sequence[Endpoint] = (
     *health.ENDPOINTS,
     *metrics.ENDPOINTS,
 )
-ROUTES = routes_of(ENDPOINTS)
-
-BEGINNINGS = dict.fromkeys(part for each in ENDPOINTS for part in each.path.split("/")[1:3] if "{" not in part)
-_BY_RESOURCE: dict[str, list[str]] = {}
-for _path in (each.path.removeprefix("/v1/") for each in ENDPOINTS if each.scope is not None):
-    _BY_RESOURCE.setdefault(_path.partition("/")[0], []).append(_path)
-SERVED = [min(paths, key=len) for paths in _BY_RESOURCE.values()]  # as is told to who asks for something else
-_API_PATH = re.compile(rf"/(?:{'|'.join(map(re.escape, BEGINNINGS))})(?:/|$)")
-
-
-def is_api_path(path: str) -> bool:
-    """Whether a path is answered by the API, if only with an error."""
-    return _API_PATH.match(path) is not None
-
-
-def path_not_found(path: str) -> ApiError:
-    """Nothing is served at this path (404); of one that OpenAI has it says so."""
-    name = path.lstrip("/").removeprefix("v1/").partition("/")[0]
-    about = f" OpenAI's API has {NOT_SERVED[name]}." if name in NOT_SERVED else ""
-    message = (
-        f"Nothing is served at '{path[:200]}'.{about} The API begins at /v1 and has {', '.join(SERVED[:-1])} and "
-        f"{SERVED[-1]}: try GET /v1/models. All paths are told at /openapi."
-    )
-    return not_found(message, code="not_found")

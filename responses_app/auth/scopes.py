@@ -1,4 +1,4 @@
-"""What a request's key must be made for, by what its body names; by its method and path `api.endpoints` says it."""
+"""What a request's key must be made for, by what its body names; by its method and path `routes` says it."""
 
 from collections.abc import Iterable, Sequence
 

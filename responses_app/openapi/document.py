@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from responses_app import __version__
-from responses_app.api.endpoint import JSON, Endpoint
-from responses_app.api.parameters import Parameter
+from responses_app.endpoint import JSON, Endpoint
 from responses_app.openapi.schemas import name_of, ref, schemas
+from responses_app.parameters import Parameter
 from responses_app.protocol.body_errors import FORM_TYPE
 from responses_app.protocol.errors import JsonObject
 

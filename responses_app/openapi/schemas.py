@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from responses_app.api.endpoint import Endpoint, Schema
-from responses_app.api.parameters import INCLUDE
+from responses_app.endpoint import Endpoint, Schema
 from responses_app.openapi.answers import DESCRIBED
 from responses_app.openapi.chat_schemas import CHAT_ANSWERS, CHAT_STREAM, chat_request
 from responses_app.openapi.model_schemas import MODEL_REQUESTS, model_requests
+from responses_app.parameters import INCLUDE
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.compact_requests import FIELDS as COMPACT_FIELDS

@@ -10,7 +10,7 @@ from responses_app.bodies import Application, Message, Receive, SendMessage
 from responses_app.http import NotServed
 from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
 from responses_app.protocol.errors import ApiError
-from responses_app.urls import find
+from responses_app.routes import find
 from responses_app.wiring import get_site
 
 API = "/v1/"

@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app import __version__
-from responses_app.api.endpoint import EVENTS, JSON, Endpoint
+from responses_app.endpoint import EVENTS, JSON, Endpoint
 from responses_app.http import (
     caller_of,
     cut_of,

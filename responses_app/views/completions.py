@@ -6,7 +6,7 @@ from functools import partial
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from responses_app.api.endpoint import EVENTS, JSON, Endpoint
+from responses_app.endpoint import EVENTS, JSON, Endpoint
 from responses_app.http import caller_of, json_response, read_json, request_id_of, span_of
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.completions import (

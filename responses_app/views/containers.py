@@ -11,10 +11,10 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.api.endpoint import BYTES, Endpoint, Form, Refusals, Size
-from responses_app.api.parameters import PAGED
 from responses_app.auth.scopes import check_named
+from responses_app.endpoint import BYTES, Endpoint, Form, Refusals, Size
 from responses_app.http import caller_of, cut_of, parse_noting, project_of, read_json
+from responses_app.parameters import PAGED
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.containers import (
     CopiedFile,

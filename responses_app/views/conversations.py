@@ -7,10 +7,10 @@ from typing import Literal
 from django.http import HttpRequest
 from typing_extensions import TypedDict
 
-from responses_app.api.endpoint import JSON, Endpoint, Refusals
-from responses_app.api.parameters import INCLUDE, PAGED, Parameter, text
 from responses_app.auth.scopes import check_named
+from responses_app.endpoint import JSON, Endpoint, Refusals
 from responses_app.http import caller_of, project_of, read_json
+from responses_app.parameters import INCLUDE, PAGED, Parameter, text
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.conversations import (

@@ -2,7 +2,7 @@
 
 from django.http import HttpRequest
 
-from responses_app.api.endpoint import Endpoint
+from responses_app.endpoint import Endpoint
 from responses_app.http import caller_of, read_json, request_id_of, span_of
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.decisions import Decision, parse_decisions

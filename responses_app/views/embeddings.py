@@ -4,7 +4,7 @@ from functools import partial
 
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.api.endpoint import BYTES, JSON, Endpoint
+from responses_app.endpoint import BYTES, JSON, Endpoint
 from responses_app.http import caller_of, project_of, read_json, request_id_of, span_of
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.embeddings import EmbeddingList, encode_answer, parse_embeddings

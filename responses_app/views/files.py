@@ -7,9 +7,9 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.http import content_disposition_header
 
-from responses_app.api.endpoint import BYTES, Endpoint, Form, Refusals, Size
-from responses_app.api.parameters import AFTER, ORDER, Parameter, limit_of, text
+from responses_app.endpoint import BYTES, Endpoint, Form, Refusals, Size
 from responses_app.http import cut_of, parse_noting, project_of
+from responses_app.parameters import AFTER, ORDER, Parameter, limit_of, text
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.body_errors import FORM_TYPE, unsupported_media_type

@@ -7,7 +7,7 @@ from typing import Literal, NotRequired
 from django.http import HttpRequest, HttpResponse
 from typing_extensions import TypedDict
 
-from responses_app.api.endpoint import JSON, Endpoint
+from responses_app.endpoint import JSON, Endpoint
 from responses_app.http import json_response
 from responses_app.protocol.errors import JsonObject
 from responses_app.wiring import get_site

@@ -3,7 +3,7 @@
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse
 
-from responses_app.api.endpoint import TEXT, Endpoint
+from responses_app.endpoint import TEXT, Endpoint
 from responses_app.http import NotServed
 from responses_app.protocol.api_keys import READS_METRICS, missing_scope
 from responses_app.wiring import get_site

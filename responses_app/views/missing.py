@@ -3,8 +3,8 @@
 from django.http import HttpRequest, HttpResponse
 from django.views.defaults import page_not_found
 
-from responses_app.api.endpoints import path_not_found
 from responses_app.http import error_response
+from responses_app.routes import path_not_found
 
 PEOPLES = ("/admin/", "/docs/", "/watch/")  # below these are pages for people
 

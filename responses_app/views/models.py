@@ -9,9 +9,9 @@ from typing import Literal, NotRequired
 from django.http import HttpRequest
 from typing_extensions import TypeAliasType, TypedDict
 
-from responses_app.api.endpoint import Endpoint
-from responses_app.api.parameters import Parameter, text
+from responses_app.endpoint import Endpoint
 from responses_app.http import caller_of
+from responses_app.parameters import Parameter, text
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.codex import ModelCatalogue, catalogue
 from responses_app.protocol.errors import model_not_found

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from typing_extensions import TypedDict
 
-from responses_app.api.endpoint import HTML, JSON, Endpoint
+from responses_app.endpoint import HTML, JSON, Endpoint
 from responses_app.http import json_bytes
 from responses_app.openapi.document import document
 from responses_app.openapi.page import page as shown

@@ -5,7 +5,7 @@ from functools import partial
 
 from django.http import HttpRequest
 
-from responses_app.api.endpoint import Endpoint, Form, Refusals, Size
+from responses_app.endpoint import Endpoint, Form, Refusals, Size
 from responses_app.http import project_of, read_json
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area

@@ -8,9 +8,8 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
-from responses_app.api.endpoint import EVENTS, JSON, Endpoint
-from responses_app.api.parameters import DIALECT, INCLUDE, PAGED, Parameter, text
 from responses_app.auth.scopes import check_named
+from responses_app.endpoint import EVENTS, JSON, Endpoint
 from responses_app.http import (
     caller_of,
     cut_of,
@@ -20,6 +19,7 @@ from responses_app.http import (
     request_id_of,
     span_of,
 )
+from responses_app.parameters import DIALECT, INCLUDE, PAGED, Parameter, text
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.dialects import DIALECT_HEADER, Dialect

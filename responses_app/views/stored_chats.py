@@ -6,9 +6,9 @@ from typing import Literal
 from django.http import HttpRequest
 from typing_extensions import TypedDict
 
-from responses_app.api.endpoint import JSON, Endpoint
-from responses_app.api.parameters import AFTER, LIMIT, Parameter, text
+from responses_app.endpoint import JSON, Endpoint
 from responses_app.http import project_of, read_json
+from responses_app.parameters import AFTER, LIMIT, Parameter, text
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.chat.stored import ChatCompletionChanges, parse_chat_changes, parse_chat_query
 from responses_app.protocol.errors import JsonObject

@@ -5,10 +5,10 @@ from functools import partial
 
 from django.http import HttpRequest
 
-from responses_app.api.endpoint import Endpoint, Refusals
-from responses_app.api.parameters import PAGED, Parameter, text
 from responses_app.auth.scopes import check_named
+from responses_app.endpoint import Endpoint, Refusals
 from responses_app.http import caller_of, project_of, read_json
+from responses_app.parameters import PAGED, Parameter, text
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.files import file_not_found

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from responses_app.api.endpoints import ENDPOINTS, ROUTES
+from responses_app.api.endpoints import ENDPOINTS
 from responses_app.auth.door import Door, Knock, accepted_subprotocol
 from responses_app.protocol.api_keys import SCOPES, new_secret, prefix_of
+from responses_app.routes import routes
 
 LOCAL = ("127.0.0.1", 8000)
 
@@ -79,7 +80,7 @@ def test_who_needs_no_key() -> None:
 
 
 def test_every_scope_is_one_that_a_key_can_be_made_for() -> None:
-    for route in ROUTES:
+    for route in routes():
         assert len({each.scope for each in route.endpoints}) == 1, route.path
         scopes = {route.scope(each.method) for each in route.endpoints}
         assert scopes <= {*SCOPES, None}

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from docs.extension import paths
-from responses_app.api.endpoints import SERVED
 from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
+from responses_app.routes import served
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
@@ -54,7 +54,7 @@ def test_the_sdk_asks_for_what_it_is_known_to() -> None:
 def test_what_is_named_is_there_and_not_served() -> None:
     assert set(NOT_SERVED) <= {resource(path) for _, path in ASKED_FOR}
     assert set(METHODS_NOT_SERVED) <= {f"{method} {path}" for method, path in ASKED_FOR}
-    assert not set(NOT_SERVED) & {name.partition("/")[0] for name in SERVED}
+    assert not set(NOT_SERVED) & {name.partition("/")[0] for name in served()}
     page = paths.not_served()
     assert all(f"`/v1/{name}`" in page for name in NOT_SERVED)
     assert all(f"`{name.replace(' /', ' /v1/')}`" in page for name in METHODS_NOT_SERVED)

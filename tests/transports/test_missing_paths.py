@@ -6,12 +6,12 @@ import httpx
 import pytest
 from openai.types import Completion, CompletionChoice, CreateEmbeddingResponse
 
-from responses_app.api.endpoint import Endpoint
-from responses_app.api.endpoints import ENDPOINTS, SERVED, is_api_path
+from responses_app.api.endpoints import ENDPOINTS
+from responses_app.endpoint import Endpoint
 from responses_app.protocol.completions import Completion as OurCompletion
 from responses_app.protocol.completions import CompletionChoice as OurChoice
 from responses_app.protocol.embeddings import EmbeddingList
-from responses_app.urls import find
+from responses_app.routes import find, is_api_path, served
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
@@ -29,7 +29,7 @@ def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str)
 
 
 def test_all_that_is_served_is_told() -> None:
-    assert set(SERVED) == {
+    assert set(served()) == {
         *("responses", "chat/completions", "completions", "embeddings", "decisions", "models", "conversations"),
         *("files", "uploads", "vector_stores", "containers"),
     }

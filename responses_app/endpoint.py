@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from responses_app.api.parameters import Parameter
+from responses_app.parameters import Parameter
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject
 
