@@ -5,7 +5,7 @@ from typing import Any
 from django.urls import re_path
 
 from responses_app.api.endpoints import ENDPOINTS
-from responses_app.consumer import ResponsesConsumer
+from responses_app.web.sockets.consumer import ResponsesConsumer
 
 
 async def refuse(scope: Any, receive: Any, send: Any) -> None:

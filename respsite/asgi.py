@@ -11,18 +11,18 @@ django.setup(set_prefix=False)  # imports below need that
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
-from responses_app.bodies import Bodies, BodyRules
-from responses_app.exposure import Exposure
-from responses_app.handler import Handler
-from responses_app.middleware import let_in
 from responses_app.routing import websocket_urlpatterns
-from responses_app.servers.backpressure import Backpressure
-from responses_app.servers.daphne import hook_daphne
-from responses_app.servers.frames import FrameRules
-from responses_app.servers.lifecycle import Lifecycle
-from responses_app.servers.tracing import traced
-from responses_app.servers.uvicorn import UvicornHook
-from responses_app.wiring import get_site
+from responses_app.web.bodies import Bodies, BodyRules
+from responses_app.web.exposure import Exposure
+from responses_app.web.handler import Handler
+from responses_app.web.middleware import let_in
+from responses_app.web.servers.backpressure import Backpressure
+from responses_app.web.servers.daphne import hook_daphne
+from responses_app.web.servers.frames import FrameRules
+from responses_app.web.servers.lifecycle import Lifecycle
+from responses_app.web.servers.tracing import traced
+from responses_app.web.servers.uvicorn import UvicornHook
+from responses_app.wiring.wiring import get_site
 from respsite.static import StaticFiles
 
 site = get_site()

@@ -1,4 +1,4 @@
-"""Django's settings, made from the environment by `responses_app.conf`. There is nothing to edit here."""
+"""Django's settings, made from the environment by `responses_app.settings.conf`. There is nothing to edit here."""
 
 import contextlib
 import importlib.util
@@ -12,7 +12,7 @@ from typing import Any
 
 import dj_database_url
 
-from responses_app.conf import ConfigurationError, from_environ
+from responses_app.settings.conf import ConfigurationError, from_environ
 
 try:
     RESPSITE, RESPSITE_WARNINGS = from_environ(os.environ)
@@ -81,7 +81,7 @@ INSTALLED_APPS = [
 
 # The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).
 MIDDLEWARE = [
-    "responses_app.middleware.ApiMiddleware",
+    "responses_app.web.middleware.ApiMiddleware",
     "responses_app.admin.middleware.close_connections",
     "responses_app.admin.middleware.content_policy",
     "django.middleware.security.SecurityMiddleware",

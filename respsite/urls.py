@@ -7,11 +7,11 @@ from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
 from responses_app.admin.login import login
+from responses_app.api.server.docs import docs
 from responses_app.playground.page import playground
-from responses_app.views.docs import docs
 from responses_app.watch import views as watch
 
-handler404 = "responses_app.views.missing.missing"
+handler404 = "responses_app.api.server.missing.missing"
 
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own

@@ -40,7 +40,7 @@ def free_port() -> int:
 
 def clean_environ(**settings: str) -> dict[str, str]:
     """Return this process's environment without any setting of ours but `settings`."""
-    from responses_app.conf import secret_files, table
+    from responses_app.settings.conf import secret_files, table
 
     ours = {*(row.name for row in table()), *secret_files()}
     environ = {name: value for name, value in os.environ.items() if name not in ours}

@@ -15,41 +15,30 @@ from tests.server import ROOT, clean_environ
 
 PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 600, 400
-TRANSPORTS = [
-    *"api endpoint parameters routes".split(),
-    *"views consumer connection lanes handshake handler middleware origins exposure http bodies servers".split(),
-    *"urls routing management admin openapi command_line playground watch".split(),
-]
-# `apps` is how Django says that an app may begin.
-WIRING = (
-    "site wiring bounds embedding_engines embedding_settings adapters server_tools watching reading "
-    "conf setting_types model_settings tool_settings engines checks apps"
-).split()
-ADAPTERS = (
-    "models model_fields vector_store_models stores limits tools relay migrations auth observing new_ids"
-).split()
-FLOORS = {
-    "engine": 0,
-    "responses_app": 0,  # the empty package itself
-    "responses_app.protocol": 1,
-    **{f"responses_app.{name}": 2 for name in ADAPTERS},
-    "responses_app.runs": 3,
-    **{f"responses_app.{name}": 4 for name in WIRING},
-    **{f"responses_app.{name}": 5 for name in TRANSPORTS},
-    "respsite": 6,
-}
-DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
-KNOWS_DJANGO_ON_FLOOR_2 = tuple(
-    f"responses_app.{name}" for name in ("models", "model_fields", "vector_store_models", "stores.", "relay")
+# Rooms by floors, the ground first. A room is a folder; it knows rooms on lower floors, none beside it.
+FLOORS = (
+    ("engine",),
+    ("protocol",),
+    ("models", "limits", "observing"),
+    ("stores", "migrations"),
+    ("auth", "tools"),
+    ("runs", "settings"),
+    ("wiring",),
+    ("web",),
+    ("api", "watch"),
+    ("management", "playground", "admin"),
+    ("command_line", "responses_app"),  # the latter are the files that Django looks for in the package's own folder
+    ("respsite",),
 )
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+DJANGO = {"django", "axes", "channels", "channels_redis", "daphne", "asgiref", "dj_database_url"}
+KNOWS_DJANGO = {"models", "migrations", "stores", *(room for rooms in FLOORS[FLOOR["wiring"] :] for room in rooms)}
 HEAVY = {"torch", "vllm", "zmq"}
 TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "bench", "deploy", "docs"),
 }
-DOORS = set(  # what transports may know of `runs`
-    "service served by_id reader journal plan history choices stored_chats embedding completing watching".split()
-) | {"fair_threads"}
+INSIDE_OF_RUNS = ("driving", "registry", "queues", "duties")  # folders of `runs` that only wiring knows beside it
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
@@ -113,12 +102,28 @@ def ours() -> Iterator[Import]:
     return (found for found in imports() if found.imported.partition(".")[0] in PACKAGES)
 
 
+def room_of(module: str) -> str:
+    """Return the room a module is in."""
+    package, *inside = module.split(".")
+    room = inside[0] if package == "responses_app" and inside and is_folder(f"{package}.{inside[0]}") else package
+    assert room in FLOOR, f"{module} has no floor: add its folder to FLOORS"
+    return room
+
+
+@cache
+def is_folder(package: str) -> bool:
+    """Whether this is a package, and no module."""
+    return (ROOT / package.replace(".", "/")).is_dir()
+
+
 def floor_of(module: str) -> int:
-    """Return the floor a module lives on."""
-    parts = module.split(".")
-    room = ".".join(parts[:2]) if parts[0] == "responses_app" else parts[0]
-    assert room in FLOORS, f"{module} has no floor: add it to FLOORS and to architecture"
-    return FLOORS[room]
+    """Return the floor a module is on. The package that all is in says its version, and so is below everything."""
+    return -1 if module == "responses_app" else FLOOR[room_of(module)]
+
+
+def folder_of(module: str) -> str:
+    """Return the folder that a module's file lies in, as a package."""
+    return module if is_folder(module) else module.rpartition(".")[0]
 
 
 def python_files(*folders: str) -> list[Path]:
@@ -137,7 +142,9 @@ def tracked_files() -> list[Path]:
 
 
 def test_imports_only_go_down() -> None:
-    assert [str(found) for found in ours() if floor_of(found.imported) > floor_of(found.importer)] == []
+    """And never to another room of the same floor."""
+    between = [each for each in ours() if room_of(each.imported) != room_of(each.importer)]
+    assert [str(each) for each in between if floor_of(each.imported) >= floor_of(each.importer)] == []
 
 
 def test_there_are_no_circles() -> None:
@@ -145,6 +152,17 @@ def test_there_are_no_circles() -> None:
     for found in ours():
         if found.imported in graph and found.imported != found.importer:
             graph[found.importer].add(found.imported)
+    assert _circle(graph) is None
+
+
+def test_folders_form_no_circle() -> None:
+    """A folder's own files are one, apart from those in the folders in it: these are above them, or below."""
+    graph: dict[str, set[str]] = {folder_of(name): set() for name in modules()}
+    for found in ours():
+        if found.imported in modules() and found.imported != "responses_app":  # its version
+            graph[folder_of(found.importer)].add(folder_of(found.imported))
+    for folder, known in graph.items():
+        known.discard(folder)
     assert _circle(graph) is None
 
 
@@ -185,73 +203,70 @@ def test_implementations_know_their_base_and_never_each_other(folder: str) -> No
     assert sideways + from_base == []
 
 
-def _is_implementation(module: str) -> bool:
-    """Whether a module holds a subclass of a contract that can be made (`simulated` is the half of two engines)."""
-    contract = re.compile(r"Base(Engine|Embeddings|ResponseStore|Ledger)|SimulatedEngine")
+_CHOSEN = re.compile(r"Base(Engine|Embeddings|ResponseStore|Ledger)|SimulatedEngine")
+
+
+def _is_implementation(module: str, contract: re.Pattern[str] = _CHOSEN) -> bool:
+    """Whether a module holds a subclass of a contract that can be made, and is none itself."""
     classes = (node for node in ast.walk(tree_of(modules()[module])) if isinstance(node, ast.ClassDef))
-    bases = (ast.unparse(base) for node in classes for base in node.bases)
-    return not module.endswith(".simulated") and any(map(contract.fullmatch, bases))
+    made = (node for node in classes if not contract.fullmatch(node.name))
+    return any(contract.fullmatch(ast.unparse(base)) for node in made for base in node.bases)
+
+
+def known_to_runs() -> set[str]:
+    """Return what `runs` imports of ours."""
+    return {found.imported for found in ours() if room_of(found.importer) == "runs"}
 
 
 def test_runs_know_only_the_contracts_of_adapters() -> None:
-    adapters = tuple(f"responses_app.{name}" for name in ADAPTERS)
-    contracts = (
-        "stores.base",
-        "stores.approvals",
-        "stores.chats",
-        "stores.stores",
-        "stores.clock",
-        "stores.conversations",
-        "stores.api_keys",
-        "stores.files",
-        "stores.shared_turns",
-        "stores.stores",
-        "limits.rates",
-        "tools.base",
-        "auth.scopes",  # a table, of what a key must be made for
-    )
-    allowed = {f"responses_app.{name}" for name in contracts}
-    allowed |= {f"responses_app.observing.{name}" for name in ("metrics", "context", "traces")}
-    known = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
-    assert {name for name in known if name.startswith(adapters)} <= allowed
+    """What implements one is not imported, nor is a folder inside of these rooms: databases, and each tool's own."""
+    rooms = ("stores", "limits", "tools", "auth", "observing")
+    adapters = {name for name in known_to_runs() if room_of(name) in rooms}
+    assert adapters
+    assert {name for name in adapters if folder_of(name).count(".") > 1} == set()
+    contract = re.compile(r"Base[A-Z]\w+")
+    assert {name for name in adapters if _is_implementation(name, contract)} == set()
+    assert {name for name in known_to_runs() if room_of(name) in ("models", "migrations")} == set()
 
 
 def test_runs_know_only_the_contract_of_engines() -> None:
-    backends = {found.imported for found in ours() if found.importer.startswith("responses_app.runs")}
-    assert {name for name in backends if name.startswith("engine.backends")} <= {"engine.backends.base"}
+    backends = {name for name in known_to_runs() if name.startswith("engine.backends")}
+    assert backends == {"engine.backends.base"}
 
 
 def test_nothing_outside_of_runs_knows_a_run() -> None:
     """Transports have readers, which are the same for a run here, for one elsewhere, and for a log."""
-    inner = {
-        f"responses_app.runs.{name}" for name in ("run", "replay", "machines", "persistence", "measuring", "tool_calls")
-    }
-    known = [each for each in ours() if each.imported in inner]
-    assert known
-    assert {str(each) for each in known if not each.importer.startswith("responses_app.runs.")} == set()
-    outside = {each for each in ours() if not each.importer.startswith("responses_app.runs")}
-    parts = [each for each in outside if each.imported.startswith("responses_app.runs.")]
-    beyond_doors = {each.importer for each in parts if each.imported.rpartition(".")[2] not in DOORS}
-    assert beyond_doors == {f"responses_app.{name}" for name in ("site", "wiring", "bounds", "embedding_engines")}
+    inner = tuple(f"responses_app.runs.{folder}" for folder in INSIDE_OF_RUNS)
+    known = [each for each in ours() if each.imported.startswith(inner)]
+    assert {room_of(each.importer) for each in known} == {"runs", "wiring"}
+
+
+def test_resources_of_the_api_know_nothing_of_each_other() -> None:
+    def resource(module: str) -> str:
+        return folder_of(module).removeprefix("responses_app.api").lstrip(".")
+
+    gathering = "responses_app.api.endpoints"
+    inside = [each for each in ours() if room_of(each.importer) == room_of(each.imported) == "api"]
+    inside = [each for each in inside if each.importer != gathering]
+    assert inside
+    pairs = {(resource(each.importer), resource(each.imported)) for each in inside}
+    # The document describes them all, and is shown by one.
+    assert {pair for pair in pairs if pair[0] != pair[1] and pair[1] and "openapi" not in pair} == set()
 
 
 def test_only_wiring_knows_a_model_format() -> None:
     """It has one made by MODEL_FORMAT; everything else of the application knows the contract alone."""
-    assert "responses_app.wiring" in {each.importer for each in ours() if each.imported == "engine.model_formats"}
-    known = [each for each in ours() if each.imported.startswith(("engine.formats.", "engine.model_formats"))]
-    beyond = {each.importer for each in known if each.imported != "engine.formats.base"}
-    assert {name for name in beyond if not name.startswith("engine.")} == {"responses_app.wiring"}
+    outside = [each for each in ours() if room_of(each.importer) != "engine"]
+    makers = {room_of(each.importer) for each in outside if folder_of(each.imported) == "engine.models"}
+    assert makers == {"settings", "wiring"}
+    assert {each.imported for each in outside if each.imported.startswith("engine.formats.")} == {"engine.formats.base"}
     library = {each.importer for each in imports() if each.imported.partition(".")[0] in ("openai_harmony", "tiktoken")}
     assert {name for name in library if not name.startswith("engine.formats.harmony.")} == set()
 
 
 def test_only_what_may_imports_django() -> None:
     def may(module: str) -> bool:
-        if module.startswith("engine"):
-            return module == "engine.apps"
-        if floor_of(module) == 2:
-            return module.startswith(KNOWS_DJANGO_ON_FLOOR_2) or ".migrations" in module
-        return floor_of(module) >= 4 and module != "responses_app.conf"
+        return room_of(module) in KNOWS_DJANGO or module == "engine.apps"
 
     found = [each for each in imports() if each.imported.partition(".")[0] in DJANGO and not may(each.importer)]
     assert [str(each) for each in found] == []
@@ -268,7 +283,7 @@ def test_the_protocol_is_pure() -> None:
         *("os", "pathlib", "tempfile", "shutil", "socket", "select", "ssl", "http", "urllib", "httpx", "redis"),
     }
     pure = [each for each in imports() if each.importer.startswith(("responses_app.protocol", "engine.formats"))]
-    assert {each.importer for each in pure} > {"responses_app.protocol.response", "engine.formats.base"}
+    assert {room_of(each.importer) for each in pure} == {"protocol", "engine"}
     found = [each for each in pure if each.imported.partition(".")[0] in impure]
     assert {(each.importer, each.imported) for each in found} == {("responses_app.protocol.fields", "contextvars")}
 
@@ -285,9 +300,7 @@ def test_one_file_knows_opentelemetry() -> None:
 
 def test_only_the_embedded_vllm_imports_vllm_and_only_when_it_starts() -> None:
     heavy = {each.importer for each in imports() if each.imported.partition(".")[0] in HEAVY}
-    names = ("local", "config", "inputs", "outputs", "core", "own_core", "shared_core", "core_host", "templates")
-    own = {f"engine.backends.vllm_{name}" for name in (*names, "parsers")}
-    assert heavy <= {*own, "engine.embeddings.vllm_local"}
+    assert {folder_of(name) for name in heavy} == {"engine.backends.vllm", "engine.embeddings"}
 
 
 def loaded_by(*names: str, **environ: str) -> set[str]:
@@ -333,9 +346,9 @@ def test_the_environment_is_read_in_one_place() -> None:
 
 
 def test_settings_are_read_by_wiring_alone() -> None:
-    """Below floor 4 nobody sees the settings."""
-    readers = {each.importer for each in ours() if each.imported == "responses_app.conf"}
-    assert {name for name in readers if floor_of(name) < 4} == set()
+    """Below it nobody sees the settings."""
+    readers = {each.importer for each in ours() if room_of(each.imported) == "settings"}
+    assert {name for name in readers if room_of(name) != "settings" and floor_of(name) < FLOOR["wiring"]} == set()
 
 
 def test_no_file_is_too_long() -> None:

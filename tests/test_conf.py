@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from responses_app.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
-from responses_app.protocol.dialects import parse_dialect
+from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
+from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
 from tests.server import ROOT, clean_environ
 from tests.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
 
@@ -239,7 +239,7 @@ def test_every_setting_is_tested_here() -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_value_is_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("responses_app.conf.can_be_exported", lambda: True)  # what it needs is told below
+    monkeypatch.setattr("responses_app.settings.conf.can_be_exported", lambda: True)  # what it needs is told below
     raw, value = RIGHT[name]
     assert getattr(read(**{name: raw}), name.lower()) == value
 

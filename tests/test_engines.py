@@ -12,8 +12,8 @@ from engine import restarts
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
-from responses_app.conf import from_environ
-from responses_app.engines import REFUSED, Engines, EngineStarter
+from responses_app.settings.conf import from_environ
+from responses_app.wiring.engines import REFUSED, Engines, EngineStarter
 from tests.server import Server
 from tests.waiting import eventually
 

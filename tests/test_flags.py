@@ -5,9 +5,9 @@ import json
 import pytest
 
 from responses_app.command_line.parser import build_parser
-from responses_app.conf import table
 from responses_app.management.flags import FLAGS, REFUSED, given_settings
-from responses_app.protocol.dialects import OPENAI, PRESETS, Switch, parse_dialect
+from responses_app.protocol.events.dialects import OPENAI, PRESETS, Switch, parse_dialect
+from responses_app.settings.conf import table
 
 
 def settings_of(*flags: str, **environ: str) -> dict[str, str]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.conf import from_environ
-from responses_app.model_settings import MAX_MODELS, ModelSettings
 from responses_app.protocol.tiers import QueueBounds
+from responses_app.settings.conf import from_environ
+from responses_app.settings.models import MAX_MODELS, ModelSettings
 from tests.test_conf import assert_is_one_sentence, refusal
 
 URL = "http://127.0.0.1:8001"

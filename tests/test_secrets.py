@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.conf import ConfigurationError, Settings, from_environ, secret_files
+from responses_app.settings.conf import ConfigurationError, Settings, from_environ, secret_files
 from tests.test_conf import RIGHT, assert_is_one_sentence
 
 SECRETS = [name.removesuffix("_FILE") for name in secret_files()]

@@ -1,4 +1,4 @@
-"""The settings, as `responses_app/conf.py` declares them."""
+"""The settings, as `responses_app/settings/conf.py` declares them."""
 
 import re
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from docs.extension.tables import code
-from responses_app.conf import Settings, secret_files, table
 from responses_app.management.flags import FLAGS
-from responses_app.setting_types import names
+from responses_app.settings.conf import Settings, secret_files, table
+from responses_app.settings.types import names
 
 NO_VALUE = "\N{NULL}"  # that no setting takes, but for those that take any text
 ANYTHING = "text"

@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import ClassVar
 
 from engine.backends.base import BaseEngine
+from engine.backends.loading import load_vocabulary
 from engine.backends.options import OptionReader
 from engine.errors import EngineUnavailable, PromptTooLong
-from engine.loading import load_vocabulary
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
 SHORT_PAUSE = 0.1  # seconds, which a closing engine lets pass

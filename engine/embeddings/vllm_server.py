@@ -18,9 +18,9 @@ import aiohttp
 import orjson
 
 from engine.backends.options import OptionReader
-from engine.backends.server_urls import as_server, has_secret
-from engine.backends.vllm_client import BROKEN, open_session
-from engine.backends.vllm_wire import error_text, shown, unreached
+from engine.backends.vllm.client import BROKEN, open_session
+from engine.backends.vllm.server_urls import as_server, has_secret
+from engine.backends.vllm.wire import error_text, shown, unreached
 from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest, Vector
 from engine.embeddings.refusals import input_too_long, not_resizable, strange_token, too_many_dimensions
 from engine.errors import EngineConfigurationError, EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed

@@ -16,8 +16,8 @@ from django.urls import reverse
 
 from responses_app.admin.cancelling import cancel_responses, forget_runs
 from responses_app.models import Response
-from responses_app.protocol.resources import RUNNING
-from responses_app.stores.database.removal import remove
+from responses_app.protocol.requests.resources import RUNNING
+from responses_app.stores.database.responses.removal import remove
 
 MAX_CHANGED = 500  # responses that one action deletes or cancels
 MAX_EXPORTED = 1_000

@@ -13,13 +13,13 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
-from responses_app.admin.formats import NONE, ago, moment
 from responses_app.admin.lists import ReadOnlyAdmin
-from responses_app.admin.text import visible
 from responses_app.models import ID_LENGTH, ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
 from responses_app.stores.database.api_keys import create_key, revoke_keys
+from responses_app.watch.formats import NONE, ago, moment
+from responses_app.watch.text import visible
 
 MAX_REVOKED = 500  # by one action
 

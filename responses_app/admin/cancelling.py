@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from responses_app.runs.by_id import Cancelled
 
 if TYPE_CHECKING:
-    from responses_app.site import Site
+    from responses_app.wiring.site import Site
 
 CANCELLED = "it was cancelled in the admin"
 DELETED = "it was deleted in the admin"
@@ -39,6 +39,6 @@ async def _forget(response_ids: Collection[str]) -> None:
 
 
 def _site() -> "Site":
-    from responses_app.wiring import get_site  # here, since every command of respsite manage loads the admin
+    from responses_app.wiring.wiring import get_site  # here, since every command of respsite manage loads the admin
 
     return get_site()

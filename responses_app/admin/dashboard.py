@@ -12,10 +12,10 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from responses_app.admin.charts import Chart, Plan, Series, bar_chart, line_chart
-from responses_app.admin.formats import ago, milliseconds, short_id, short_number
 from responses_app.admin.statistics import Bin, Statistics, running, statistics, workers
 from responses_app.admin.workers import is_alive
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.resources import Status
+from responses_app.watch.formats import ago, milliseconds, short_id, short_number
 
 
 @dataclass(frozen=True, slots=True)

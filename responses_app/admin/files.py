@@ -7,11 +7,11 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.formats import NONE, in_bytes, moment
 from responses_app.admin.lists import ReadOnlyAdmin
 from responses_app.admin.search import beginning_with
-from responses_app.admin.text import visible
 from responses_app.models import StoredFile
+from responses_app.watch.formats import NONE, in_bytes, moment
+from responses_app.watch.text import visible
 
 if TYPE_CHECKING:
     from django.db.models import Model, QuerySet

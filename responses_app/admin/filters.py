@@ -7,9 +7,9 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from responses_app.admin.formats import STATUSES
-from responses_app.admin.text import visible
 from responses_app.models import Response
+from responses_app.watch.formats import STATUSES
+from responses_app.watch.text import visible
 
 NEWEST = 20_000  # responses whose projects, models and transports can be chosen
 AGES = {"hour": ("Last hour", 3_600), "day": ("Last 24 hours", 86_400), "week": ("Last 7 days", 7 * 86_400)}

@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import cached_property
 
-from responses_app.admin.text import visible
+from responses_app.watch.text import visible
 
 MAX_FILTERED = 100_000  # rows that filters look through, the newest of the dates that are chosen
 MAX_COUNTED = 10_000  # rows of a list that are counted and can be paged to; filters reach the others

@@ -8,11 +8,11 @@ from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
-from responses_app.admin.formats import NONE, moment
 from responses_app.admin.lists import ReadOnlyAdmin
-from responses_app.admin.text import visible
 from responses_app.models import Project
 from responses_app.protocol.rate_limits import LIMITS
+from responses_app.watch.formats import NONE, moment
+from responses_app.watch.text import visible
 
 
 @admin.register(Project)

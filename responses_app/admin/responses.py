@@ -14,11 +14,11 @@ from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import cancel, compare, delete_responses, delete_selected, export, json_lines
 from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
-from responses_app.admin.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
 from responses_app.admin.lists import ReadOnlyAdmin
 from responses_app.admin.search import HELP, found_ids
-from responses_app.admin.text import visible
 from responses_app.models import Response
+from responses_app.watch.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
+from responses_app.watch.text import visible
 
 BULKY = ("body", "input_items", "request")
 MAX_NAMED = 20  # of the responses that are to be deleted, on the page that asks

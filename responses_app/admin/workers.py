@@ -9,9 +9,9 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.formats import ago
 from responses_app.admin.lists import ReadOnlyAdmin
 from responses_app.models import Worker
+from responses_app.watch.formats import ago
 
 
 def is_alive(worker: Worker, now: datetime) -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from responses_app.command_line.exits import INTERRUPTED, USAGE, CommandFailed
+from responses_app.command_line.base.exits import INTERRUPTED, USAGE, CommandFailed
 
 # `serve` runs these as commands of the program that it is itself, which may be `manage.py`.
 INTERNAL = ("serve_worker", "serve_engine", "migrate")
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except CommandFailed as problem:
-        from responses_app.command_line.terminal import printable
+        from responses_app.command_line.base.terminal import printable
 
         sys.stderr.write(printable(f"respsite: {problem}\n"))
         return problem.status

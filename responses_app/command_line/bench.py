@@ -15,12 +15,12 @@ from pathlib import Path
 import aiohttp
 
 from responses_app import __version__
+from responses_app.command_line.base.endpoint import Endpoint, endpoint_of, session_options
+from responses_app.command_line.base.exits import FAILED, USAGE, CommandFailed
+from responses_app.command_line.base.terminal import console, errors, printable
 from responses_app.command_line.benchmarking.asking import APIS, Api, Sample, ask
 from responses_app.command_line.benchmarking.figures import Figures, figures_of
 from responses_app.command_line.benchmarking.picture import bars_of, svg_of, table_of
-from responses_app.command_line.endpoint import Endpoint, endpoint_of, session_options
-from responses_app.command_line.exits import FAILED, USAGE, CommandFailed
-from responses_app.command_line.terminal import console, errors, printable
 
 MAX_CONCURRENT = 1000
 MAX_REQUESTS = 100_000

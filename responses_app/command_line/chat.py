@@ -7,6 +7,9 @@ import sys
 from argparse import Namespace
 from typing import Any
 
+from responses_app.command_line.base.endpoint import endpoint_of, message_of
+from responses_app.command_line.base.exits import FAILED, INTERRUPTED, USAGE, CommandFailed
+from responses_app.command_line.base.terminal import errors, is_conversation, printable
 from responses_app.command_line.chatting.person import Person
 from responses_app.command_line.chatting.session import DEFAULT, ChatSession
 from responses_app.command_line.chatting.showing import Plain
@@ -18,9 +21,6 @@ from responses_app.command_line.chatting.tools import (
     read_tools,
     server_tools,
 )
-from responses_app.command_line.endpoint import endpoint_of, message_of
-from responses_app.command_line.exits import FAILED, INTERRUPTED, USAGE, CommandFailed
-from responses_app.command_line.terminal import errors, is_conversation, printable
 
 MAX_PROMPT = 16 * 1024 * 1024  # characters that are read from a pipe
 MAX_ROUNDS = 100  # of calls and their outputs, for one prompt in a pipe

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from responses_app.command_line.exits import CommandFailed
+from responses_app.command_line.base.exits import CommandFailed
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from responses_app import __version__
+from responses_app.command_line.base.exits import FAILED
+from responses_app.command_line.base.terminal import console, printable
 from responses_app.command_line.examining.findings import Finding, Level, problem, warning
-from responses_app.command_line.exits import FAILED
-from responses_app.command_line.terminal import console, printable
-from responses_app.conf import ConfigurationError, Settings, from_environ
+from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 
 Check = Callable[[Settings, float], Awaitable[Sequence[Finding]]]
 # What to look at where a check gets no answer, by its name.

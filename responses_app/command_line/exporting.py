@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
+from responses_app.command_line.base.exits import USAGE, CommandFailed
+from responses_app.command_line.base.progress import progress
+from responses_app.command_line.base.terminal import errors
 from responses_app.command_line.database import database
-from responses_app.command_line.exits import USAGE, CommandFailed
-from responses_app.command_line.progress import progress
-from responses_app.command_line.terminal import errors
 
 if TYPE_CHECKING:
     from responses_app.stores.database.transfer.exporting import Exported, Place

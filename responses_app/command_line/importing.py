@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
+from responses_app.command_line.base.exits import FAILED, CommandFailed
+from responses_app.command_line.base.progress import progress
+from responses_app.command_line.base.terminal import errors, printable
 from responses_app.command_line.database import database
-from responses_app.command_line.exits import FAILED, CommandFailed
-from responses_app.command_line.progress import progress
-from responses_app.command_line.terminal import errors, printable
 
 if TYPE_CHECKING:
     from responses_app.stores.database.transfer.importing import Imported

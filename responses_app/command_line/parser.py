@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, ArgumentTypeError
 
 from responses_app import __version__
-from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
+from responses_app.command_line.base.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.management.flags import add_flags, explain
 
 MAX_SPEED = 1e6

@@ -1,6 +1,6 @@
 """Where clients find the server that the settings describe, and where it finds out about clients."""
 
-from responses_app.conf import Settings
+from responses_app.settings.conf import Settings
 
 
 def base_url(own: Settings) -> str:

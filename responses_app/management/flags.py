@@ -100,7 +100,7 @@ def explain(parser: ArgumentParser) -> None:
     actions = [each for each in parser._actions if FLAGS.get((*each.option_strings, "")[0]) == each.dest]
     if not actions:
         return
-    from responses_app.conf import table
+    from responses_app.settings.conf import table
 
     rows = {row.name: row for row in table()}
     for action in actions:

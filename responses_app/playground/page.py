@@ -8,12 +8,12 @@ from django.views.decorators.csrf import csrf_exempt
 
 from responses_app.auth.door import Knock
 from responses_app.auth.scopes import SAFE_METHODS
-from responses_app.http import error_response
 from responses_app.protocol.errors import JsonObject
-from responses_app.routes import path_not_found
 from responses_app.stores.database.staff import may_come_in, projects_of
 from responses_app.watch.access import sees_everything
-from responses_app.wiring import get_site
+from responses_app.web.http import error_response
+from responses_app.web.routes import path_not_found
+from responses_app.wiring.wiring import get_site
 
 # Images are what models and their code draw, as data URLs. The WebSocket is named: older browsers do not count it to
 # 'self'.

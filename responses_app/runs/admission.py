@@ -12,10 +12,10 @@ from collections.abc import Callable
 from responses_app.limits.rates import Rates
 from responses_app.protocol.errors import previous_response_not_found
 from responses_app.protocol.rate_limits import Slot
-from responses_app.runs.history import store_away
-from responses_app.runs.naming import check_still_free, name_taken
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.run import ResponseRun
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.planning.history import store_away
+from responses_app.runs.planning.naming import check_still_free, name_taken
+from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import ClaimLost, NameTaken, ParentGone, StoreError
 
 logger = logging.getLogger("respsite.runs")

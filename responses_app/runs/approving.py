@@ -17,14 +17,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from responses_app.protocol.approvals import approval_in_use
-from responses_app.protocol.resources import RUNNING
-from responses_app.runs.effects import NotPermitted
-from responses_app.runs.history import store_away
-from responses_app.runs.plan import RunPlan
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.run import ResponseRun
-from responses_app.runs.tasks import end_tasks
+from responses_app.protocol.items.approvals import approval_in_use
+from responses_app.protocol.requests.resources import RUNNING
+from responses_app.runs.driving.effects import NotPermitted
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.log.tasks import end_tasks
+from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.planning.history import store_away
+from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.approvals import ApprovalHolder
 from responses_app.stores.base import StoreError
 from responses_app.stores.clock import own_clock

@@ -7,20 +7,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
-from responses_app.protocol.input_codec import BrokenLog
-from responses_app.protocol.item_resources import INPUT_IMAGES, image_urls
-from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_known
-from responses_app.protocol.stream import LocalProtocolError
-from responses_app.runs.following import Followers
-from responses_app.runs.forgetting import Forgetting
-from responses_app.runs.history import log_of, store_away
-from responses_app.runs.others import OtherWorkers
-from responses_app.runs.reader import EventSource, ResponseReader
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.replay import Replay
-from responses_app.runs.run import ResponseRun
+from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.items.item_resources import INPUT_IMAGES, image_urls
+from responses_app.protocol.output.stream import LocalProtocolError
+from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_known
+from responses_app.protocol.response.input_codec import BrokenLog
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.log.following import Followers
+from responses_app.runs.log.others import OtherWorkers
+from responses_app.runs.log.reader import EventSource, ResponseReader
+from responses_app.runs.log.replay import Replay
+from responses_app.runs.planning.history import log_of, store_away
+from responses_app.runs.registry.forgetting import Forgetting
+from responses_app.runs.registry.registry import RunRegistry
 from responses_app.runs.watching import ResponseWatch, Watched
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 

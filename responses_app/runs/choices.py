@@ -9,8 +9,8 @@ them is refused there is none, and whoever leaves, leaves all.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
-from responses_app.runs.journal import Waiter
-from responses_app.runs.reader import ResponseReader
+from responses_app.runs.log.journal import Waiter
+from responses_app.runs.log.reader import ResponseReader
 
 
 class Choices:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 from responses_app.protocol.chat.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.runs.registry.resumable import ResumableLimits
 from responses_app.stores.shared_turns import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Mapping
 
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded, response_not_found
-from responses_app.protocol.inputs import OutputGiven
-from responses_app.protocol.resources import RUNNING, ResponseObject
-from responses_app.protocol.tool_outputs import as_json, from_json, not_waiting
-from responses_app.runs.history import store_away
-from responses_app.runs.others import OtherWorkers
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.run import ResponseRun
+from responses_app.protocol.requests.resources import RUNNING, ResponseObject
+from responses_app.protocol.response.inputs import OutputGiven
+from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.log.others import OtherWorkers
+from responses_app.runs.planning.history import store_away
+from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoreError
 
 logger = logging.getLogger("respsite.runs")

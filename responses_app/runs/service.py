@@ -14,11 +14,9 @@ from responses_app.auth.scopes import check_named
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
-from responses_app.protocol import compaction, ids
+from responses_app.protocol import ids
 from responses_app.protocol.api_keys import BY_SESSION
 from responses_app.protocol.chat.stored import StoredChoice
-from responses_app.protocol.create_fields import ENCRYPTED_REASONING
-from responses_app.protocol.dialects import OPENAI, Dialect
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import (
     ApiError,
@@ -26,40 +24,43 @@ from responses_app.protocol.errors import (
     invalid_request,
     unsupported_parameter,
 )
-from responses_app.protocol.identified import identified
-from responses_app.protocol.inputs import Asked
-from responses_app.protocol.item_resources import INPUT_IMAGES, image_urls
-from responses_app.protocol.named import named_by
+from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.items import compaction
+from responses_app.protocol.items.identified import identified
+from responses_app.protocol.items.item_resources import INPUT_IMAGES, image_urls
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.rate_limits import Amount, Limited
-from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.protocol.resources import ResponseObject, new_response
+from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
+from responses_app.protocol.requests.named import named_by
+from responses_app.protocol.requests.requests import CreateRequest, parse_create
+from responses_app.protocol.requests.resources import ResponseObject, new_response
+from responses_app.protocol.response.inputs import Asked
+from responses_app.protocol.response.summaries import Summaries
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.summaries import Summaries
+from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.tiers import ServiceTiers
-from responses_app.protocol.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
 from responses_app.runs.approving import Approving
-from responses_app.runs.failures import engine_errors, refusal
-from responses_app.runs.fair_threads import FairThreads
-from responses_app.runs.grammars import check_grammar
-from responses_app.runs.history import History, Recall, store_away
-from responses_app.runs.journal import EventJournal
+from responses_app.runs.driving.persistence import RunPersistence, WhenAway
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.unsaved import UnsavedEnds
 from responses_app.runs.known_turns import KnownTurns
-from responses_app.runs.log import LiveLogs, RunLog
-from responses_app.runs.naming import Naming, as_conflict
-from responses_app.runs.offering import Shelf
-from responses_app.runs.persistence import RunPersistence, WhenAway
-from responses_app.runs.plan import Origin, RunPlan
-from responses_app.runs.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
-from responses_app.runs.reader import ResponseReader
-from responses_app.runs.rebuilding import Machines
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.replay import as_begun
-from responses_app.runs.run import ResponseRun
-from responses_app.runs.served import ServedModel, ServedModels
-from responses_app.runs.unsaved import UnsavedEnds
+from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.rebuilding import Machines
+from responses_app.runs.log.replay import as_begun
+from responses_app.runs.log.run_log import LiveLogs, RunLog
+from responses_app.runs.plan.failures import engine_errors, refusal
+from responses_app.runs.plan.plan import Origin, RunPlan
+from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.runs.planning.grammars import check_grammar
+from responses_app.runs.planning.history import History, Recall, store_away
+from responses_app.runs.planning.naming import Naming, as_conflict
+from responses_app.runs.planning.offering import Shelf
+from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
+from responses_app.runs.queues.fair_threads import FairThreads
+from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError
 from responses_app.stores.shared_turns import BaseSharedTurns

@@ -1,7 +1,7 @@
 """`ResponseWatch`: a response as somebody watches it: what it has said so far, and its timeline, whoever runs it.
 
 Each look reads the log anew: of a response that runs here the one in memory, else the one in the store. The worker that
-runs it is asked to keep its log while somebody looks, as for a follower (see `runs.following`).
+runs it is asked to keep its log while somebody looks, as for a follower (see `runs.log.following`).
 """
 
 import asyncio
@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from responses_app.protocol.ids import milliseconds_of
-from responses_app.protocol.input_codec import BrokenLog, decode_timed
-from responses_app.protocol.inputs import Input
-from responses_app.protocol.resources import RUNNING, ResponseObject, as_known
-from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.stream import LocalProtocolError
-from responses_app.protocol.timeline import Timeline, timeline_of, untimed
-from responses_app.runs.history import log_of
-from responses_app.runs.others import OtherWorkers
-from responses_app.runs.registry import RunRegistry
-from responses_app.runs.replay import as_begun, end_of_failure
+from responses_app.protocol.output.stream import LocalProtocolError
+from responses_app.protocol.requests.resources import RUNNING, ResponseObject, as_known
+from responses_app.protocol.response.input_codec import BrokenLog, decode_timed
+from responses_app.protocol.response.inputs import Input
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.timeline import Timeline, timeline_of, untimed
+from responses_app.runs.log.others import OtherWorkers
+from responses_app.runs.log.replay import as_begun, end_of_failure
+from responses_app.runs.planning.history import log_of
+from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoredLog
 
 logger = logging.getLogger("respsite.runs")

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import SampledItem
+from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.public_ids import Leg, PublicId, TurnLeg
-from responses_app.protocol.resources import ResponseObject
+from responses_app.protocol.requests.resources import ResponseObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """A response as clients read it, and its inputs as `protocol.input_codec` wrote them; b"" where none are kept."""
+    """A response as clients read it, and its inputs as `response.input_codec` wrote them; b"" where none are kept."""
 
     response: ResponseObject
     data: bytes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.resources import ResponseObject
+from responses_app.protocol.requests.resources import ResponseObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

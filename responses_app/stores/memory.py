@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
-from responses_app.protocol.items import SampledItem
+from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.public_ids import Leg, TurnLeg
-from responses_app.protocol.resources import RUNNING, ResponseObject, Status, as_failed
+from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_failed
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,

@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.protocol.chunking import Chunking
-from responses_app.protocol.vector_stores import FileProblem, FileStatus
+from responses_app.protocol.files.chunking import Chunking
+from responses_app.protocol.files.vector_stores import FileProblem, FileStatus
 
 Value = str | int | float | bool
 MAX_TRIES = 3  # to read a file: after that, it is the file that ends workers

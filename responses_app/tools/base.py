@@ -4,7 +4,7 @@
     a call of the model ──> call()  ──> what the model reads, what the call's item shows
 
 A tool lives as long as the process and serves all responses; what is a response's own comes with each call. It writes
-no item and no event: the machine does (`protocol.hosted_items`), so a stream can be made again without the tool.
+no item and no event: the machine does (`protocol.output.hosted_items`), so a stream can be made again without the tool.
 `tests/contracts/tools.py` holds every tool to one suite.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.offers import Offer
+from responses_app.protocol.items.offers import Offer
 
 
 class ToolFailed(Exception):
@@ -94,7 +94,7 @@ class BaseTool(ABC):
     """One tool, or several under one namespace. `kinds` are the `type`s by which a request's `tools` ask for it.
 
     A call may take `max_seconds`, and `idle_seconds` without a report, and what its item shows `max_shown_bytes` as
-    JSON. Which setting sets a tool up, `protocol.server_tools` says: errors name it where there is no tool.
+    JSON. Which setting sets a tool up, `protocol.requests.server_tools` says: errors name it where there is no tool.
     """
 
     kinds: ClassVar[Collection[str]]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
-from responses_app.protocol.offers import Offer
+from responses_app.protocol.items.offers import Offer
 from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
 
 Tool = TypeVar("Tool", bound=BaseTool)

@@ -8,7 +8,7 @@ from responses_app.models import PublicName, Response
 from responses_app.protocol.api_keys import Area, Caller, no_api_key
 from responses_app.protocol.errors import ApiError, response_not_found
 from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.wiring import get_site
+from responses_app.wiring.wiring import get_site
 
 PERMISSION = "responses_app.view_response"
 

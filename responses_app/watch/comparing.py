@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from responses_app.admin.text import visible
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.resources import ResponseObject
+from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.watch.text import visible
 
 SETTINGS = (
     "model instructions reasoning text temperature top_p max_output_tokens max_tool_calls tool_choice tools "

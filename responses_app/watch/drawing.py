@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from responses_app.admin.formats import milliseconds
-from responses_app.admin.text import visible
-from responses_app.protocol.timeline import Phase, PhaseKind, Timeline
+from responses_app.protocol.response.timeline import Phase, PhaseKind, Timeline
+from responses_app.watch.formats import milliseconds
+from responses_app.watch.text import visible
 
 LABELS = {
     PhaseKind.QUEUE: "waiting",

@@ -10,7 +10,10 @@ from typing import Any
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.formats import (
+from responses_app.models import Response
+from responses_app.watch.drawing import draw
+from responses_app.watch.family import Family, family_of
+from responses_app.watch.formats import (
     ADMIN_PAGE,
     NONE,
     ago,
@@ -21,12 +24,9 @@ from responses_app.admin.formats import (
     pill,
     response_link,
 )
-from responses_app.admin.text import Clipped, Room, pretty, visible
-from responses_app.admin.transcript import MAX_ITEMS, Block, Transcript, as_dict, as_list
-from responses_app.models import Response
-from responses_app.watch.drawing import draw
-from responses_app.watch.family import Family, family_of
 from responses_app.watch.shown import LARGEST, Shown
+from responses_app.watch.text import Clipped, Room, pretty, visible
+from responses_app.watch.transcript import MAX_ITEMS, Block, Transcript, as_dict, as_list
 
 MAX_READ_ON = 3  # of the responses that continue this one whose input is read for outputs of its calls
 TURNS = 10  # before this one, where they are asked for

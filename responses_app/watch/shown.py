@@ -7,13 +7,13 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 
-from responses_app.admin.transcript import as_dict, as_list
 from responses_app.models import Response
 from responses_app.protocol.errors import ApiError, response_not_found
-from responses_app.protocol.resources import RUNNING
-from responses_app.protocol.timeline import Timeline, guess, untimed
+from responses_app.protocol.requests.resources import RUNNING
+from responses_app.protocol.response.timeline import Timeline, guess, untimed
 from responses_app.runs.watching import Watched
-from responses_app.wiring import get_site
+from responses_app.watch.transcript import as_dict, as_list
+from responses_app.wiring.wiring import get_site
 
 LARGEST = 8 << 20  # bytes of a response whose input a page reads
 _ALWAYS = {"id", "created_at", "output", "usage"}  # fields of a whole object

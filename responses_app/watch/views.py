@@ -12,15 +12,15 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from responses_app.admin.text import Room
-from responses_app.admin.transcript import Transcript
-from responses_app.http import error_response, json_response
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.watch.access import project_of, sees_everything
 from responses_app.watch.comparing import differences
 from responses_app.watch.family import Branch, Family
 from responses_app.watch.page import Frame, response_page, summary, tree_of
 from responses_app.watch.shown import Shown, shown_to_clients
+from responses_app.watch.text import Room
+from responses_app.watch.transcript import Transcript
+from responses_app.web.http import error_response, json_response
 
 ROOM = 60_000  # characters of two conversations side by side
 MAX_ASKED = 6  # items of the input that are shown of each, the last ones

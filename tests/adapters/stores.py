@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.db.models import Model, QuerySet
 
-from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.store_life import OpenStore
 

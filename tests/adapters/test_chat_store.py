@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from responses_app.stores.base import StoreLimits
-from responses_app.stores.database.chats import DatabaseChatStore
+from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.memory_chats import MemoryChatStore
 from tests.adapters.stores import OnBothCase

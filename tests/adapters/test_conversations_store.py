@@ -12,7 +12,7 @@ from responses_app.models import ConversationItem
 from responses_app.stores.base import ConversationAppend, StoreError
 from responses_app.stores.conversations import ConversationFull, ConversationRecord
 from responses_app.stores.database.conversation_rows import append_response
-from responses_app.stores.database.conversations import DatabaseConversationStore
+from responses_app.stores.database.conversations.conversations import DatabaseConversationStore
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.conversations import (
     PROJECT,

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from responses_app.models import FilePart, StoredFile
-from responses_app.stores.database.file_rows import remove_files
-from responses_app.stores.database.files import DatabaseFileStore
-from responses_app.stores.database.pieces import AT_ONCE
+from responses_app.stores.database.files.files import DatabaseFileStore
+from responses_app.stores.database.files.pieces import AT_ONCE
+from responses_app.stores.database.files.rows import remove_files
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileUsage
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within

@@ -12,7 +12,7 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
 from responses_app.models import Conversation
-from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.store import Turn, exchange, same_chain, sampled_text
 from tests.contracts.store_life import seen

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from django.db import connections
 
-from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.old_version import NEWEST_MIGRATION, kept_rows, load, migrate, new_server, old_version
 from tests.adapters.stores import queries

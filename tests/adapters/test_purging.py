@@ -3,8 +3,8 @@
 import pytest
 
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.purging import PAUSES, PurgePlans
-from responses_app.stores.database.retention import MAX_RESPONSES, Plan
+from responses_app.stores.database.responses.purging import PAUSES, PurgePlans
+from responses_app.stores.database.responses.retention import MAX_RESPONSES, Plan
 
 
 class Clock:

@@ -12,9 +12,9 @@ from django.db import connections
 
 from responses_app.models import ChainPart, Conversation, Response, SampledItem
 from responses_app.stores.base import BaseResponseStore, Purged, StoredResponse, StoreLimits, WorkerState
-from responses_app.stores.database import retention
-from responses_app.stores.database.retention import purge
-from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.responses import retention
+from responses_app.stores.database.responses.retention import purge
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.stores import DatabaseCase, queries, rows
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses

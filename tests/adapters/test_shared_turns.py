@@ -8,10 +8,10 @@ from redis.asyncio import Redis
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat.replaying import KnownTurn
-from responses_app.protocol.items import Exact
+from responses_app.protocol.items.items import Exact
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.runs.registry.resumable import ResumableLimits
 from responses_app.stores.redis_turns import RedisTurns
 from tests.redis_server import RedisServer, low_port
 

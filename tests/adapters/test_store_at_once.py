@@ -13,9 +13,9 @@ import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import AcceptedResponse, Claim, StoreLimits, WorkerState
-from responses_app.stores.database.removal import remove
-from responses_app.stores.database.store import DatabaseResponseStore
-from responses_app.stores.database.writes import Step, commit
+from responses_app.stores.database.responses.removal import remove
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.database.responses.writes import Step, commit
 from tests.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
@@ -179,7 +179,7 @@ import django
 django.setup()
 from collections.abc import Iterable
 from dataclasses import replace
-from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 
 async def client(store, number):
     turn = Turn("project")

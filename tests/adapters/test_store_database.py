@@ -15,9 +15,9 @@ from django.db.models.expressions import RawSQL
 
 from responses_app.models import ChainPart, Response, SampledItem, json_text
 from responses_app.stores.base import NameTaken, StoreError
-from responses_app.stores.database.lookups import _LOG_SINCE
-from responses_app.stores.database.rows import pack, time_value, unpack
-from responses_app.stores.database.store import DatabaseResponseStore
+from responses_app.stores.database.responses.lookups import _LOG_SINCE
+from responses_app.stores.database.responses.rows import pack, time_value, unpack
+from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase, migrate
 from tests.adapters.stores import DatabaseCase, OnBothCase, queries, reads
 from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text, save_chain

@@ -11,10 +11,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem, Worker
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import Claim, ConversationAppend, StoredResponse, StoreError, WorkerState
-from responses_app.stores.database.orphans import reclaim
-from responses_app.stores.database.removal import remove, remove_one
-from responses_app.stores.database.store import DatabaseResponseStore
-from responses_app.stores.database.writes import Acceptance, Step, commit
+from responses_app.stores.database.responses.orphans import reclaim
+from responses_app.stores.database.responses.removal import remove, remove_one
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.database.responses.writes import Acceptance, Step, commit
 from tests.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
-from responses_app.stores.database.erasure import Subject, count, erase, lines
-from responses_app.stores.database.files import DatabaseFileStore
-from responses_app.stores.database.pieces import AT_ONCE
-from responses_app.stores.database.uploads import DatabaseUploads
+from responses_app.stores.database.files.files import DatabaseFileStore
+from responses_app.stores.database.files.pieces import AT_ONCE
+from responses_app.stores.database.files.uploads import DatabaseUploads
+from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
 from responses_app.stores.files import PIECE_BYTES
 from responses_app.stores.uploads import UploadGone
 from tests.adapters.conftest import OpenDatabase

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.new_ids import id_factory
-from responses_app.protocol.attribute_filters import Filter
-from responses_app.stores.database.files import DatabaseFileStore
-from responses_app.stores.database.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
+from responses_app.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
+from responses_app.protocol.files.attribute_filters import Filter
+from responses_app.stores.database.files.files import DatabaseFileStore
+from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
+from responses_app.stores.new_ids import id_factory
 from responses_app.stores.vector_stores import (
     DAY,
     FileCounts,
@@ -23,8 +24,7 @@ from responses_app.stores.vector_stores import (
     VectorStoresFull,
 )
 from responses_app.tools.documents.indexer import Indexer
-from responses_app.tools.documents.reader import DocumentReader
-from responses_app.vector_store_models import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
+from responses_app.tools.reading.document_reader import DocumentReader
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import NOW, Hands, kept

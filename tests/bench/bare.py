@@ -18,8 +18,8 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path, re_path
 
-from responses_app.servers.backpressure import Backpressure
-from responses_app.servers.frames import FrameRules
+from responses_app.web.servers.backpressure import Backpressure
+from responses_app.web.servers.frames import FrameRules
 
 
 @cache

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from responses_app.protocol.page_stack import PageStack
+from responses_app.protocol.output.page_stack import PageStack
 from responses_app.tools.browser.backends.json_search import json_search
 from responses_app.tools.browser.browsing import Browser, BrowsingOptions
 from responses_app.tools.browser.page_cache import PageCache

@@ -10,9 +10,9 @@ from engine.formats.base import Tokens
 from engine.formats.harmony.encoding import harmony_encoding
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import render_assistant, render_text
-from responses_app.protocol.chain import ChainLink, new_link
-from responses_app.protocol.prompt import PromptWriter, render_items
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.prompt.chain import ChainLink, new_link
+from responses_app.protocol.prompt.prompt import PromptWriter, render_items
+from responses_app.protocol.requests.requests import parse_create
 from tests.bench.report import Result
 from tests.bench.servers import Bench
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from engine.backends.demo import DemoEngine
+from engine.backends.demo.engine import DemoEngine
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import GenerationRequest, TokenChunk
-from responses_app import engines
+from responses_app.wiring import engines
 
 
 class EndlessEngine(DemoEngine):

@@ -74,7 +74,7 @@ def database_of(bench: Bench, name: str) -> Iterator[str]:
 
 async def _save(alias: str) -> StoredResponse:
     """Save the chain; return its end."""
-    from responses_app.stores.database.store import DatabaseResponseStore
+    from responses_app.stores.database.responses.store import DatabaseResponseStore
     from tests.contracts.store import Turn
 
     store = DatabaseResponseStore(using=alias)
@@ -101,7 +101,7 @@ def _analyze(alias: str) -> None:
 
 
 async def _load(alias: str, stored: StoredResponse) -> tuple[list[float], int]:
-    from responses_app.stores.database.store import DatabaseResponseStore
+    from responses_app.stores.database.responses.store import DatabaseResponseStore
 
     store = DatabaseResponseStore(using=alias)
     milliseconds = []

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from responses_app import consumer
-from responses_app.consumer import ResponsesConsumer
+from responses_app.web.sockets import consumer
+from responses_app.web.sockets.consumer import ResponsesConsumer
 from respsite.asgi import application
 
 __all__ = ["application"]

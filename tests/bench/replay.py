@@ -4,7 +4,7 @@ import asyncio
 import time
 from statistics import median
 
-from responses_app.views.response_streams import event_stream
+from responses_app.api.responses.streams import event_stream
 from tests.bench.loads import database_of
 from tests.bench.report import Result
 from tests.bench.servers import Bench
@@ -67,7 +67,7 @@ def cold(bench: Bench) -> list[Result]:
 
 
 async def _cold(bench: Bench, alias: str) -> list[float]:
-    from responses_app.stores.database.store import DatabaseResponseStore
+    from responses_app.stores.database.responses.store import DatabaseResponseStore
 
     store = DatabaseResponseStore(using=alias)
     await store.start()

@@ -9,19 +9,19 @@ from engine.formats.base import RenderedMessage
 from engine.formats.harmony.encoding import CALL, END, RETURN, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import DerivedIds
-from responses_app.protocol.inputs import Asked, Ended, Sampled, Started, TurnBegan
-from responses_app.protocol.items import parse_input
-from responses_app.protocol.prompt import Items, render_items
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.resources import new_response
-from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.items.items import parse_input
+from responses_app.protocol.output.stream import ResponseStream
+from responses_app.protocol.prompt.chain import new_link
+from responses_app.protocol.prompt.prompt import Items, render_items
+from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.response.inputs import Asked, Ended, Sampled, Started, TurnBegan
+from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.stream import ResponseStream
-from responses_app.runs.unsealing import Unsealing
+from responses_app.runs.planning.unsealing import Unsealing
 from tests.bench.report import Result
 from tests.bench.servers import Bench
 

@@ -43,8 +43,8 @@ def chunk(random_: random.Random) -> str:
 
 async def _searched(alias: str) -> tuple[float, list[float]]:
     """Return how many seconds it took to fill a store, and milliseconds of each search."""
-    from responses_app.stores.database.files import DatabaseFileStore
-    from responses_app.stores.database.vector_stores import DatabaseVectorStores
+    from responses_app.stores.database.files.files import DatabaseFileStore
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
     from responses_app.stores.files import FileRecord
     from responses_app.stores.vector_stores import NewStoreFile, Search, VectorStoreRecord
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from responses_app.conf import ConfigurationError, from_environ, table
+from responses_app.settings.conf import ConfigurationError, from_environ, table
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.processes import NGINX, EngineServer
 from tests.postgres_server import DURABLE, PostgresServer

@@ -113,7 +113,7 @@ class EngineServer(Program):
     def command(self) -> list[str]:
         """Return what starts it."""
         pace = ("--tokens-per-second", str(self._pace))
-        return [sys.executable, "-m", "engine.demo_server", "--port", str(self.port), *pace]
+        return [sys.executable, "-m", "engine.backends.demo.server", "--port", str(self.port), *pace]
 
 
 class Nginx(Program):

@@ -12,7 +12,7 @@ import pytest
 from responses_app import __version__
 from responses_app.command_line import COMMANDS
 from responses_app.command_line.parser import EFFORTS, build_parser
-from responses_app.protocol.create_fields import Effort
+from responses_app.protocol.requests.create_fields import Effort
 from tests.command_line.program import PROGRAM, respsite
 from tests.server import Server
 

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from docs.extension import paths
-from responses_app.protocol.not_served import METHODS_NOT_SERVED, NOT_SERVED
-from responses_app.routes import served
+from responses_app.web.not_served import METHODS_NOT_SERVED, NOT_SERVED
+from responses_app.web.routes import served
 from tests.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]

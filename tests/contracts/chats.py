@@ -6,7 +6,7 @@ from typing import Any
 
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.pages import ListQuery
+from responses_app.protocol.requests.pages import ListQuery
 from responses_app.stores.base import BaseResponseStore, StoredResponse, StoreLimits
 from responses_app.stores.chats import BaseChatStore, KeptCompletion
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id

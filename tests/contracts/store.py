@@ -12,9 +12,9 @@ import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage
 from engine.formats.harmony.prompt import render_assistant, render_call, render_text, render_tool_output
-from responses_app.protocol.chain import ChainLink, drop_oldest, new_link
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items import SampledItem, fingerprint
+from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, Claim, StoredResponse
 
 UNTAMED = "NUL \x00, a lone surrogate \ud800, \\u0000, 漢字, 🙂, \x1b, \u2028"

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
-from responses_app.protocol.items import SampledItem
+from responses_app.protocol.items.items import SampledItem
 from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from responses_app.conf import Settings, from_environ, secret_files, table
 from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS
 from responses_app.management.supervisor.supervisor import pace
+from responses_app.settings.conf import Settings, from_environ, secret_files, table
 from tests import pip
 from tests.cluster.processes import CONF, NGINX, site
 from tests.server import ROOT

@@ -10,11 +10,11 @@ from pydantic import Field
 
 from docs.extension.fields import BODIES, REFUSED_TOOLS, TOOLS
 from responses_app.protocol.chat.messages import MESSAGES
-from responses_app.protocol.create_fields import KNOWN_INCLUDES, Fields
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import ClientModel, carried_out, check_fields, inner_models
-from responses_app.protocol.items import MODELS, PASSED_THROUGH, MediaPart, RefusalPart, TextPart
-from responses_app.protocol.text_format import FORMATS
+from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, MediaPart, RefusalPart, TextPart
+from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES, Fields
+from responses_app.protocol.requests.text_format import FORMATS
 from tests.docs.sdk_fields import by_kind, differences, inner_types, sdk_types
 from tests.server import ROOT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.conf import secret_files, table
+from responses_app.settings.conf import secret_files, table
 from tests.docs.pages import DOCS, everything, pages, text_of
 from tests.server import ROOT
 

@@ -10,14 +10,14 @@ from docs.extension import GENERATED, commands, errors, events, metrics, modules
 from docs.extension import error_texts as texts
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.command_line.parser import build_parser
-from responses_app.conf import table
 from responses_app.management.flags import FLAGS
 from responses_app.observing.exposition import page
 from responses_app.observing.metrics import Metrics
-from responses_app.protocol.dialects import PRESETS, Switch
-from responses_app.protocol.event_texts import EVENTS, FRAMES
-from responses_app.protocol.events import EventType
-from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.events.dialects import PRESETS, Switch
+from responses_app.protocol.events.event_texts import EVENTS, FRAMES
+from responses_app.protocol.events.events import EventType
+from responses_app.protocol.response.inputs import StopReason
+from responses_app.settings.conf import table
 from tests.docs.pages import DOCS, everything, text_of
 from tests.server import ROOT
 
@@ -50,7 +50,7 @@ def test_many_bytes_are_shown_as_they_are_written_with_their_size_beside() -> No
 
 def test_every_event_and_frame_has_its_line() -> None:
     assert set(EVENTS) == set(EventType)
-    frames = ast.parse((ROOT / "responses_app/protocol/frames.py").read_text())
+    frames = ast.parse((ROOT / "responses_app/protocol/events/frames.py").read_text())
     types = {
         value.value
         for node in ast.walk(frames)
@@ -74,7 +74,12 @@ def test_a_code_is_found_however_it_is_handed_over() -> None:
     """By its place (`Refused("…")`), by its name, as a default, in an object: else a line could be missing."""
     sources = "".join(
         (ROOT / "responses_app" / name).read_text()
-        for name in ("protocol/steering.py", "protocol/steer_input.py", "tools/images/answers.py", "runs/failures.py")
+        for name in (
+            "protocol/session/steering.py",
+            "protocol/session/steer_input.py",
+            "tools/images/answers.py",
+            "runs/plan/failures.py",
+        )
     )
     written = set(re.findall(r'(?:Refused\(|failed\(|code=|code: str = |"code": |else )\s*"([a-z]+_[a-z_]+)"', sources))
     assert len(written) > 15
@@ -89,13 +94,16 @@ def test_every_type_of_an_error_has_its_line() -> None:
 
 def test_every_reason_of_an_incomplete_response_has_its_line() -> None:
     untold = {StopReason.CANCELLED, StopReason.SERVER_STOPPED, StopReason.DISCARDED}  # they end otherwise
-    machine = (ROOT / "responses_app/protocol/response.py").read_text()
+    machine = (ROOT / "responses_app/protocol/response/response.py").read_text()
     written = set(re.findall(r'Status.INCOMPLETE, reason="([a-z_]+)"', machine))
     assert set(texts.REASONS) == written | {reason.value for reason in set(StopReason) - untold}
 
 
 def test_every_code_of_a_close_has_its_line() -> None:
-    source = "".join((ROOT / "responses_app" / name).read_text() for name in ("connection.py", "protocol/session.py"))
+    source = "".join(
+        (ROOT / "responses_app" / name).read_text()
+        for name in ("web/sockets/connection.py", "protocol/session/session.py")
+    )
     numbers = set(re.findall(r"\b(?:Close\(|_close\(|TOO_LARGE = |SERVICE_RESTART = )(\d+)", source))
     assert numbers == set(texts.CLOSES)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from responses_app.conf import ConfigurationError, from_environ, secret_files, table
+from responses_app.settings.conf import ConfigurationError, from_environ, secret_files, table
 from tests.databases import database_settings
 from tests.docs.pages import ADDRESS, Block, all_blocks
 from tests.server import ROOT, Server, clean_environ, manage

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from django.test import AsyncClient, override_settings
 
-from responses_app.views import docs
+from responses_app.api.server import docs
 from tests.docs.pages import pages, text_of
 from tests.server import ROOT, Server, clean_environ
 

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from engine.backends import circuit
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm import circuit
+from engine.backends.vllm.server import VllmServerEngine
 from tests.engine.fake_vllm import FakeVllm
 from tests.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, over
 

@@ -6,10 +6,10 @@ from contextlib import aclosing
 
 import pytest
 
-from engine.backends.demo import DemoEngine, _rest_of_reply
-from engine.backends.demo_contents import make_content
-from engine.backends.demo_functions import Hints, make_argument, read_functions, read_hints
-from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
+from engine.backends.demo.contents import make_content
+from engine.backends.demo.engine import DemoEngine, _rest_of_reply
+from engine.backends.demo.functions import Hints, make_argument, read_functions, read_hints
+from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.contents.derivations import derives
 from engine.errors import EngineConfigurationError, EngineUnavailable
@@ -19,9 +19,9 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text
 from engine.grammar import Lark
 from engine.types import FinishReason
-from responses_app.protocol.client_kinds import CLIENT_KINDS
-from responses_app.protocol.compaction import summary_message, summary_request
-from responses_app.protocol.summaries import SummaryTurns
+from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from responses_app.protocol.items.compaction import summary_message, summary_request
+from responses_app.protocol.response.summaries import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
 from tests.engine.grammars import APPLY_PATCH
 from tests.engine.prompts import called, declare, prompt, users

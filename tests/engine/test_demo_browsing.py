@@ -2,7 +2,7 @@
 
 import json
 
-from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to
+from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to
 from engine.backends.transcript import Transcript
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.format import HarmonyFormat

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from engine.backends.base import BaseEngine
-from engine.backends.demo import DemoEngine
-from engine.backends.vllm_server import VllmServerEngine
-from engine.demo_server import MODEL, NO_GRAMMARS, DemoServer
+from engine.backends.demo.engine import DemoEngine
+from engine.backends.demo.server import MODEL, NO_GRAMMARS, DemoServer
+from engine.backends.vllm.server import VllmServerEngine
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import generation_start
 from tests.contracts.engine import EngineContract, ask, collect, joined
@@ -125,7 +125,7 @@ async def _post(served: Served, body: dict[str, object]) -> tuple[int, dict[str,
 
 def test_the_program_says_where_it_serves_and_ends_when_told() -> None:
     port = free_port()
-    command = [sys.executable, "-m", "engine.demo_server", "--port", str(port), "--tokens-per-second", "50"]
+    command = [sys.executable, "-m", "engine.backends.demo.server", "--port", str(port), "--tokens-per-second", "50"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

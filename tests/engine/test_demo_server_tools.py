@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.backends.demo_functions import read_functions, read_server_tools
-from engine.backends.demo_replies import DemoAnswer, DemoCall, reply_to, reply_tokens
+from engine.backends.demo.functions import read_functions, read_server_tools
+from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.declarations import developer_text

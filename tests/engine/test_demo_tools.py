@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.backends.demo_replies import DemoAnswer, DemoCall, render_reply, reply_to
+from engine.backends.demo.replies import DemoAnswer, DemoCall, render_reply, reply_to
 from engine.backends.transcript import Transcript
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens

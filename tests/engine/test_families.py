@@ -7,7 +7,7 @@ import pytest
 
 from engine.backends.base import BaseEngine
 from engine.backends.scripted import ScriptedEngine
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.server import VllmServerEngine
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted
 from engine.formats.chat_template.records import records
 from engine.types import FinishReason, GenerationRequest, TokenChunk

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends import replica_choice
-from engine.backends.replica_choice import BOUND, KEPT, SLACK, ReplicaChoice
+from engine.backends.vllm import replica_choice
+from engine.backends.vllm.replica_choice import BOUND, KEPT, SLACK, ReplicaChoice
 
 LOADS = st.dictionaries(st.sampled_from([f"http://gpu-{n}:8001" for n in range(9)]), st.integers(0, 50), min_size=1)
 CHAINS = st.text(min_size=1, max_size=9)

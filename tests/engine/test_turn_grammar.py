@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from engine.backends.demo import DemoEngine
-from engine.backends.demo_replies import reply_tokens
+from engine.backends.demo.engine import DemoEngine
+from engine.backends.demo.replies import reply_tokens
 from engine.backends.scripted import ScriptedEngine
 from engine.contents.fitting import problem_of
 from engine.errors import GenerationFailed, GrammarRefused

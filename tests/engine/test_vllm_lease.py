@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from engine.backends import vllm_config
-from engine.backends.vllm_core_host import CoreHost
-from engine.backends.vllm_lease import Lease, decode_lease, refusal
-from engine.backends.vllm_shared_core import SharedCore
+from engine.backends.vllm import config as vllm_config
+from engine.backends.vllm.core_host import CoreHost
+from engine.backends.vllm.lease import Lease, decode_lease, refusal
+from engine.backends.vllm.shared_core import SharedCore
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from tests.waiting import eventually
 

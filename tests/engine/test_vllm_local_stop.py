@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.backends import vllm_local
-from engine.backends.vllm_local import VllmEngine
+from engine.backends.vllm import local as vllm_local
+from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineUnavailable, GenerationCut
 from engine.types import GenerationRequest
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from engine.backends import vllm_client
 from engine.backends.base import BaseEngine
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm import client as vllm_client
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import (
     EngineConfigurationError,
     EngineUnavailable,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from engine.backends import vllm_wire
 from engine.backends.base import BaseEngine
+from engine.backends.vllm import wire as vllm_wire
 from engine.errors import (
     EngineError,
     EngineOverloaded,

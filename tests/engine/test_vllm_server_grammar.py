@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.circuit import MAX_FAILURES
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.circuit import MAX_FAILURES
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import (
     EngineOverloaded,
     EngineUnavailable,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import GenerationCut, GenerationFailed
 from tests.contracts.engine import ask, assert_whole, collect
 from tests.engine.fake_vllm import MODEL, FakeVllm

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.backends.vllm_replica import ANY_TOKEN
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.replica import ANY_TOKEN
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineError, EngineUnavailable, NotRendered, PromptTooLong
 from engine.types import ChatPrompt
 from tests.engine.fake_vllm import error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends import vllm_pool
+from engine.backends.vllm import pool as vllm_pool
 from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from engine.backends.base import BaseEngine
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.prompt import generation_start, render_text
 from tests.engine.fake_vllm import MODEL, FakeVllm

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.demo import DemoEngine
+from engine.backends.demo.engine import DemoEngine
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded
-from engine.model_family import ModelFamily
-from engine.model_formats import make_format
-from responses_app.conf import ConfigurationError, from_environ
-from responses_app.engines import check_engines
+from engine.models.family import ModelFamily
+from engine.models.formats import make_format
+from responses_app.settings.conf import ConfigurationError, from_environ
+from responses_app.wiring.engines import check_engines
 from tests.formats.families import QWEN
 
 

@@ -8,7 +8,7 @@ from engine.errors import GenerationCut
 from engine.formats.base import ModelFormat
 from engine.grammar import AnyObject, CallRule, JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
-from responses_app.runs.failures import BROKEN
+from responses_app.runs.plan.failures import BROKEN
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import format_of
 from tests.formats.test_chat_template import FamilySite

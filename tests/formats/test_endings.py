@@ -6,7 +6,7 @@ import pytest
 
 from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.resources import Status
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.test_chat_template import FamilySite, kinds
 from tests.protocol.laws import assert_laws

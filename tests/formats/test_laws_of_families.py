@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.types import FinishReason
-from responses_app.protocol.inputs import Sampled, Started, ToolReturned
+from responses_app.protocol.response.inputs import Sampled, Started, ToolReturned
 from tests.formats.families import Family
 from tests.formats.rendering import FAMILIES, format_of
 from tests.protocol import test_response_machine as gpt_oss

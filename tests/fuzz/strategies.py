@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from responses_app.protocol.dialects import PRESETS, Switch
+from responses_app.protocol.events.dialects import PRESETS, Switch
 from tests.fuzz.samples import (
     CHAT_FIELDS,
     CHAT_MESSAGES,

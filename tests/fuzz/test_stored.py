@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from responses_app.protocol.resources import RUNNING
+from responses_app.protocol.requests.resources import RUNNING
 from tests.fuzz import strategies
 from tests.fuzz.samples import TOOLS
 from tests.fuzz.shares import SEED, STORED_SECONDS

@@ -12,7 +12,7 @@ from difflib import unified_diff
 from typing import Any
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from responses_app.protocol.dialects import PRESETS, Switch
+from responses_app.protocol.events.dialects import PRESETS, Switch
 from tests.goldens.asgi import Answer, Application
 from tests.transports.scripts import BEGIN, CALL, CALLS, HELLO, SPOKEN, TWICE, WEATHER, call_of
 

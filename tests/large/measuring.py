@@ -113,7 +113,7 @@ def chain(store: Store) -> list[Result]:
 
 
 async def _load(alias: str, response_id: str) -> list[float]:
-    from responses_app.stores.database.store import DatabaseResponseStore
+    from responses_app.stores.database.responses.store import DatabaseResponseStore
 
     store, milliseconds = DatabaseResponseStore(using=alias), []
     for _ in range(CHAINS):

@@ -10,12 +10,16 @@ from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.builders import HostedBuilder
-from responses_app.protocol.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events import Event
+from responses_app.protocol.events.events import Event
 from responses_app.protocol.ids import DerivedIds
-from responses_app.protocol.inputs import (
+from responses_app.protocol.output.builders import HostedBuilder
+from responses_app.protocol.output.stream import ResponseStream
+from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.response.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal
+from responses_app.protocol.response.inputs import (
     Ended,
     Input,
     OutputGiven,
@@ -26,12 +30,8 @@ from responses_app.protocol.inputs import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.resources import new_response
-from responses_app.protocol.response import ResponseMachine
-from responses_app.protocol.sealed_items import PURPOSE, ItemSeals
+from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.stream import ResponseStream
 from tests.protocol.laws import chunked
 
 KEY = b"k" * 32

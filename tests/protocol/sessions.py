@@ -8,11 +8,11 @@ from itertools import count
 import orjson
 
 from engine.formats.harmony.prompt import render_text
-from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import Status
-from responses_app.protocol.session import Command, SessionLimits, Start, WebSocketSession
-from responses_app.protocol.steering import Create, Reply, Send
+from responses_app.protocol.prompt.chain import ChainLink, new_link
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.session.session import Command, SessionLimits, Start, WebSocketSession
+from responses_app.protocol.session.steering import Create, Reply, Send
 
 DEEP = orjson.loads("[" * 1010 + "]" * 1010)
 LIMITS = SessionLimits(max_in_flight=3, max_lanes=4, max_queued=5, warning_after=50, lifetime=60, grace=10)

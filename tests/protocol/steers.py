@@ -1,9 +1,9 @@
 """What the tests of steering share: a response that runs, what is said to it, and how it ends."""
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.resources import Status
-from responses_app.protocol.session import Command, WebSocketSession
-from responses_app.protocol.steering import Create
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.session.session import Command, WebSocketSession
+from responses_app.protocol.session.steering import Create
 from tests.protocol.sessions import create, frames, link, started
 
 CALL: JsonObject = {"type": "function_call", "call_id": "call_1", "name": "f", "status": "completed", "arguments": "{}"}

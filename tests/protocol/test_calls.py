@@ -2,10 +2,10 @@
 
 import pytest
 
-from responses_app.protocol import calls
-from responses_app.protocol.calls import check_outputs, is_output, open_calls
-from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.items import calls
+from responses_app.protocol.items.calls import check_outputs, is_output, open_calls
+from responses_app.protocol.prompt.chain import new_link
 
 CALLS: dict[str, JsonObject] = {
     "function_call": {"name": "f", "arguments": "{}"},

@@ -18,10 +18,10 @@ from engine.formats.harmony.prompt import (
     render_text,
     render_tool_output,
 )
-from responses_app.protocol.chain import ChainLink, drop_oldest, link_of, new_link
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.prompt import PromptWriter, render_items
-from responses_app.protocol.requests import CreateRequest, parse_create
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link
+from responses_app.protocol.prompt.prompt import PromptWriter, render_items
+from responses_app.protocol.requests.requests import CreateRequest, parse_create
 
 DAY = "2026-11-21"
 U, A, F, C, O = (  # noqa: E741 - as `MessageKind` abbreviates them

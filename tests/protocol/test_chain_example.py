@@ -1,9 +1,9 @@
-"""The example in the docstring of `protocol.chain` is what the code does."""
+"""The example in the docstring of `protocol.prompt.chain` is what the code does."""
 
 import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
-from responses_app.protocol.chain import ChainLink, new_link
+from responses_app.protocol.prompt.chain import ChainLink, new_link
 
 LINKS = ("u10 a30 c15", "o12 a20 f25", "u8 a40 f5", "u9 a10 f6")
 FORMS = [(55, 25, False, False), (57, 37, False, True), (53, 13, True, True), (25, 15, True, True)]

@@ -14,10 +14,10 @@ from engine.formats.harmony.encoding import encode_harmony
 from responses_app.protocol.chat.completion import choice_of, usage_of, whole_completion
 from responses_app.protocol.chat.encoder import usage_chunk
 from responses_app.protocol.chat.request import ChatRequest
-from responses_app.protocol.client_tools import ClientTools
-from responses_app.protocol.endings import Ending
-from responses_app.protocol.resources import Status, new_response
-from responses_app.protocol.stream import ResponseStream
+from responses_app.protocol.items.client_tools import ClientTools
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.stream import ResponseStream
+from responses_app.protocol.requests.resources import Status, new_response
 from responses_app.protocol.usage import TurnUsage, usage
 from tests.protocol import chats
 from tests.protocol.laws import Played, chunked, counting_ids, play, transcripts

@@ -8,7 +8,7 @@ from engine.types import FinishReason, TokenChunk
 from responses_app.protocol.chat.completion import with_details
 from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.stop_strings import MAX_STOPS
 from tests.protocol.chats import chat
 

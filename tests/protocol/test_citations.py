@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.protocol.citations import CitationReader, Piece, Sources, annotation
-from responses_app.protocol.file_searches import FoundFiles
-from responses_app.protocol.page_stack import MAX_BYTES, Listed, PageStack, Shown
+from responses_app.protocol.output.citations import CitationReader, Piece, Sources, annotation
+from responses_app.protocol.output.page_stack import MAX_BYTES, Listed, PageStack, Shown
+from responses_app.protocol.requests.file_searches import FoundFiles
 
 TURTLES = ("https://example.com/turtles_(animals)", "Turtles")
 STACK = PageStack(

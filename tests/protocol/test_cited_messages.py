@@ -17,10 +17,10 @@ from engine.formats.base import (
     TextLogprob,
     as_tokens,
 )
-from responses_app.protocol.citations import Sources
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.file_searches import FoundFiles
-from responses_app.protocol.page_stack import PageStack, Shown
+from responses_app.protocol.output.citations import Sources
+from responses_app.protocol.output.page_stack import PageStack, Shown
+from responses_app.protocol.requests.file_searches import FoundFiles
 from tests.protocol.laws import new_stream
 
 STACK = PageStack([Shown(kind="page", url="https://a.example/x", title="A page")])

@@ -9,15 +9,22 @@ from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import render_text
-from responses_app.protocol.compact_requests import compacted_response, parse_compact
-from responses_app.protocol.compaction import Compacted, digest, split, summary_message, summary_request, summary_room
-from responses_app.protocol.endings import Ending
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items import Compaction, CompactionTrigger, InputItem, OpenedCompaction
-from responses_app.protocol.prompt import render_items
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.resources import Status
-from responses_app.protocol.stream import LocalProtocolError
+from responses_app.protocol.items.compaction import (
+    Compacted,
+    digest,
+    split,
+    summary_message,
+    summary_request,
+    summary_room,
+)
+from responses_app.protocol.items.items import Compaction, CompactionTrigger, InputItem, OpenedCompaction
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.stream import LocalProtocolError
+from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.requests.compact_requests import compacted_response, parse_compact
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.resources import Status
 from tests.protocol.laws import assert_laws, new_stream
 
 HARMONY = HarmonyFormat()

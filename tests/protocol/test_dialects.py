@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
-from responses_app.protocol.dialects import OPENAI, PRESETS, Dialect, Switch, parse_dialect, requested_dialect
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.events import Event, EventType
-from responses_app.protocol.inputs import Ended, Failed, Sampled, Started, TurnBegan
+from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, Switch, parse_dialect, requested_dialect
+from responses_app.protocol.events.events import Event, EventType
+from responses_app.protocol.events.wording import RULES, Call, Place, Scene, wording
+from responses_app.protocol.response.inputs import Ended, Failed, Sampled, Started, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
-from responses_app.protocol.wording import RULES, Call, Place, Scene, wording
-from responses_app.runs.journal import EventJournal
+from responses_app.runs.log.journal import EventJournal
 from tests.protocol.machines import AT, BROKEN, told
 from tests.protocol.wordings import RESPONSE_ID, in_dialect
 from tests.server import ROOT

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.protocol import embeddings
-from responses_app.protocol.embeddings import EncodingFormat, encode_answer
+from responses_app.protocol.stateless import embeddings
+from responses_app.protocol.stateless.embeddings import EncodingFormat, encode_answer
 
 VECTORS = st.lists(st.lists(st.floats(width=32)), max_size=4)
 

@@ -2,8 +2,8 @@
 
 import orjson
 
-from responses_app.protocol.file_searches import MAX_KEPT, FoundFiles
-from responses_app.protocol.vector_stores import MAX_RESULTS
+from responses_app.protocol.files.vector_stores import MAX_RESULTS
+from responses_app.protocol.requests.file_searches import MAX_KEPT, FoundFiles
 from responses_app.tools.base import MAX_STATE_BYTES
 
 

@@ -5,7 +5,6 @@ import json
 import pytest
 from openai.types.responses import ResponseSteerAcceptedEvent, ResponseSteerFailedEvent, ResponseSteerPendingEvent
 
-from responses_app.protocol import connection_errors
 from responses_app.protocol.errors import (
     ApiError,
     context_length_exceeded,
@@ -17,8 +16,8 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
-from responses_app.protocol.events import Event, EventType
-from responses_app.protocol.frames import (
+from responses_app.protocol.events.events import Event, EventType
+from responses_app.protocol.events.frames import (
     connection_expiring,
     error_frame,
     event_bytes,
@@ -30,6 +29,7 @@ from responses_app.protocol.frames import (
     steer_failed,
     steer_pending,
 )
+from responses_app.protocol.session import connection_errors
 
 
 def test_an_error_frame() -> None:

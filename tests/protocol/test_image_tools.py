@@ -3,8 +3,8 @@
 import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.image_tools import SentImage, newest_images, sent_images
-from responses_app.protocol.server_tools import parse_server_tool
+from responses_app.protocol.requests.image_tools import SentImage, newest_images, sent_images
+from responses_app.protocol.requests.server_tools import parse_server_tool
 
 DRAW: JsonObject = {"type": "image_generation"}
 

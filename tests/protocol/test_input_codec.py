@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
-from responses_app.protocol.inputs import (
+from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.response.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
+from responses_app.protocol.response.inputs import (
     Asked,
     Declared,
     Ended,
@@ -31,8 +32,7 @@ from responses_app.protocol.inputs import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.offers import ApprovedCall, OfferedTool
-from responses_app.protocol.summaries import Summaries
+from responses_app.protocol.response.summaries import Summaries
 
 ERROR = {"code": "server_error", "message": "It broke: é 👍"}
 

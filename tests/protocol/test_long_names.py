@@ -3,7 +3,7 @@
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.requests.requests import parse_create
 
 
 def test_an_error_does_not_give_a_long_name_back_whole() -> None:

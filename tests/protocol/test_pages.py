@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.pages import (
+from responses_app.protocol.requests.pages import (
     ListQuery,
     list_page,
     parse_include_query,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from responses_app.protocol.items import SampledItem, fingerprint
+from responses_app.protocol.items.items import SampledItem, fingerprint
 
 MESSAGE = {
     "type": "message",

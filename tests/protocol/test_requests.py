@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.protocol.call_items import call_builder
-from responses_app.protocol.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import noting
-from responses_app.protocol.items import PASSED_THROUGH, FunctionCall
-from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.protocol.resources import new_response
+from responses_app.protocol.items.items import PASSED_THROUGH, FunctionCall
+from responses_app.protocol.output.call_items import call_builder
+from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
+from responses_app.protocol.requests.requests import CreateRequest, parse_create
+from responses_app.protocol.requests.resources import new_response
 
 CODEX_INPUT = [
     {

@@ -1,7 +1,7 @@
 """The response object at its start: every field of the spec, an echo of its request."""
 
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.resources import new_response
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.resources import new_response
 from tests.oracle import validate_response
 from tests.protocol.laws import new_stream
 

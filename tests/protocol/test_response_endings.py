@@ -4,9 +4,11 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason
-from responses_app.protocol.commands import Finish, Generate, Prefill
 from responses_app.protocol.errors import SERVER_STOPPED
-from responses_app.protocol.inputs import (
+from responses_app.protocol.output.stream import LocalProtocolError
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.response.commands import Finish, Generate, Prefill
+from responses_app.protocol.response.inputs import (
     Ended,
     Enqueued,
     Failed,
@@ -20,8 +22,6 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.resources import Status
-from responses_app.protocol.stream import LocalProtocolError
 from tests.protocol.machines import (
     ANSWER,
     AT,

@@ -10,10 +10,11 @@ from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol import summaries
-from responses_app.protocol.commands import CallTool, Finish, Generate
-from responses_app.protocol.input_codec import BrokenLog, decode, encode
-from responses_app.protocol.inputs import (
+from responses_app.protocol.output.stream import LocalProtocolError
+from responses_app.protocol.response import summaries
+from responses_app.protocol.response.commands import CallTool, Finish, Generate
+from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
+from responses_app.protocol.response.inputs import (
     Asked,
     Ended,
     Enqueued,
@@ -27,8 +28,7 @@ from responses_app.protocol.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.stream import LocalProtocolError
-from responses_app.protocol.summaries import Summaries, SummaryTurns
+from responses_app.protocol.response.summaries import Summaries, SummaryTurns
 from tests.formats.plain import FORMAT as PLAIN
 from tests.formats.rendering import FAMILIES, format_of
 from tests.formats.turns import family_turns

@@ -4,8 +4,8 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.commands import Generate, Seal
-from responses_app.protocol.inputs import (
+from responses_app.protocol.response.commands import Generate, Seal
+from responses_app.protocol.response.inputs import (
     Ended,
     Mode,
     Sampled,

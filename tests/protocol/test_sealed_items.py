@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from engine.formats.base import ItemKind, ModelFormat, RenderedMessage
 from engine.formats.harmony.encoding import CALL, END, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
-from responses_app.protocol.chain import ChainLink, new_link
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.inputs import Asked, Started, ToolReturned
-from responses_app.protocol.items import parse_input
-from responses_app.protocol.prompt import Items, render_items
-from responses_app.protocol.resources import CONTINUABLE
-from responses_app.protocol.sealed_items import PURPOSE, SealedOthers, read_seal
-from responses_app.protocol.summaries import Summaries
-from responses_app.runs.unsealing import UNREADABLE_THOUGHT, Unsealing
+from responses_app.protocol.items.items import parse_input
+from responses_app.protocol.prompt.chain import ChainLink, new_link
+from responses_app.protocol.prompt.prompt import Items, render_items
+from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
+from responses_app.protocol.requests.resources import CONTINUABLE
+from responses_app.protocol.response.inputs import Asked, Started, ToolReturned
+from responses_app.protocol.response.summaries import Summaries
+from responses_app.runs.planning.unsealing import UNREADABLE_THOUGHT, Unsealing
 from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
 from tests.protocol.test_response_machine import FORMATS, TURNS

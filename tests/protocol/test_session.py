@@ -13,10 +13,10 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
-from responses_app.protocol.frames import reply_frame
-from responses_app.protocol.resources import Status
-from responses_app.protocol.session import SessionLimits, WebSocketSession
-from responses_app.protocol.steering import Reply, Send
+from responses_app.protocol.events.frames import reply_frame
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.session.session import SessionLimits, WebSocketSession
+from responses_app.protocol.session.steering import Reply, Send
 from tests.protocol.sessions import DEEP, LIMITS, codes, create, frames, link, run, session, started
 
 FOR_GOOD = [invalid_request("No."), server_error("req_1"), ApiError("Too large.", status=413)]

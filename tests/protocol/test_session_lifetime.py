@@ -2,16 +2,16 @@
 
 import pytest
 
-from responses_app.protocol.connection_errors import lifetime_over
 from responses_app.protocol.errors import overloaded
-from responses_app.protocol.resources import Status
-from responses_app.protocol.session import (
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.session.connection_errors import lifetime_over
+from responses_app.protocol.session.session import (
     CancelRuns,
     Close,
     SessionLimits,
     WebSocketSession,
 )
-from responses_app.protocol.steering import Send
+from responses_app.protocol.session.steering import Send
 from tests.protocol.sessions import codes, create, frames, link, session, started
 
 CLOSE = Close(1000, "websocket_connection_limit_reached")

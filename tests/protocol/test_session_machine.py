@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited, server_error
-from responses_app.protocol.resources import Status
-from responses_app.protocol.session import CancelRuns, Close, Command
-from responses_app.protocol.steering import Create, Reply, Stop
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.session.session import CancelRuns, Close, Command
+from responses_app.protocol.session.steering import Create, Reply, Stop
 from tests.protocol.sessions import LIMITS, codes, create, frames, link, session, started
 
 CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "status": "completed"}

@@ -3,10 +3,10 @@
 import pytest
 
 from responses_app.protocol.errors import invalid_request, overloaded
-from responses_app.protocol.inputs import StopReason
-from responses_app.protocol.resources import Status
-from responses_app.protocol.session import Close, SessionLimits
-from responses_app.protocol.steering import Reply, Stop
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.session.session import Close, SessionLimits
+from responses_app.protocol.session.steering import Reply, Stop
 from tests.protocol.sessions import codes, create, frames, session, started
 from tests.protocol.steers import begun, end, failed, steer, types
 

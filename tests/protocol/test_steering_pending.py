@@ -3,7 +3,7 @@
 import pytest
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.resources import Status
 from tests.protocol.sessions import codes, create, frames, session, started
 from tests.protocol.steers import CALL, OUTPUT, STUB, begun, end, failed, steer, types
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import CONSTRAIN, END, MESSAGE, RETURN, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.prompt import generation_start
-from responses_app.protocol.events import Delta, Event
-from responses_app.protocol.resources import Status
+from responses_app.protocol.events.events import Delta, Event
+from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.usage import as_read
 from tests.oracle import validate_event, validate_response
 from tests.protocol.laws import (

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, MessageKind, RenderedMessage, Text, as_tokens
-from responses_app.protocol.endings import Ending
-from responses_app.protocol.resources import Status
-from responses_app.protocol.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.requests.resources import Status
 from tests.formats.plain import FORMAT as PLAIN
 from tests.protocol.laws import new_stream
 from tests.protocol.machines import PythonBuilder, machine

@@ -8,9 +8,18 @@ from hypothesis import strategies as st
 
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.input_codec import decode_timed, encode_one
-from responses_app.protocol.inputs import Ended, Enqueued, Failed, Input, Sampled, Started, ToolReturned, TurnBegan
-from responses_app.protocol.timeline import Phase, PhaseKind, Timeline, TurnTokens, guess, timeline_of, untimed
+from responses_app.protocol.response.input_codec import decode_timed, encode_one
+from responses_app.protocol.response.inputs import (
+    Ended,
+    Enqueued,
+    Failed,
+    Input,
+    Sampled,
+    Started,
+    ToolReturned,
+    TurnBegan,
+)
+from responses_app.protocol.response.timeline import Phase, PhaseKind, Timeline, TurnTokens, guess, timeline_of, untimed
 from tests.protocol.machines import ANSWER, AT, FIRST_CALL, PYTHON, THOUGHT, Driver, count, machine, sampled, told
 from tests.protocol.test_response_machine import FORMATS, runs, short_thoughts_are_summed_up  # noqa: F401 - a fixture
 

@@ -5,12 +5,12 @@ import time
 import pytest
 
 from engine.grammar import AnyObject, AnyText, CallRule, JsonSchema, Lark, Regex, TurnRules
-from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.offers import OfferedTool
-from responses_app.protocol.requests import CreateRequest, parse_create
-from responses_app.protocol.resources import new_response
-from responses_app.protocol.turn_rules import enforced_field, rules_of_turns
+from responses_app.protocol.items.client_tools import read_tools
+from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.requests.requests import CreateRequest, parse_create
+from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.requests.turn_rules import enforced_field, rules_of_turns
 from tests.oracle import validate_response
 
 CITY: JsonObject = {

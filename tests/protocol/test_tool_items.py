@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from engine.formats.base import RenderedMessage
 from engine.formats.harmony.encoding import END_TOKENS, START, decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
-from responses_app.protocol.calls import needs_its_call
-from responses_app.protocol.chain import new_link
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items import PASSED_THROUGH, parse_input
-from responses_app.protocol.prompt import Items, count_omitted, render_items, with_results
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.items.calls import needs_its_call
+from responses_app.protocol.items.items import PASSED_THROUGH, parse_input
+from responses_app.protocol.prompt.chain import new_link
+from responses_app.protocol.prompt.prompt import Items, count_omitted, render_items, with_results
+from responses_app.protocol.requests.requests import parse_create
 
 IMAGE = "[image omitted: this model cannot see images]"
 NOT_KEPT = "[results omitted: the item does not carry them]"

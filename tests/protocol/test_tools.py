@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from responses_app.protocol.client_tools import read_tools
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.tools import CLIENT_TOOLS, parse_tools
+from responses_app.protocol.items.client_tools import read_tools
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.tools import CLIENT_TOOLS, parse_tools
 
 
 def refusal(**fields: object) -> ApiError:

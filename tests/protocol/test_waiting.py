@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.commands import Await, Command, Finish, Generate
-from responses_app.protocol.inputs import (
+from responses_app.protocol.output.stream import LocalProtocolError
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.response.commands import Await, Command, Finish, Generate
+from responses_app.protocol.response.inputs import (
     Ended,
     Failed,
     Input,
@@ -22,8 +24,6 @@ from responses_app.protocol.inputs import (
     TimedOut,
     WaitBegan,
 )
-from responses_app.protocol.resources import Status
-from responses_app.protocol.stream import LocalProtocolError
 from tests.protocol.laws import assert_laws
 from tests.protocol.machines import (
     ANSWER,

@@ -3,8 +3,8 @@
 import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.server_tools import WEB_SEARCH
-from responses_app.protocol.tools import parse_tools
+from responses_app.protocol.requests.server_tools import WEB_SEARCH
+from responses_app.protocol.requests.tools import parse_tools
 
 
 @pytest.mark.parametrize("kind", WEB_SEARCH)

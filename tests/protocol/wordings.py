@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from responses_app.protocol.dialects import parse_dialect
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.wording import Call, Scene, Wording, no_limits, wording
+from responses_app.protocol.events.dialects import parse_dialect
+from responses_app.protocol.events.wording import Call, Scene, Wording, no_limits, wording
 
 RESPONSE_ID = "resp_1"
 

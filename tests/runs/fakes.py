@@ -13,33 +13,33 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
 from engine.formats.harmony.encoding import CALL, RETURN, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from engine.model_formats import told_of
+from engine.models.formats import told_of
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
-from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.items.shown_files import ReadDocument
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.shown_files import ReadDocument
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
-from responses_app.runs.fair_turns import FairTurns
-from responses_app.runs.file_reading import no_reader
-from responses_app.runs.following import Followers
-from responses_app.runs.forgetting import Forgetting
-from responses_app.runs.history import History
-from responses_app.runs.journal import Waiter
-from responses_app.runs.log import LiveLogs
-from responses_app.runs.offering import Shelf
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.log.following import Followers
+from responses_app.runs.log.journal import Waiter
+from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.log.rebuilding import Machines
+from responses_app.runs.log.run_log import LiveLogs
 from responses_app.runs.outputs import GivenOutputs
-from responses_app.runs.plan import Origin
-from responses_app.runs.reader import ResponseReader
-from responses_app.runs.rebuilding import Machines
-from responses_app.runs.registry import RunLimits, RunRegistry
-from responses_app.runs.run import ResponseRun
-from responses_app.runs.served import ServedModel, ServedModels
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.runs.planning.file_reading import no_reader
+from responses_app.runs.planning.history import History
+from responses_app.runs.planning.offering import Shelf
+from responses_app.runs.queues.fair_turns import FairTurns
+from responses_app.runs.registry.forgetting import Forgetting
+from responses_app.runs.registry.registry import RunLimits, RunRegistry
 from responses_app.runs.service import ResponseService, ServiceLimits
 from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from responses_app.runs.registry import RunLimits
-from responses_app.runs.run import ResponseRun
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.registry.registry import RunLimits
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.waiting import eventually
 

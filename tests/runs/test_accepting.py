@@ -5,11 +5,11 @@ from collections.abc import Collection
 
 import pytest
 
-from responses_app.protocol.chain import ChainLink
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests import parse_create
-from responses_app.runs.plan import Origin
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import FakeEngine, Reading, Site

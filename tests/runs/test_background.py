@@ -6,11 +6,11 @@ import pytest
 
 from engine.formats.harmony.encoding import encode_harmony
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.tiers import PRIORITIES
-from responses_app.runs.background import BackgroundQueue
-from responses_app.runs.registry import RunLimits
+from responses_app.runs.queues.background import BackgroundQueue
+from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws

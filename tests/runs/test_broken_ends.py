@@ -5,17 +5,17 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from responses_app.api.responses.streams import read_to_end
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.events import TERMINAL, Event, EventType
-from responses_app.protocol.stream import ResponseStream
-from responses_app.runs import log
-from responses_app.runs.journal import EventJournal
-from responses_app.runs.log import RunLog
-from responses_app.runs.persistence import RunPersistence
-from responses_app.runs.run import ResponseRun
+from responses_app.protocol.events.events import TERMINAL, Event, EventType
+from responses_app.protocol.output.stream import ResponseStream
+from responses_app.runs.driving.persistence import RunPersistence
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.log import run_log as log
+from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.log.run_log import RunLog
 from responses_app.stores.memory import MemoryResponseStore
-from responses_app.views.response_streams import read_to_end
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.runs.upkeep import kept, looked_after

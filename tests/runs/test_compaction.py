@@ -9,10 +9,10 @@ from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
-from responses_app.protocol.compaction import REQUEST, UNREADABLE, summary_message
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests import parse_create
-from responses_app.runs.plan import Origin
+from responses_app.protocol.items.compaction import REQUEST, UNREADABLE, summary_message
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan.plan import Origin
 from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site

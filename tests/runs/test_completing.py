@@ -10,14 +10,14 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
-from responses_app.protocol.completions import parse_completion
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limits, limited_by
-from responses_app.protocol.requests import parse_create
-from responses_app.runs.completing import Completing
-from responses_app.runs.completion_service import LONG_PROMPTS, CompletionService
-from responses_app.runs.plan import Origin
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.stateless.completions import parse_completion
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.registry.registry import RunLimits
+from responses_app.runs.stateless.completing import Completing
+from responses_app.runs.stateless.completion_service import LONG_PROMPTS, CompletionService
 from tests.runs.fakes import FakeEngine, Site, collect
 from tests.waiting import eventually
 

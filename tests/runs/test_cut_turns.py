@@ -17,15 +17,15 @@ from engine.errors import (
 )
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import GenerationRequest, TokenChunk, TokenLogprob
-from responses_app.protocol import summaries
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.inputs import StopReason
-from responses_app.protocol.requests import parse_create
-from responses_app.runs import continuing
-from responses_app.runs.continuing import MAX_CUTS
-from responses_app.runs.failures import BROKEN
-from responses_app.runs.plan import Origin
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.response import summaries
+from responses_app.protocol.response.inputs import StopReason
+from responses_app.runs.driving import continuing
+from responses_app.runs.driving.continuing import MAX_CUTS
+from responses_app.runs.plan.failures import BROKEN
+from responses_app.runs.plan.plan import Origin
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import Reading, Site
 from tests.runs.test_takeover import ANSWER, CASES, TokenEngine, unsealed

@@ -16,11 +16,18 @@ from engine.formats.base import Tokens
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import GenerationRequest, TokenChunk, TokenLogprob
-from responses_app.protocol.decisions import DecisionsWanted, Question, answer, labels, parse_decisions, question_text
 from responses_app.protocol.errors import ApiError
-from responses_app.runs.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
-from responses_app.runs.plan import Origin
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.stateless.decisions import (
+    DecisionsWanted,
+    Question,
+    answer,
+    labels,
+    parse_decisions,
+    question_text,
+)
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.registry.registry import RunLimits
+from responses_app.runs.stateless.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from tests.fuzz import strategies
 from tests.fuzz.driver import as_bytes
 from tests.runs.fakes import FakeEngine, Site

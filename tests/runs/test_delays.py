@@ -7,11 +7,11 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.commands import Command, Finish
-from responses_app.protocol.endings import Ending
-from responses_app.protocol.inputs import Sampled
-from responses_app.protocol.resources import Status
-from responses_app.runs.delays import Tell, delayed
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.response.commands import Command, Finish
+from responses_app.protocol.response.inputs import Sampled
+from responses_app.runs.driving.delays import Tell, delayed
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import CALL_F, TOOL_F, FakeEngine, Site
 

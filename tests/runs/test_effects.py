@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.input_codec import decode
-from responses_app.protocol.inputs import Sampled
-from responses_app.runs import effects
-from responses_app.runs import log as logs
+from responses_app.protocol.response.input_codec import decode
+from responses_app.protocol.response.inputs import Sampled
+from responses_app.runs.driving import effects
+from responses_app.runs.log import run_log as logs
 from responses_app.stores.base import Appended, LogAppend, StoreError
 from responses_app.tools.base import ToolCall, ToolResult
 from tests.runs.fakes import FakeEngine, FakeStore, Reading, Site
@@ -169,7 +169,7 @@ async def test_one_that_cannot_be_kept_is_not_made_and_the_model_goes_on(
 ) -> None:
     monkeypatch.setattr(logs, "KEEP_SECONDS", 0.01)
     store, tool = FakeStore(), Shell()
-    monkeypatch.setattr("responses_app.runs.persistence.BACKGROUND_PATIENCE", 0.0)
+    monkeypatch.setattr("responses_app.runs.driving.persistence.BACKGROUND_PATIENCE", 0.0)
 
     def fail() -> None:
         store.failure = None  # the end is kept
@@ -190,7 +190,7 @@ async def test_one_that_cannot_be_kept_is_not_made_and_the_model_goes_on(
 async def test_while_the_store_is_away_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "KEEP_SECONDS", 0.05)
     monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr("responses_app.runs.persistence.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("responses_app.runs.driving.persistence.AGAIN_SECONDS", 0.01)
     store, tool = FakeStore(), Shell()
     site = Site(FakeEngine([CALL, ANSWER]), store, tools=[tool], patience_seconds=30.0)
     tries = list[Collection[LogAppend]]()

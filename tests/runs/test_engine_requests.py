@@ -11,9 +11,9 @@ from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.tiers import PRIORITIES, ServiceTiers
-from responses_app.runs.plan import Origin
+from responses_app.runs.plan.plan import Origin
 from tests.oracle import validate_event, validate_response
 from tests.runs.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site
 

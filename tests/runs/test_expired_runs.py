@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.inputs import OutputGiven
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.response.inputs import OutputGiven
+from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import StoreLimits
 from tests.runs.fakes import ANSWER, NOW, FakeEngine, Site
 

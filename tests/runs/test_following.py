@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
-from responses_app.protocol.dialects import parse_dialect
-from responses_app.protocol.input_codec import decode
-from responses_app.protocol.inputs import Sampled
-from responses_app.protocol.resources import ResponseObject, Status
-from responses_app.runs import following, log
+from responses_app.protocol.events.dialects import parse_dialect
+from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.response.input_codec import decode
+from responses_app.protocol.response.inputs import Sampled
+from responses_app.runs.log import following
+from responses_app.runs.log import run_log as log
 from responses_app.stores.base import LogNews, StoreError
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
-from responses_app.runs.journal import (
+from responses_app.runs.log.journal import (
     GATHERED_BYTES,
     GATHERED_TURNS,
     EventJournal,

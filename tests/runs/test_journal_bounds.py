@@ -5,9 +5,9 @@ import asyncio
 import orjson
 import pytest
 
-from responses_app.protocol.events import Event, EventType
+from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.usage import TurnUsage, as_read, usage
-from responses_app.runs.journal import EventJournal, EventsForgotten, JournalReader, ReaderTooSlow, Waiter
+from responses_app.runs.log.journal import EventJournal, EventsForgotten, JournalReader, ReaderTooSlow, Waiter
 from tests.protocol.wordings import in_dialect
 
 MANY = 1_000_000

@@ -8,10 +8,10 @@ import pytest
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat import replaying
 from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sampled, keys_of, seen_turns
-from responses_app.protocol.items import Exact, SampledInput
+from responses_app.protocol.items.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.runs.registry.resumable import ResumableLimits
 from tests.protocol.chats import chat
 
 THOUGHT = RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 3]))

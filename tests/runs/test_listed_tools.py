@@ -9,9 +9,9 @@ from engine.formats.base import FunctionTool, ToolNamespace
 from engine.grammar import AnyText, JsonSchema
 from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.input_codec import decode, encode
-from responses_app.protocol.inputs import Failed, Stopped, StopReason
-from responses_app.protocol.offers import Offer, OfferedTool
+from responses_app.protocol.items.offers import Offer, OfferedTool
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.inputs import Failed, Stopped, StopReason
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.protocol.laws import assert_laws
 from tests.protocol.machines import BROKEN

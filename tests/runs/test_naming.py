@@ -6,13 +6,13 @@ import pytest
 
 from engine.errors import EngineOverloaded, GenerationFailed
 from engine.formats.harmony.encoding import decode_tokens
-from responses_app.protocol.chain import ChainLink
-from responses_app.protocol.dialects import OPENAI, Dialect, parse_dialect
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests import parse_create
-from responses_app.protocol.resources import ResponseObject
-from responses_app.runs.naming import goes_on
-from responses_app.runs.plan import Origin
+from responses_app.protocol.events.dialects import OPENAI, Dialect, parse_dialect
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.planning.naming import goes_on
 from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
 from tests.waiting import eventually
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.runs import persistence
+from responses_app.runs.driving import persistence
 from responses_app.stores.base import AcceptedResponse, StoreError
 from responses_app.stores.memory import MemoryResponseStore
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site

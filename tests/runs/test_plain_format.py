@@ -9,10 +9,10 @@ import pytest
 
 from engine.backends.scripted import with_logprobs
 from engine.types import GenerationRequest, TokenChunk
-from responses_app.protocol.compaction import REQUEST, summary_message
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests import parse_create
-from responses_app.runs.plan import Origin
+from responses_app.protocol.items.compaction import REQUEST, summary_message
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan.plan import Origin
 from tests.formats.plain import FORMAT, STOP
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws

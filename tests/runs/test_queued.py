@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.inputs import StopReason
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.response.inputs import StopReason
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.runs.fair_turns import FairTurns
+from responses_app.runs.queues.fair_turns import FairTurns
 from responses_app.stores.base import StoreError
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, Reading, Site

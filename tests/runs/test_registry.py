@@ -7,9 +7,9 @@ import pytest
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import Status
-from responses_app.runs.journal import ReaderTooSlow
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.requests.resources import Status
+from responses_app.runs.log.journal import ReaderTooSlow
+from responses_app.runs.registry.registry import RunLimits
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, THOUGHT, FakeEngine, Site

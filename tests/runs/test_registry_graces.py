@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from responses_app.protocol.resources import Status
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.requests.resources import Status
+from responses_app.runs.registry.registry import RunLimits
 from tests.runs.fakes import Site
 from tests.runs.halves import close, ended, half_said, hanging, runs
 from tests.waiting import eventually

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import Status
-from responses_app.runs.registry import RunLimits
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.protocol.requests.resources import Status
+from responses_app.runs.registry.registry import RunLimits
+from responses_app.runs.registry.resumable import ResumableLimits
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.runs.halves import HALF, close, ended, half_said, hanging, runs
 from tests.waiting import eventually

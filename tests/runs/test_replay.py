@@ -7,11 +7,11 @@ import pytest
 
 from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.resources import Status
 from responses_app.runs import by_id
-from responses_app.runs.journal import Entry
-from responses_app.runs.registry import RunLimits
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.runs.log.journal import Entry
+from responses_app.runs.registry.registry import RunLimits
+from responses_app.runs.registry.resumable import ResumableLimits
 from responses_app.stores.base import StoredLog
 from tests.runs.fakes import FakeEngine, Site
 from tests.waiting import eventually

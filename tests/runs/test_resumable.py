@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.resources import ResponseObject, Status
-from responses_app.runs.journal import EventsForgotten
-from responses_app.runs.registry import RunLimits
-from responses_app.runs.resumable import ResumableLimits
+from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.runs.log.journal import EventsForgotten
+from responses_app.runs.registry.registry import RunLimits
+from responses_app.runs.registry.resumable import ResumableLimits
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.waiting import eventually

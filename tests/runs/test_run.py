@@ -8,7 +8,7 @@ from engine.errors import EngineOverloaded, EngineUnavailable, GenerationFailed,
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start, render_tool_output
 from engine.types import FinishReason
-from responses_app.protocol.resources import Status
+from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.usage import as_read
 from responses_app.stores.base import StoreError
 from tests.oracle import validate_event

@@ -7,14 +7,14 @@ import pytest
 from engine.errors import EngineError
 from engine.formats.harmony.encoding import decode_tokens
 from engine.grammar import CallRule, TurnRules
-from responses_app.protocol import summaries
-from responses_app.protocol.commands import Generate
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.reasoning import first_sentences
+from responses_app.protocol.output.reasoning_items import first_sentences
+from responses_app.protocol.requests.turn_rules import RulesOfTurns
+from responses_app.protocol.response import summaries
+from responses_app.protocol.response.commands import Generate
+from responses_app.protocol.response.summaries import REQUEST, Summaries
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.summaries import REQUEST, Summaries
-from responses_app.protocol.turn_rules import RulesOfTurns
-from responses_app.runs.generating import request_for
+from responses_app.runs.driving.generating import request_for
 from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site

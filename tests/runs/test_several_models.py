@@ -11,11 +11,11 @@ from engine.formats.harmony.encoding import END, START, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.requests import parse_create
+from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.runs.fair_turns import FairTurns
-from responses_app.runs.plan import Origin
-from responses_app.runs.served import ServedModel, ServedModels
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.runs.queues.fair_turns import FairTurns
 from tests.formats.plain import PlainFormat
 from tests.runs.fakes import FakeEngine, Reading, Site
 from tests.runs.upkeep import LEASE, LEFT, left_behind, looked_after, statuses

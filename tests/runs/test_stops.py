@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from engine.errors import EngineError
-from responses_app.protocol.inputs import StopReason
+from responses_app.protocol.response.inputs import StopReason
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
 from tests.waiting import eventually

@@ -9,12 +9,12 @@ import pytest
 
 from engine.formats.harmony.encoding import RETURN
 from engine.types import FinishReason, GenerationRequest, TokenChunk
-from responses_app.protocol import summaries
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.input_codec import BrokenLog, decode, encode
-from responses_app.protocol.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
-from responses_app.runs import log
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.response import summaries
+from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
+from responses_app.protocol.response.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.runs.log import run_log as log
+from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, StoreError
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool

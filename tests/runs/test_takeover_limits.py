@@ -11,8 +11,8 @@ from responses_app.limits.rates import Rates
 from responses_app.protocol.api_keys import ApiKey, Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited, Limits, limited_by
-from responses_app.protocol.requests import parse_create
-from responses_app.runs.plan import Origin
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan.plan import Origin
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site

@@ -7,8 +7,8 @@ import pytest
 from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.input_codec import decode, encode
-from responses_app.runs.failures import BROKEN
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.runs.plan.failures import BROKEN
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import THOUGHT, Site
 from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.runs import unsaved
+from responses_app.runs.driving import unsaved
 from responses_app.stores.base import StoredResponse, StoreError
 from tests.runs.fakes import FakeStore, Site
 from tests.runs.upkeep import statuses

@@ -9,9 +9,9 @@ import pytest
 
 from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.input_codec import encode
-from responses_app.protocol.inputs import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
-from responses_app.runs import upkeep
+from responses_app.protocol.response.input_codec import encode
+from responses_app.protocol.response.inputs import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
+from responses_app.runs.duties import upkeep
 from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
 from responses_app.stores.files import FileRecord
 from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site

@@ -9,10 +9,10 @@ import pytest
 from engine.errors import PromptTooLong
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.input_codec import decode, encode
-from responses_app.protocol.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
-from responses_app.runs import tool_calls
-from responses_app.runs.registry import RunLimits
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
+from responses_app.runs.driving import tool_calls
+from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
@@ -256,7 +256,7 @@ class TestLog:
         assert given(call_id) in list(decode(stored.data))
 
     async def test_where_it_cannot_be_kept_that_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("responses_app.runs.log.KEEP_SECONDS", 0.05)
+        monkeypatch.setattr("responses_app.runs.log.run_log.KEEP_SECONDS", 0.05)
         site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
         reading, [call_id] = await waits(site, background=True)
         site.store.failure = StoreError("away")

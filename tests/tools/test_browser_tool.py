@@ -9,8 +9,8 @@ from openai_harmony import ToolNamespaceConfig
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.input_codec import decode, encode
-from responses_app.protocol.inputs import Sampled, TurnBegan
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.inputs import Sampled, TurnBegan
 from responses_app.tools.browser.backends.json_search import json_search
 from responses_app.tools.browser.browsing import Browser
 from responses_app.tools.browser.page_cache import PageCache

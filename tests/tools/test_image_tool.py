@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.input_codec import decode, encode
-from responses_app.protocol.inputs import ToolProgressed, ToolReturned
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.inputs import ToolProgressed, ToolReturned
 from responses_app.tools.images import service as service_module
 from responses_app.tools.images import tool as tool_module
 from tests.protocol.laws import assert_laws

@@ -10,13 +10,13 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from engine.formats.harmony.encoding import decode_tokens
-from responses_app.conf import from_environ
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.server_tools import interpreter_of, server_tools
+from responses_app.settings.conf import from_environ
 from responses_app.stores.memory import MemoryResponseStore
+from responses_app.tools.code_interpreter.mcp import McpInterpreter
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
-from responses_app.tools.mcp_interpreter import McpInterpreter
+from responses_app.wiring.server_tools import interpreter_of, server_tools
 from tests.memory_files import MemoryFileStore
 from tests.protocol.laws import assert_laws
 from tests.runs.fakes import ANSWER, FakeEngine, Site

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from mcp.server.mcpserver import MCPServer
 
-from responses_app.conf import from_environ
-from responses_app.server_tools import server_tools
+from responses_app.settings.conf import from_environ
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.browser.backends.json_search import DdgsSearch, SearxngSearch
 from responses_app.tools.browser.backends.mcp_search import McpSearch, read_results
@@ -16,6 +15,7 @@ from responses_app.tools.browser.searching import BaseSearch, SearchFailed
 from responses_app.tools.browser.tool import BrowserTool
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
+from responses_app.wiring.server_tools import server_tools
 from tests.memory_files import MemoryFileStore
 from tests.tools.mcp.mcp_servers import mcp_tool, serving
 

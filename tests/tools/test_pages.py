@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.tools.browser.pages import Page, escaped, lines_of, link, without_links, wrapped
+from responses_app.tools.reading.pages import Page, escaped, lines_of, link, without_links, wrapped
 
 PAGE = Page(
     url="https://example.com/a%20b",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from responses_app.bodies import OTHER_BODY_BYTES, BodyRules, Head
 from responses_app.protocol.errors import ApiError
+from responses_app.web.bodies import OTHER_BODY_BYTES, BodyRules, Head
 
 pytestmark = pytest.mark.any_database
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from daphne.ws_protocol import WebSocketProtocol
 
-from responses_app.servers.daphne import WAITING_BYTES, DaphneConnection
+from responses_app.web.servers.daphne import WAITING_BYTES, DaphneConnection
 
 pytestmark = pytest.mark.any_database
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from responses_app.protocol.events import EventType
+from responses_app.protocol.events.events import EventType
 from tests.clients import (
     RAW_UPGRADE,
     Frame,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.runs.by_id import CANCEL_SECONDS
-from responses_app.site import LAST_ROWS_SECONDS, LAST_WORDS_SECONDS
+from responses_app.wiring.site import LAST_ROWS_SECONDS, LAST_WORDS_SECONDS
 from tests.clients import http_client, read_error_answer
 from tests.databases import postgres, postgres_url
 from tests.server import manage

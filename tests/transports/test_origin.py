@@ -7,7 +7,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from responses_app.origins import Source
+from responses_app.web.origins import Source
 from tests.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
 from tests.server import Server
 from tests.transports.conftest import Connect

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.urls import urlpatterns
 from tests.clients import Frame, Socket
 from tests.server import KINDS

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from responses_app.relay import Relay
+from responses_app.wiring.relay import Relay
 from tests.clients import Socket, http_client
 from tests.redis_server import RedisServer
 from tests.server import Server

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import pytest
 
-from responses_app.servers.inflow import AVERAGE_BYTES
+from responses_app.web.servers.inflow import AVERAGE_BYTES
 from tests.clients import raw_connection, read_error
 from tests.heartbeat import APPLICATION, longest_stop
 from tests.server import KINDS, Server

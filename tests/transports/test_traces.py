@@ -13,7 +13,7 @@ import pytest
 
 from responses_app.observing import traces
 from responses_app.observing.traces import NO_SPAN, Traces
-from responses_app.servers.tracing import name_of
+from responses_app.web.servers.tracing import name_of
 from tests.clients import Socket
 from tests.server import Server
 from tests.waiting import eventually
@@ -157,8 +157,8 @@ async def test_a_vllm_server_is_told_which_span_it_works_for(
             """Say nothing."""
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-    from engine.backends.vllm_client import Timeouts, VllmClient, open_session
-    from engine.backends.vllm_wire import GENERATE, TokenStream
+    from engine.backends.vllm.client import Timeouts, VllmClient, open_session
+    from engine.backends.vllm.wire import GENERATE, TokenStream
     from engine.errors import EngineUnavailable
 
     spans = Traces(enabled=True)

@@ -16,8 +16,8 @@ import pytest
 import pytest_asyncio
 from openai import OpenAI
 
-from engine.backends.vllm_local import VllmEngine
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.local import VllmEngine
+from engine.backends.vllm.server import VllmServerEngine
 from tests.conformance.sdk import MODEL, PATIENCE
 from tests.contracts.engine import StartedEngine
 from tests.server import Server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.vllm_replica import ONE_TOKEN
+from engine.backends.vllm.replica import ONE_TOKEN
 from engine.backends.vocabulary_folder import write_vocabulary
 from engine.formats.harmony.encoding import STOP_TOKENS, encode_harmony
 from engine.formats.harmony.grammar import problem_of_turn, turn_grammar

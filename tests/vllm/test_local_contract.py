@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from engine.backends.base import BaseEngine
-from engine.backends.vllm_local import VllmEngine
+from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineUnavailable
 from tests.contracts.engine import EngineContract, StartedEngine
 from tests.vllm.engines import LocalEngine

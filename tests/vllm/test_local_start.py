@@ -10,9 +10,12 @@ from unittest.mock import patch
 import pytest
 
 from engine import restarts
-from engine.backends import vllm_config, vllm_core, vllm_local, vllm_outputs
-from engine.backends.vllm_core_host import CoreHost
-from engine.backends.vllm_local import VllmEngine
+from engine.backends.vllm import config as vllm_config
+from engine.backends.vllm import core as vllm_core
+from engine.backends.vllm import local as vllm_local
+from engine.backends.vllm import outputs as vllm_outputs
+from engine.backends.vllm.core_host import CoreHost
+from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
 from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS, descendants, wait_until_gone

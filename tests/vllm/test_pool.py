@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.replica_choice import ReplicaChoice
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.replica_choice import ReplicaChoice
+from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import GenerationCut
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from engine.backends.base import BaseEngine
-from engine.backends.vllm_server import VllmServerEngine
+from engine.backends.vllm.server import VllmServerEngine
 from tests.contracts.engine import EngineContract, StartedEngine
 from tests.vllm.server import API_KEY, SERVED_MODEL, VllmServer
 from tests.vllm.transcripts import prompt

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.demo import DemoEngine
-from engine.backends.vllm_parsers import VllmParsers
+from engine.backends.demo.engine import DemoEngine
+from engine.backends.vllm.parsers import VllmParsers
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnParser
 from engine.formats.chat_template.reader import Said
-from engine.model_family import ModelFamily
-from engine.model_formats import make_format
+from engine.models.family import ModelFamily
+from engine.models.formats import make_format
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import Renderer
 

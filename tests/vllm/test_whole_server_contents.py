@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from openai import OpenAI
 from openai.types.responses import Response, ResponseFunctionToolCall
 
-from responses_app.runs.failures import BROKEN
+from responses_app.runs.plan.failures import BROKEN
 from tests.conformance.sdk import MODEL
 from tests.engine.grammars import APPLY_PATCH
 from tests.schemas import drawn, leaves, objects

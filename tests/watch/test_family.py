@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from responses_app.protocol.timeline import untimed
+from responses_app.protocol.response.timeline import untimed
 from responses_app.watch.family import Node, _branch, _Parents
 from responses_app.watch.page import Frame, response_page
 from responses_app.watch.shown import Shown

@@ -8,9 +8,9 @@ from typing import Any
 
 import aiohttp
 
-from responses_app.command_line.endpoint import Endpoint, message_of
-from responses_app.command_line.exits import CommandFailed
-from responses_app.command_line.sse import events_of
+from responses_app.command_line.base.endpoint import Endpoint, message_of
+from responses_app.command_line.base.exits import CommandFailed
+from responses_app.command_line.base.sse import events_of
 
 Event = Mapping[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import aiohttp
 
-from responses_app.command_line.endpoint import Endpoint, message_of, session_options
-from responses_app.command_line.exits import CommandFailed
+from responses_app.command_line.base.endpoint import Endpoint, message_of, session_options
+from responses_app.command_line.base.exits import CommandFailed
 
 Frame = dict[str, Any]
 MAX_FRAME_BYTES = 64 * 1024 * 1024

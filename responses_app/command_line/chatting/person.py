@@ -5,11 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from responses_app.command_line.base.exits import CommandFailed
+from responses_app.command_line.base.terminal import console, one_line, printable
 from responses_app.command_line.chatting.session import DEFAULT, ChatSession
 from responses_app.command_line.chatting.showing import FIGURES, TOOL, TROUBLE, Plain, Shown
 from responses_app.command_line.chatting.tools import NOBODY, answer, calls_of, described
-from responses_app.command_line.exits import CommandFailed
-from responses_app.command_line.terminal import console, one_line, printable
 
 Item = dict[str, Any]
 HELP = """\

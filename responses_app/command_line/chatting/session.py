@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
+from responses_app.command_line.base.endpoint import Endpoint
 from responses_app.command_line.chatting.connection import Connection
-from responses_app.command_line.endpoint import Endpoint
 
 Item = dict[str, Any]
 CONTINUABLE = ("completed", "incomplete")

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from responses_app.command_line.endpoint import message_of
-from responses_app.command_line.terminal import printable
+from responses_app.command_line.base.endpoint import message_of
+from responses_app.command_line.base.terminal import printable
 
 Event = dict[str, Any]
 THOUGHT, TOOL, FIGURES, TROUBLE = "dim italic", "cyan", "dim", "red"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from responses_app.command_line.exits import USAGE, CommandFailed
+from responses_app.command_line.base.exits import USAGE, CommandFailed
 
 Item = dict[str, Any]
 ANSWERED = {  # the kinds of calls that are answered here, and the kinds of their answers

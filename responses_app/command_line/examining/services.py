@@ -10,11 +10,11 @@ from engine.backends.base import BaseEngine
 from engine.embeddings.base import BaseEmbeddings
 from engine.errors import EngineConfigurationError, EngineError
 from responses_app.command_line.examining.findings import Finding, ok, problem, warning
-from responses_app.conf import Settings
-from responses_app.embedding_engines import embedding_models, make_embeddings
-from responses_app.engines import make_engine
 from responses_app.management.address import base_url
-from responses_app.model_settings import ModelSettings
+from responses_app.settings.conf import Settings
+from responses_app.settings.models import ModelSettings
+from responses_app.wiring.embedding_engines import embedding_models, make_embeddings
+from responses_app.wiring.engines import make_engine
 
 MEND = "Mend this setting: the server does not start so."
 INSTALL_SANDBOX = (
@@ -78,8 +78,8 @@ async def sandbox(settings: Settings, seconds: float) -> list[Finding]:
         return [ok("sandbox", "SANDBOX=off: no code interpreter")]
     if settings.sandbox_mcp:
         return [ok("sandbox", f"code runs at the MCP server {settings.sandbox_mcp}")]
-    from responses_app.server_tools import plain_python
     from responses_app.tools.sandbox.choosing import choose
+    from responses_app.wiring.server_tools import plain_python
 
     choice = await choose(settings.sandbox, settings.sandbox_python or plain_python())
     if choice.sandbox is None or choice.interpreter is None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from responses_app.command_line.examining.findings import Finding, ok, problem, warning
-from responses_app.conf import Settings
+from responses_app.settings.conf import Settings
 
 LEAST_SECONDS = 2  # libpq takes no fewer
 SLOW_SECONDS = 0.1  # a request waits for the database several times
@@ -33,7 +33,7 @@ def _database(connect_seconds: int) -> list[Finding]:
     from django.db import connections
     from django.db.migrations.executor import MigrationExecutor
 
-    from responses_app.stores.database.rows import database_time
+    from responses_app.stores.database.responses.rows import database_time
 
     connection = connections["default"]
     if connection.vendor == "postgresql":

@@ -17,9 +17,9 @@ from responses_app.auth.keyring import MAX_AGE_SECONDS
 from responses_app.management.failures import database_failed
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
-from responses_app.relay import Relay
 from responses_app.stores.database.api_keys import revoke_keys
-from responses_app.stores.database.erasure import Subject, count, erase, lines
+from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
+from responses_app.wiring.relay import Relay
 
 ELSEWHERE = (
     "Backups of the database, and what clients were given sealed, are not reached: the former hold what was there when "

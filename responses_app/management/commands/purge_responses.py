@@ -14,12 +14,12 @@ from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError, connections
 
 from responses_app.management.failures import database_failed
-from responses_app.relay import Relay
 from responses_app.stores.base import Purged, StoreLimits
-from responses_app.stores.database.file_rows import files_to_purge, remove_files
-from responses_app.stores.database.purging import MAX_PLANNED
-from responses_app.stores.database.retention import MAX_RESPONSES, added, purge
-from responses_app.stores.database.rows import database_time
+from responses_app.stores.database.files.rows import files_to_purge, remove_files
+from responses_app.stores.database.responses.purging import MAX_PLANNED
+from responses_app.stores.database.responses.retention import MAX_RESPONSES, added, purge
+from responses_app.stores.database.responses.rows import database_time
+from responses_app.wiring.relay import Relay
 
 MAX_COUNTED = 1_000_000  # responses a dry run looks at
 

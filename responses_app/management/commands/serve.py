@@ -19,12 +19,12 @@ from django.core.checks import run_checks
 from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
-from responses_app.conf import Settings
 from responses_app.management.address import base_url, forwarded_headers
 from responses_app.management.flags import add_flags, explain, given_settings
 from responses_app.management.supervisor.fleet import Fleet
 from responses_app.management.supervisor.supervisor import Supervisor, pace
-from responses_app.servers.listening import BACKLOG
+from responses_app.settings.conf import Settings
+from responses_app.web.servers.listening import BACKLOG
 
 NO_REDIS = (
     "warning: WORKERS=%d without REDIS_URL: limits hold in each worker for itself, and what runs in one cannot be "

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from engine.backends.vllm_core_host import CoreHost
+from engine.backends.vllm.core_host import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
-from responses_app.conf import Settings
-from responses_app.engines import engine_options, make_engine
 from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS, REFUSED
 from responses_app.management.supervisor.processes import READY
-from responses_app.model_settings import ModelSettings
+from responses_app.settings.conf import Settings
+from responses_app.settings.models import ModelSettings
+from responses_app.wiring.engines import engine_options, make_engine
 
 SPARE_PLACES = 2  # beyond those of two generations of workers, of which the older one may be stopping
 

@@ -1,7 +1,7 @@
 """`EngineKeeper`: the process that owns the engine core which all workers share, started again whenever it ends.
 
 That process is `respsite manage serve_engine`: the supervisor itself never imports vLLM. How the workers and that
-process find each other is their affair (`engine/backends/vllm_lease.py`); here it only lives.
+process find each other is their affair (`engine/backends/vllm/lease.py`); here it only lives.
 """
 
 import asyncio

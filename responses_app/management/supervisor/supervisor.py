@@ -16,7 +16,7 @@ from collections.abc import Callable
 from responses_app.management.supervisor.engine import EngineKeeper
 from responses_app.management.supervisor.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
 from responses_app.management.supervisor.processes import Inherited, WorkerProcess, hand_on
-from responses_app.servers.shares import Shares
+from responses_app.web.servers.shares import Shares
 
 logger = logging.getLogger("respsite.supervisor")
 

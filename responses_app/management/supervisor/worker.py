@@ -16,10 +16,10 @@ from django.conf import settings
 
 from responses_app.management.address import forwarded_headers
 from responses_app.management.supervisor.processes import ACCEPTS, LIVES, READY
-from responses_app.servers.listening import SharedListener
-from responses_app.servers.shares import Shares
-from responses_app.site import Site
-from responses_app.wiring import get_site
+from responses_app.web.servers.listening import SharedListener
+from responses_app.web.servers.shares import Shares
+from responses_app.wiring.site import Site
+from responses_app.wiring.wiring import get_site
 
 logger = logging.getLogger("respsite.supervisor")
 

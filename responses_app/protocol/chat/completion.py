@@ -15,7 +15,7 @@ from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.chat.stored import ChatForm
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.resources import ResponseObject, Status
+from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
 
 BETWEEN = "\n\n"  # two messages of the model, or two thoughts, that are one text here

@@ -31,7 +31,7 @@ from responses_app.protocol.chat.completion import (
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.events import TERMINAL, EventType
+from responses_app.protocol.events.events import TERMINAL, EventType
 from responses_app.protocol.stop_strings import StopStrings
 
 _DELTA = b'"delta":'

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.fields import BREAKPOINT, ClientModel
-from responses_app.protocol.items import MAX_NAME, NAME
+from responses_app.protocol.items.items import MAX_NAME, NAME
 from responses_app.protocol.validation import missing, validate, wrong_type
 
 AT = "messages"

@@ -23,8 +23,8 @@ import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat.messages import AssistantMessage, ChatText, content_of, reasoning_of
 from responses_app.protocol.chat.request import ChatRequest
-from responses_app.protocol.items import Exact, SampledInput
-from responses_app.protocol.sealed_items import from_planes, in_planes
+from responses_app.protocol.items.items import Exact, SampledInput
+from responses_app.protocol.prompt.sealed_items import from_planes, in_planes
 
 MAX_CANONICAL = 64 * 1024  # characters of arguments; longer ones are known only as they were spelled
 _DIGEST_BYTES = 16

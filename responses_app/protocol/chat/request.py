@@ -13,7 +13,12 @@ from pydantic import Field
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.names import in_chat_names
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
-from responses_app.protocol.create_fields import (
+from responses_app.protocol.engine_details import EngineDetails, check_transfer
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused
+from responses_app.protocol.json_size import json_size
+from responses_app.protocol.metadata import Metadata
+from responses_app.protocol.requests.create_fields import (
     GUIDED,
     HIDES_NOTHING,
     LOGPROBS,
@@ -24,14 +29,9 @@ from responses_app.protocol.create_fields import (
     LogitBias,
     Verbosity,
 )
-from responses_app.protocol.engine_details import EngineDetails, check_transfer
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused
-from responses_app.protocol.json_size import json_size
-from responses_app.protocol.metadata import Metadata
-from responses_app.protocol.requests import CreateRequest
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.structured_outputs import StructuredOutputs
 from responses_app.protocol.stop_strings import Stops
-from responses_app.protocol.structured_outputs import StructuredOutputs
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.validation import missing, validate, wrong_type
 

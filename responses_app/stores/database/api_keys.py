@@ -11,13 +11,13 @@ from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
-from responses_app.new_ids import id_factory
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, ApiKey, digest_of, new_secret, prefix_of
 from responses_app.protocol.rate_limits import NO_LIMITS, Limited, Limits, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.new_ids import id_factory
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from responses_app.models import ID_LENGTH, Conversation, ConversationItem
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.identified import PREFIXES
+from responses_app.protocol.items.identified import PREFIXES
 from responses_app.stores.base import ConversationAppend
 from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from responses_app.stores.database.response_sql import in_parts

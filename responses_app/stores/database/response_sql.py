@@ -11,7 +11,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from responses_app.models import ChainPart, ChatChoice, LogPart, PublicName, Response, SampledItem, Worker
-from responses_app.protocol import resources
+from responses_app.protocol.requests import resources
 from responses_app.stores.base import Claim
 
 Row = Mapping[str, object]  # column → value, as the driver takes it

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.page_stack import PageStack, Shown
+from responses_app.protocol.output.page_stack import PageStack, Shown
 from responses_app.tools.browser.page_cache import PageCache
 from responses_app.tools.browser.page_reader import PageReader
-from responses_app.tools.browser.pages import BYTES_PER_TOKEN, Page
 from responses_app.tools.browser.searching import (
     MAX_QUERY,
     MAX_RESULTS,
@@ -27,6 +26,7 @@ from responses_app.tools.browser.searching import (
 )
 from responses_app.tools.fetching import Fetcher, FetchLimits
 from responses_app.tools.network import NetworkError
+from responses_app.tools.reading.pages import BYTES_PER_TOKEN, Page
 
 ACTIONS = ("search", "open", "find")
 PAGE_LIMITS = FetchLimits()

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
-from responses_app.tools.browser.pages import Page
+from responses_app.tools.reading.pages import Page
 
 MAX_BYTES = 32 * 1024 * 1024  # of one worker, about
 SECONDS = 1800.0  # then a page is fetched anew, though it was shown

@@ -8,10 +8,10 @@ import logging
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from responses_app.tools.browser.extraction import MAX_LINES
-from responses_app.tools.browser.pages import MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
-from responses_app.tools.documents.reader import DocumentReader, ReadFailed
 from responses_app.tools.fetching import Fetched, FetchFailed
+from responses_app.tools.reading.document_reader import DocumentReader, ReadFailed
+from responses_app.tools.reading.extraction import MAX_LINES
+from responses_app.tools.reading.pages import MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
 from responses_app.tools.reading_process import ReadingProcess
 
 logger = logging.getLogger("respsite.tools")
@@ -23,7 +23,7 @@ MAX_ANSWER = 32 * 1024 * 1024  # bytes: 20,000 lines as JSON have some 2 MB
 DOCUMENT_SECONDS = 20.0  # for a PDF or DOCX file, with the start of its process; one of a hundred pages takes 2
 _DOCUMENTS = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
 _PDF = b"%PDF-"  # which some servers send as nothing in particular
-MODULE = "responses_app.tools.browser.extraction"
+MODULE = "responses_app.tools.reading.extraction"
 
 
 class PageReader:

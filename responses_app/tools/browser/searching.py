@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from responses_app.protocol.page_stack import Listed
-from responses_app.tools.browser.pages import Page, domain_of, escaped, link, one_line, wrapped
+from responses_app.protocol.output.page_stack import Listed
 from responses_app.tools.network import AddressRefused, normal_host
+from responses_app.tools.reading.pages import Page, domain_of, escaped, link, one_line, wrapped
 
 MAX_QUERY = 1000  # characters
 MAX_SNIPPET = 400  # characters of what a result says of its page

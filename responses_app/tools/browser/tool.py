@@ -7,12 +7,12 @@ import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.grammar import JsonSchema
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.offers import Offer, OfferedTool
-from responses_app.protocol.page_stack import PAGES, PageStack, Shown
-from responses_app.protocol.server_tools import WEB_SEARCH
+from responses_app.protocol.items.offers import Offer, OfferedTool
+from responses_app.protocol.output.page_stack import PAGES, PageStack, Shown
+from responses_app.protocol.requests.server_tools import WEB_SEARCH
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.browser.browsing import Browser, BrowsingFailed, options_of
-from responses_app.tools.browser.pages import domain_of, one_line
+from responses_app.tools.reading.pages import domain_of, one_line
 
 NAMESPACE = "browser"
 SOURCES = "web_search_call.action.sources"  # of `include`

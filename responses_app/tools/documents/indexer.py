@@ -11,7 +11,7 @@ from contextlib import suppress
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.vector_stores import BaseVectorStores, PendingFile
-from responses_app.tools.documents.reader import READ_SECONDS, DocumentReader, ReadFailed
+from responses_app.tools.reading.document_reader import READ_SECONDS, DocumentReader, ReadFailed
 
 logger = logging.getLogger("respsite.tools")
 

@@ -9,12 +9,12 @@ import orjson
 
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.grammar import JsonSchema
-from responses_app.protocol.attribute_filters import Filter
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.file_searches import FOUND, FoundFiles
-from responses_app.protocol.offers import Offer, OfferedTool
-from responses_app.protocol.search_words import MAX_QUERY
-from responses_app.protocol.vector_stores import MAX_QUERIES, store_expired, store_not_found
+from responses_app.protocol.files.attribute_filters import Filter
+from responses_app.protocol.files.search_words import MAX_QUERY
+from responses_app.protocol.files.vector_stores import MAX_QUERIES, store_expired, store_not_found
+from responses_app.protocol.items.offers import Offer, OfferedTool
+from responses_app.protocol.requests.file_searches import FOUND, FoundFiles
 from responses_app.stores.base import StoreError
 from responses_app.stores.vector_stores import BaseVectorStores, Hit, Search
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse

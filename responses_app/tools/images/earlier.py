@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.image_tools import SentImage, newest_images, sent_images
+from responses_app.protocol.requests.image_tools import SentImage, newest_images, sent_images
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.images.answers import Image, ImageFailed, image_in, image_of, too_large

@@ -12,9 +12,9 @@ import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.grammar import JsonSchema
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.image_tools import newest_images, sent_image
-from responses_app.protocol.offers import Offer, OfferedTool
-from responses_app.protocol.server_tools import ITEMS
+from responses_app.protocol.items.offers import Offer, OfferedTool
+from responses_app.protocol.requests.image_tools import newest_images, sent_image
+from responses_app.protocol.requests.server_tools import ITEMS
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.images.answers import Image, ImageFailed, base64_size
 from responses_app.tools.images.earlier import EarlierImages

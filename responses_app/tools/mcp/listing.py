@@ -12,9 +12,9 @@ import orjson
 from engine.contents.sharing import SharedBudgetSpent, shared_budget
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.grammar import AnyObject, Content, JsonSchema
-from responses_app.protocol.client_tools import can_be_enforced
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.offers import Offer, OfferedTool, cleaned_name, mcp_name
+from responses_app.protocol.items.client_tools import can_be_enforced
+from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
 
 logger = logging.getLogger("respsite.tools")
 

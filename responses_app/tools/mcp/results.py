@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.tool_items import IMAGE_OMITTED, OMITTED_PARTS
+from responses_app.protocol.items.tool_items import IMAGE_OMITTED, OMITTED_PARTS
 from responses_app.tools.base import ToolFailed, ToolResult
 
 MAX_OUTPUT = 1024 * 1024  # characters of an item's `output`

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from responses_app.protocol.server_tools import LABEL, RESERVED_LABELS
+from responses_app.protocol.requests.server_tools import LABEL, RESERVED_LABELS
 from responses_app.tools.network import AddressRefused, AllowedHosts
 
 WANTED = (

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import orjson
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.offers import Offer
+from responses_app.protocol.items.offers import Offer
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.mcp.connections import Connection, Connections, Listing, cause_of
 from responses_app.tools.mcp.listing import kept_tools, offer_of

@@ -16,7 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from responses_app.protocol.containers import MemoryLimit
+from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
 from responses_app.tools.sandbox.cgroups import Cgroups

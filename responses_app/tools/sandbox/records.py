@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from responses_app.protocol.containers import MemoryLimit
+from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.tools.sandbox.base import SandboxError
 
 FileSource = Literal["user", "assistant"]

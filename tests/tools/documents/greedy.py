@@ -5,7 +5,7 @@ import os
 import signal
 from typing import Any
 
-from responses_app.tools.documents import reading
+from responses_app.tools.reading import documents as reading
 from responses_app.tools.reading_process import serve
 
 

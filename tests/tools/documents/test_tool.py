@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.protocol.file_searches import MAX_KEPT, FoundFiles
+from responses_app.protocol.requests.file_searches import MAX_KEPT, FoundFiles
 from responses_app.stores.vector_stores import Hit
 from responses_app.tools.base import ToolFailed
 from responses_app.tools.documents.tool import queries_of, told

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import uvicorn
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.server_tools import parse_server_tool, private_fields
+from responses_app.protocol.requests.server_tools import parse_server_tool, private_fields
 from responses_app.tools.base import ToolCall, ToolUse
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool

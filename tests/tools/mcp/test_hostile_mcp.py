@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from responses_app.protocol.commands import CallTool
 from responses_app.protocol.errors import JsonObject
-from responses_app.runs.tool_calls import call_tool, list_tools
-from responses_app.runs.toolbox import Entry
+from responses_app.protocol.response.commands import CallTool
+from responses_app.runs.driving.tool_calls import call_tool, list_tools
+from responses_app.runs.plan.toolbox import Entry
 from responses_app.tools.base import ToolFailed
 from responses_app.tools.mcp.listing import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.servers import ServerAccess

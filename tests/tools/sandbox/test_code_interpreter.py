@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.tools.code_interpreter import CodeInterpreter, code_of
+from responses_app.tools.code_interpreter.tool import CodeInterpreter, code_of
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Policy
 from tests.memory_files import MemoryFileStore

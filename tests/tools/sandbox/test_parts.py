@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.tools.code_interpreter import notes_of
+from responses_app.api.containers.endpoints import content_type_of
+from responses_app.tools.code_interpreter.tool import notes_of
 from responses_app.tools.sandbox import disk, seccomp
 from responses_app.tools.sandbox.base import KIB, MIB, Limits
 from responses_app.tools.sandbox.choosing import choose
@@ -22,7 +23,6 @@ from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
 from responses_app.tools.sandbox.output import Output
-from responses_app.views.containers import content_type_of
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))

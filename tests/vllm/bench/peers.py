@@ -23,9 +23,9 @@ import httpx
 import vllm
 
 from responses_app import __version__
+from responses_app.command_line.base.endpoint import Endpoint
 from responses_app.command_line.benchmarking.asking import APIS, Api, Sample, ask
 from responses_app.command_line.benchmarking.figures import figures_of
-from responses_app.command_line.endpoint import Endpoint
 from tests import pip
 from tests.bench.peers_page import Measured, page
 from tests.bench.report import Report

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from engine.backends.vllm_local import VllmEngine
+from engine.backends.vllm.local import VllmEngine
 from tests.bench.report import Report
 from tests.server import ROOT, Server
 from tests.supervisor.served import Supervised

@@ -18,7 +18,7 @@ from responses_app.models import (
     SampledItem,
     json_text,
 )
-from responses_app.protocol.resources import RUNNING
+from responses_app.protocol.requests.resources import RUNNING
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
 from responses_app.stores.database.transfer.rows import Row, row_of
 

@@ -20,7 +20,7 @@ from responses_app.models import (
 )
 from responses_app.protocol.chat.completion import stored_completion
 from responses_app.protocol.chat.stored import ChatForm, stored_messages
-from responses_app.protocol.resources import RUNNING
+from responses_app.protocol.requests.resources import RUNNING
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
 from responses_app.stores.database.transfer.rows import Row, instance_of
 

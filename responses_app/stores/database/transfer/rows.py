@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from django.db import connection, models
 
-from responses_app.model_fields import JSONTextField
+from responses_app.models.fields import JSONTextField
 
 Row = dict[str, Any]
 M = TypeVar("M", bound=models.Model)

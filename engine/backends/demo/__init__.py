@@ -1,0 +1,1 @@
+"""The demo engine: answers by rules, without a model."""

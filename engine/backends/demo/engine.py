@@ -1,0 +1,92 @@
+"""An engine without a model that answers in real Harmony, so that a server can be tried and tested on any machine."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from engine.backends.demo.contents import require_makeable
+from engine.backends.demo.replies import is_raw, raw_reply_tokens, reply_tokens, without_thought
+from engine.backends.options import OptionReader
+from engine.backends.simulated import SimulatedEngine, cut_into_chunks
+from engine.backends.transcript import turn_beginnings
+from engine.grammar import TurnGrammar, TurnRules
+from engine.types import FinishReason, GenerationRequest, TokenChunk
+
+LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
+
+
+class DemoEngine(SimulatedEngine):
+    """Answers by the rules in `replies`.
+
+    Options: `tokens_per_second` (none: as fast as the loop turns), `chunk_tokens`, `max_model_len` and
+    `start_seconds`, which pretends to load a model.
+    """
+
+    backend = "demo"
+    supports_grammar = True
+    known_options = (*SimulatedEngine.known_options, "chunk_tokens", "tokens_per_second")
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        """Keep the options; `check()` and `start()` read them."""
+        super().__init__(model=model, options=options)
+        self._chunk_tokens = 1
+        self._tokens_per_second: float | None = None
+
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Make up everything that could be asked for, and raise `GrammarRefused` for what cannot be."""
+        await asyncio.to_thread(require_makeable, grammar.rules)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Yield the reply; nothing is kept of a generation, so closing it needs no more."""
+        limit = await self._admit(request)
+        rules = request.grammar.rules if request.grammar else None
+        answer = partial(_rest_of_reply, request.prompt_token_ids, rules)
+        # A pattern may take seconds to match.
+        is_long = rules is not None or len(request.prompt_token_ids) > LONG_PROMPT
+        reply = await asyncio.to_thread(answer) if is_long else answer()
+        finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
+        if self._tokens_per_second is not None:
+            async with aclosing(self._paced(reply[:limit], finish_reason, self._tokens_per_second)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        for chunk in cut_into_chunks(
+            reply[:limit], chunk_tokens=self._chunk_tokens, finish_reason=finish_reason, cached_tokens=0
+        ):
+            await self._pause()
+            yield chunk
+
+    async def _paced(
+        self, reply: Sequence[int], finish_reason: FinishReason, rate: float
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield `rate` tokens a second; to a reader that comes late, all that are due in one chunk, as vLLM does."""
+        clock = asyncio.get_running_loop().time
+        began, begin, end = clock(), 0, 0
+        while end < len(reply) or not reply:
+            end = min(begin + self._chunk_tokens, len(reply))
+            await self._pause(began + end / rate - clock())
+            end = min(max(end, int((clock() - began) * rate)), len(reply))
+            if end == len(reply):
+                yield TokenChunk(token_ids=reply[begin:], finish_reason=finish_reason, cached_tokens=0)
+                return
+            yield TokenChunk(token_ids=reply[begin:end])
+            begin = end
+
+    def _read_options(self, options: OptionReader) -> None:
+        super()._read_options(options)
+        self._chunk_tokens = options.whole_number("chunk_tokens", 1, minimum=1)
+        self._tokens_per_second = options.rate("tokens_per_second")
+
+
+def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[int]:
+    """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
+    if is_raw(prompt):
+        return raw_reply_tokens(prompt)
+    for begin in turn_beginnings(prompt):
+        said = list(prompt[begin:])
+        whole = reply_tokens(prompt[:begin], rules)
+        for reply in (whole, without_thought(whole)):
+            if reply[: len(said)] == said:
+                return reply[len(said) :]
+    return reply_tokens(prompt, rules)

@@ -1,0 +1,311 @@
+"""What the demo engine answers: rules over the messages of a prompt, with no model behind them.
+
+1. it is asked for a handoff summary      → lists what the user said
+2. it is asked for a summary of a thought → says what it thought, in short
+3. `repeat: TEXT`                         → TEXT, exactly
+4. `think: TEXT`                          → thinks TEXT, exactly
+5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
+6. `search the files for X`, or `search for X` in the web, where that can be had → searches, and says what it found
+7. `draw X`, and images can be made       → has an image of X made
+8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
+9. a tool has given its output            → says what it returned
+10. `count to N`                          → 1 2 3 … N
+11. anything else                         → says what it is, what the user said, and which user message this is
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.backends.demo.browsing import Browsing
+from engine.backends.demo.contents import make_content
+from engine.backends.demo.file_search import SEARCH, FileSearching
+from engine.backends.demo.functions import (
+    Hints,
+    ObjectType,
+    ParameterType,
+    make_argument,
+    read_functions,
+    read_hints,
+    read_server_tools,
+)
+from engine.backends.demo.tools import image_call, python_code
+from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
+from engine.formats.harmony.encoding import (
+    CALL,
+    END,
+    MESSAGE,
+    RETURN,
+    SPECIAL_TOKENS,
+    START,
+    decode_tokens,
+    encode_harmony,
+    encode_text,
+)
+from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
+from engine.grammar import TurnRules
+
+MAX_COUNT = 10_000
+MAX_READ = 20_000  # characters of the user's text that are searched for what it wants
+MAX_QUOTE = 200  # characters of the user's text
+MAX_REPORT = 500  # characters of what functions returned
+MAX_SUMMARY = 20  # messages of the user; the oldest are left out
+
+_SUMMARY_WANTED = "Write a handoff summary of this conversation"
+_THOUGHT_SUMMARY_WANTED = "Write a summary of the thought above"
+_SAID = "- The user said: "
+_REPEAT = "repeat:"
+_THINK = "think:"
+_COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoAnswer:
+    """A thought, then text for the user."""
+
+    thought: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DemoCall:
+    """A thought, then a call of a function; `arguments` is JSON, `freeform` is text as it is."""
+
+    thought: str
+    name: str
+    arguments: str
+    hosted: bool = False
+    freeform: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Mention:
+    """A function that the user's text names, and the text from there to the next one."""
+
+    name: str
+    text: str
+
+
+def reply_tokens(prompt_token_ids: Sequence[int], rules: TurnRules | None = None) -> list[int]:
+    """Return the whole completion of a prompt, from the first channel to the stop token, by the rules if there are."""
+    transcript = Transcript(prompt_token_ids)
+    reply = reply_to(transcript)
+    return render_reply(reply if rules is None else _by_rules(reply, transcript, rules))
+
+
+def is_raw(prompt_token_ids: Sequence[int]) -> bool:
+    """Whether a prompt is not a conversation, but text that is to go on."""
+    return START not in prompt_token_ids
+
+
+def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
+    """Return how a raw prompt goes on: with what its text would be answered as a user's message.
+
+    It begins with a sign that is not text, by which a completion that was cut is known again: then the rest comes.
+    """
+    said: list[int] = []
+    prompt = list(prompt_token_ids)
+    if MESSAGE in prompt:
+        begin = len(prompt) - 1 - prompt[::-1].index(MESSAGE)
+        prompt, said = prompt[:begin], prompt[begin:]
+    text = decode_tokens(token for token in prompt if token not in SPECIAL_TOKENS)
+    asked = [START, *encode_text("user"), MESSAGE, *encode_text(text), END, START, *encode_text("assistant")]
+    reply = reply_to(Transcript(asked))
+    answer = reply.text if isinstance(reply, DemoAnswer) else reply.arguments
+    whole = [MESSAGE, *encode_text(f" {answer}"), RETURN]
+    return whole[len(said) :] if whole[: len(said)] == said else whole
+
+
+def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
+    """Choose the reply to a conversation."""
+    asked = transcript.last_user
+    text = asked.text() if asked else ""
+    if text.startswith(_SUMMARY_WANTED):
+        return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
+    if text.startswith(_THOUGHT_SUMMARY_WANTED):
+        return DemoAnswer("A summary of my thought is wanted.", _thought_in_short(transcript))
+    if text.startswith(_THINK):
+        return DemoAnswer(text.removeprefix(_THINK).removeprefix(" "), "The demo engine thought what it was told.")
+    if text.startswith(_REPEAT):
+        return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
+    text = text[:MAX_READ]
+    last = transcript.last
+    if last is not None and last.role != "assistant":
+        reply = _of_server_tools(transcript, text) or _next_call(transcript, text)
+        if reply is not None:
+            return reply
+    if last is not None and last.output_of is not None:
+        return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
+    end = _end_of_count(text)
+    if 1 <= end <= MAX_COUNT:
+        return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
+    return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
+
+
+def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall | None:
+    """Return what is done with the server's own tools, None where the user wants nothing of them."""
+    code = python_code(transcript, text)
+    if code is not None:
+        return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
+    files = FileSearching(transcript, text)
+    if files.wanted:
+        if files.has_searched:
+            return DemoAnswer("The files have said something. I tell the user.", files.answer())
+        return DemoCall("The user wants the files searched.", SEARCH, files.arguments(), hosted=True)
+    image = image_call(transcript, text)
+    if image is not None:
+        return DemoCall("The user wants an image.", image[0], json.dumps({"prompt": image[1]}), hosted=True)
+    browsing = Browsing(transcript, text)
+    if not browsing.wanted:
+        return None
+    call = browsing.next_call()
+    if call is None:
+        return DemoAnswer("The web has said something. I tell the user.", browsing.answer())
+    name, arguments = call
+    return DemoCall("The user wants the web searched.", name, json.dumps(arguments, ensure_ascii=False), hosted=True)
+
+
+def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnRules) -> DemoAnswer | DemoCall:
+    """Return a reply as the rules allow it: the call that was meant, or any where one is needed, or else an answer."""
+    asked = transcript.last_user
+    hints = read_hints(asked.text()[:MAX_READ] if asked else "")
+    meant, wanted = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
+    call = next((each for each in rules.calls if each.name == meant), None)
+    if call is None and rules.must_call:
+        made = Counter(message.called for message in transcript.since_last_user())
+        call = min(rules.calls, key=lambda each: made[each.name])  # an agent that always forces a call has to end, too
+        known = dict((*_served(transcript), *_declared(transcript)))
+        wanted = _arguments(known.get(call.name, ObjectType()), hints)
+    if call is not None:
+        arguments = make_content(call.content, hints, wanted)
+        return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
+    text = reply.text if isinstance(reply, DemoAnswer) else _uncalled(transcript, reply.name)
+    return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
+
+
+def _uncalled(transcript: Transcript, name: str) -> str:
+    """Say that a call may not be made, such as one more than `max_tool_calls`, and what came of those before."""
+    said = f"The demo engine would call {name} now, and may not."
+    has_outputs = any(message.output_of is not None for message in transcript.since_last_user())
+    return f"{_report(transcript)} {said}" if has_outputs else said
+
+
+def _is_code(name: str, *, hosted: bool) -> bool:
+    return hosted and name == "python"
+
+
+def without_thought(reply: Sequence[int]) -> Sequence[int]:
+    """Return the tokens of a reply's last message: what a prompt asks for that begins an answer itself."""
+    begin = max((place for place, token in enumerate(reply) if token == START), default=-1)
+    return reply[begin + 1 + len(encode_text("assistant")) :] if begin >= 0 else reply
+
+
+def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
+    """Return a reply as the tokens that a model would sample after `<|start|>assistant`."""
+    thought = [*encode_harmony(f"<|channel|>{ANALYSIS}<|message|>"), *encode_text(reply.thought)]
+    match reply:
+        case DemoAnswer(_, text):
+            header, content, end = FINAL, text, RETURN
+        case DemoCall(_, name, arguments, hosted, freeform):
+            recipient = name if hosted else FUNCTIONS + name
+            kind = "code" if freeform else "<|constrain|>json"
+            header, content, end = f"{COMMENTARY} to={recipient} {kind}", arguments, CALL
+    between = encode_harmony(f"<|end|><|start|>assistant<|channel|>{header}<|message|>")
+    return [*thought, *between, *encode_text(content), end]
+
+
+def _next_call(transcript: Transcript, text: str) -> DemoCall | None:
+    own, served = dict(_declared(transcript)), dict(_served(transcript))
+    functions = {**served, **own}
+    if not functions:
+        return None
+    short = {name.rpartition(".")[2]: name for name in served}  # `ask` for `wiki.ask`
+    made = Counter(message.called for message in transcript.since_last_user())
+    for mention in _mentions(text, {*functions, *short}):
+        name = mention.name if mention.name in functions else short[mention.name]
+        if made[name] == 0:
+            arguments = _arguments(functions[name], read_hints(mention.text, text))
+            return DemoCall(f"The user names the function {name}. I call it.", name, arguments, name not in own)
+        made[name] -= 1
+    return None
+
+
+def _arguments(parameters: ParameterType, hints: Hints) -> str:
+    """Return what a call carries: a text for a tool that takes text, else JSON."""
+    made = make_argument(parameters, hints)
+    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, separators=(",", ":"))
+
+
+def _declared(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
+    return next(filter(None, (read_functions(message.text()) for message in transcript.of_developer())), ())
+
+
+def _served(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
+    return next(filter(None, (read_server_tools(message.text()) for message in transcript.of_developer())), ())
+
+
+def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
+    longest_first = sorted(names, key=len, reverse=True)
+    either = "|".join(map(re.escape, longest_first))
+    found = list(re.finditer(rf"(?<![\w.-])(?:{either})(?![\w-]|\.\w)", text))
+    ends = [*(match.start() for match in found), len(text)][1:]
+    for match, end in zip(found, ends, strict=True):
+        yield _Mention(match[0], text[match.end() : end])
+
+
+def _summary(transcript: Transcript) -> str:
+    """List the user's messages, those of an earlier summary first; the last one asks for the summary."""
+    texts = [message.text() for message in transcript.of_user()][:-1]
+    said = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
+    left_out = max(0, len(said) - MAX_SUMMARY)
+    earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
+    return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *said[left_out:]])
+
+
+def _thought_in_short(transcript: Transcript) -> str:
+    thoughts = (each.text() for each in reversed(transcript.messages) if ANALYSIS in each.header)
+    return f'**Thinking as told**\n\nThe demo engine thought: "{_quoted(next(thoughts, ""))}"'
+
+
+def _summed_up(transcript: Transcript) -> list[str]:
+    """Return what an earlier summary says of the user's messages."""
+    lines = (line for message in transcript.of_developer() for line in message.text().splitlines())
+    return [line for line in lines if line.startswith(_SAID)]
+
+
+def _report(transcript: Transcript) -> str:
+    outputs = [message for message in transcript.since_last_user() if message.output_of is not None]
+    longest = max(MAX_REPORT // len(outputs), 20)
+    sentences = [f"called {message.output_of} and it returned: {_output(message, longest)}" for message in outputs]
+    return _shortened("The demo engine " + " It ".join(sentences), 2 * MAX_REPORT)
+
+
+def _output(message: TranscriptMessage, longest: int) -> str:
+    text = _shortened(message.text().strip(), longest)
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _introduction(transcript: Transcript, text: str) -> str:
+    engine = "This is the demo engine (no model is loaded)."
+    if not transcript.user_messages:
+        return f"{engine} There is no user message in this conversation."
+    earlier = len(_summed_up(transcript))
+    behind = f", behind a summary of {earlier} before" if earlier else ""
+    number = f"This is user message {transcript.user_messages} of this conversation{behind}."
+    return f'{engine} You said: "{_quoted(text)}". {number}'
+
+
+def _quoted(text: str) -> str:
+    return _shortened(" ".join(text[: 10 * MAX_QUOTE].split()), MAX_QUOTE)
+
+
+def _end_of_count(text: str) -> int:
+    """Return the number to count to, 0 where the text asks for no count."""
+    found = _COUNT.search(text)
+    return int(found[1][:15].replace(",", "")) if found else 0
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

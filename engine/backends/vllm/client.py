@@ -1,0 +1,259 @@
+"""HTTP to one vLLM server: small questions, and generations whose tokens are streamed back."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+
+from engine.backends.threads import in_thread
+from engine.backends.vllm.wire import AnswerReader, Refusal, error_text, unreached
+from engine.errors import EngineError, EngineUnavailable, GenerationFailed
+from engine.types import TokenChunk
+
+KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
+TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
+MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
+MAX_RENDERED = 32 * 1024 * 1024  # bytes of a rendered prompt: some million tokens
+MAX_RETRY_AFTER = 3600  # seconds
+NO_HEADERS: Mapping[str, str] = {}
+BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
+
+
+class OutOfReach(EngineUnavailable):
+    """No connection to the server could be made."""
+
+
+class Silent(GenerationFailed):
+    """The server sent nothing of a generation for too long; another one may do better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait, in seconds.
+
+    `connect` is for a connection, and for the answer to a question that generates nothing; `silence` is how long a
+    server may send no byte of a generation, and all that finding out what it can do may take; `look` is between two
+    looks at how a server is, and for the answer to each.
+    """
+
+    connect: float
+    silence: float
+    look: float
+
+
+def open_session(api_key: str) -> aiohttp.ClientSession:
+    """Return a session for all servers, without cookies, compression, or a limit of its own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
+    )
+
+
+class _SilenceClock:
+    """Calls `give_up` when a read takes too long; a read that does not costs next to nothing.
+
+    This is not left to aiohttp's `sock_read`: where the framing of an answer breaks, aiohttp 3.14 forgets about it, and
+    the read would never end.
+    """
+
+    def __init__(self, seconds: float, give_up: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._give_up = give_up
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None  # when the read began that is waited for
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def start(self) -> None:
+        """Begin to wait."""
+        self._since = self._loop.time()
+
+    def stop(self) -> None:
+        """Wait no more: what comes next is the consumer's time."""
+        self._since = None
+
+    def close(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = (now if self._since is None else self._since) + self._seconds
+        if due <= now:
+            self._give_up()
+        else:
+            self._timer = self._loop.call_at(due, self._look)
+
+
+class _Call:
+    """A generation that runs or waits, which can be ended from outside."""
+
+    def __init__(self) -> None:
+        self.error: EngineError | None = None
+        self.waiting: asyncio.Timeout | None = None  # for the answer to begin
+        self.content: aiohttp.StreamReader | None = None
+
+    def end(self, error: EngineError) -> None:
+        """Let it raise `error` at once, or at its next read."""
+        self.error = error
+        if self.content is not None:
+            self.content.set_exception(error)
+        elif self.waiting is not None and not self.waiting.expired():
+            self.waiting.reschedule(0)
+
+
+class VllmClient:
+    """Talks to one server. Its errors begin with its name, for logs. `heard_at`: when it sent anything last."""
+
+    def __init__(self, url: str, *, session: aiohttp.ClientSession, timeouts: Timeouts) -> None:
+        self.url = url
+        self.name = f"the vLLM server at {url}"
+        self.timeouts = timeouts
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
+        self._calls: set[_Call] = set()
+        self.heard_at = 0.0
+
+    async def get(self, path: str, *, seconds: float | None = None) -> tuple[int, bytes]:
+        """Return the status and the content of an answer, in `seconds` or as long as a connection may take.
+
+        Raises `OutOfReach`, or `EngineUnavailable` where the answer did not come, or not whole.
+        """
+        try:
+            async with (
+                asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
+                self._session.get(self.url + path, allow_redirects=False) as response,
+            ):
+                return response.status, await _content(response)
+        except BROKEN as error:
+            raise self._out_of_reach(error) from error
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Return the content of the answer to a question that generates nothing. Raises as `get`, and `Refusal`."""
+        try:
+            async with (
+                asyncio.timeout(self.timeouts.connect),
+                self._session.post(
+                    self.url + path,
+                    data=BytesIO(body),
+                    headers={"Content-Type": "application/json"},
+                    allow_redirects=False,
+                ) as response,
+            ):
+                content = await _content(response, MAX_RENDERED)
+                if response.status != 200:
+                    raise Refusal(response.status, error_text(content))
+                return content
+        except BROKEN as error:
+            raise self._out_of_reach(error) from error
+
+    async def stream(
+        self, path: str, body: bytes, tokens: AnswerReader, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the server samples for `body`, as `tokens` reads it. It is sent `headers` beside the usual ones.
+
+        Closing the connection is what aborts a generation in vLLM (`listen_for_disconnect` in
+        vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), so closing this is enough.
+
+        Raises `Refusal` for an answer that is an error, `OutOfReach` where there was no connection, `EngineUnavailable`
+        where it broke, `Silent`, and `GenerationFailed` for what no vLLM says.
+        """
+        call = _Call()
+        self._calls.add(call)
+        try:
+            response = await self._post(path, body, headers, call)
+            clock = _SilenceClock(self.timeouts.silence, partial(self._give_up, response.content))
+            call.content = response.content
+            try:
+                while not tokens.finished:
+                    clock.start()
+                    data = await response.content.readany()
+                    clock.stop()
+                    self.heard_at = self._loop.time()
+                    if not data and not await in_thread(tokens.end):  # a whole answer may be long
+                        raise aiohttp.ServerDisconnectedError("the stream ended without a finish reason")
+                    for chunk in tokens.feed(data):
+                        yield chunk
+                await self._read_tail(response, tokens)
+                yield tokens.last()
+            finally:
+                clock.close()
+                response.close()  # does nothing where it was read to its end: then the connection is used again
+        except BROKEN as error:
+            raise self._out_of_reach(error) from error
+        finally:
+            self._calls.discard(call)
+
+    def end_streams(self, error: EngineError) -> None:
+        """Let every generation that runs, or waits for its answer to begin, raise `error`."""
+        for call in self._calls:
+            call.end(error)
+
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str], call: _Call) -> aiohttp.ClientResponse:
+        try:
+            async with asyncio.timeout(self.timeouts.silence) as call.waiting:
+                response = await self._session.post(
+                    self.url + path,
+                    data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
+                    headers={"Content-Type": "application/json", **headers},
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                )
+        except aiohttp.ServerTimeoutError:  # no connection in time
+            raise
+        except TimeoutError as error:
+            raise call.error or self._silent() from error
+        finally:
+            call.waiting = None
+        self.heard_at = self._loop.time()
+        if response.status == 200:
+            return response
+        try:
+            text = "no text"
+            with suppress(*BROKEN):
+                async with asyncio.timeout(self.timeouts.connect):
+                    text = error_text(await _content(response))
+        finally:
+            response.close()
+        raise Refusal(response.status, text, retry_after=_retry_after(response.headers.get("Retry-After", "")))
+
+    def _give_up(self, content: aiohttp.StreamReader) -> None:
+        content.set_exception(self._silent())
+
+    def _silent(self) -> Silent:
+        return Silent(f"{self.name} sent nothing for {self.timeouts.silence:g} s.")
+
+    async def _read_tail(self, response: aiohttp.ClientResponse, tokens: AnswerReader) -> None:
+        """Read the usage and the end; a generation that is whole does not fail because they do not come."""
+        with suppress(*BROKEN, GenerationFailed, Refusal):
+            async with asyncio.timeout(TAIL_SECONDS):
+                while data := await response.content.readany():
+                    for _ in tokens.feed(data):
+                        pass
+
+    def _out_of_reach(self, error: Exception) -> EngineUnavailable:
+        unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+        kind = OutOfReach if unconnected else EngineUnavailable
+        return kind(f"{self.name} is out of reach ({unreached(error)}).")
+
+
+async def _content(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:
+    """Return what an answer holds, `limit` and a little at most."""
+    parts: list[bytes] = []
+    size = 0
+    while size < limit and (part := await response.content.readany()):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+def _retry_after(value: str) -> int | None:
+    """Return the seconds of a `Retry-After`; None for its other form, a date."""
+    seconds = int(value[:9]) if value[:9].isdecimal() else 0
+    return min(seconds, MAX_RETRY_AFTER) or None

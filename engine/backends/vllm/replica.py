@@ -1,0 +1,321 @@
+"""One of the vLLM servers: what it can do, whether it is there, and what its refusals mean."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from engine.backends.vllm.circuit import Circuit
+from engine.backends.vllm.client import OutOfReach, Silent, VllmClient
+from engine.backends.vllm.outputs import REJECTED
+from engine.backends.vllm.whole import WholeAnswer, is_whole
+from engine.backends.vllm.wire import COMPLETIONS, GENERATE, AnswerReader, Refusal, TokenStream, Wire, shown
+from engine.errors import (
+    EngineConfigurationError,
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    GrammarCut,
+    GrammarRefused,
+    NotRendered,
+    PromptTooLong,
+)
+from engine.formats.harmony.encoding import END
+from engine.formats.harmony.prompt import generation_start
+from engine.formats.harmony.shapes import Special, to_structural_tag
+from engine.grammar import TurnGrammar, TurnRules
+from engine.types import ChatPrompt, GenerationRequest, SamplingOptions, TokenChunk
+
+logger = logging.getLogger("respsite.engine")
+
+FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
+RENDER = "/v1/chat/completions/render"
+TOKENIZE = "/tokenize"
+RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
+FLAGS = "start it with --tokens-only or --enable-scale-out"
+CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
+TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
+FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
+ANY_TOKEN = 0  # every vocabulary has it
+_ANY: dict[str, object] = {"type": "sequence", "elements": [{"type": "token", "token": ANY_TOKEN}]}
+ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": _ANY}).decode()
+ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What a server turned out to be able to do."""
+
+    wire: Wire
+    takes_priorities: bool
+    takes_grammars: bool = False
+    max_model_len: int
+
+
+class ReplicaFailed(GenerationFailed):
+    """A server broke a generation by a fault of its own: another one may do it."""
+
+
+class Replica:
+    """A server with `model` on it. `running` counts generations on it; `doubted` is set where it is to be looked at.
+
+    `others_serve` says whether any other server of its pool is used: the last one is, as long as it is there.
+    """
+
+    def __init__(
+        self, client: VllmClient, *, model: str, harmony: bool = True, others_serve: Callable[["Replica"], bool]
+    ) -> None:
+        self.client = client
+        self.running = 0
+        self.circuit = Circuit()
+        self.doubted = asyncio.Event()
+        self._service: Service | None = None
+        self._model = model
+        self._harmony = harmony  # else any other token is as good to try it with
+        self._others_serve = others_serve
+        self._loop = asyncio.get_running_loop()
+        self._problem = ""  # the one that was logged last
+
+    def __str__(self) -> str:
+        return self.client.name
+
+    @property
+    def service(self) -> Service | None:
+        """What it can do; None while it is not used."""
+        return self._service if self.circuit.is_closed else None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it broke a generation just now."""
+        return self.circuit.is_suspect(self._loop.time())
+
+    @property
+    def others_serve(self) -> bool:
+        """Whether what it does can go elsewhere."""
+        return self._others_serve(self)
+
+    # What it can do.
+
+    async def inspect(self) -> Service:
+        """Ask the server what it serves, and have it generate one token in each way there is until one works.
+
+        Raises `EngineConfigurationError` where an operator has to change something, `EngineUnavailable` where it may
+        pass. vLLM 0.32 takes any priority, whatever its scheduling policy; older ones refuse all but 0 without
+        `--scheduling-policy priority`.
+        """
+        seconds = self.client.timeouts.silence
+        try:
+            async with asyncio.timeout(seconds):
+                max_model_len = await self._find_model()
+                service = await self._find_wire(max_model_len)
+                return replace(service, takes_grammars=await self._takes_grammars(service))
+        except TimeoutError as error:
+            raise EngineUnavailable(f"{self} generated no token within {seconds:g} s.") from error
+
+    async def _find_model(self) -> int:
+        """Return the longest context of our model there."""
+        status, content = await self.client.get("/v1/models")
+        if status in (401, 403):
+            raise EngineConfigurationError(
+                f"{self} refuses our key with {status}: ENGINE_API_KEY is to be what it was given as --api-key."
+            )
+        models = _models(content) if status == 200 else None
+        if models is None:
+            raise EngineUnavailable(f"{self} answers {status} to GET /v1/models, and not like vLLM.")
+        if self._model not in models:
+            served = shown(", ".join(models)) or "nothing"
+            raise EngineConfigurationError(f"{self} does not serve MODEL={self._model}; it serves {served}.")
+        longest = models[self._model] or max(filter(None, models.values()), default=None)  # an adapter's own is null
+        if longest is None:
+            raise EngineConfigurationError(f"{self} does not say max_model_len, so it is not a vLLM server.")
+        return longest
+
+    async def _find_wire(self, max_model_len: int) -> Service:
+        """Return the first way in which the server generates a token."""
+        for wire in (GENERATE, COMPLETIONS):
+            for priority in (FIRST_PRIORITY, 0):
+                service = Service(wire=wire, takes_priorities=priority != 0, max_model_len=max_model_len)
+                try:
+                    await self._try(service, priority)
+                except Refusal as refusal:
+                    if wire is GENERATE and refusal.status in (403, 404, 405):
+                        break
+                    if priority == 0 or refusal.status not in (400, 422):
+                        raise self._no_tokens(wire, refusal) from refusal
+                else:
+                    return service
+        raise AssertionError("the last attempt has worked or raised")
+
+    async def _takes_grammars(self, service: Service) -> bool:
+        """Whether the server holds a token to a grammar that allows one only: it needs a tokenizer for that."""
+        grammar = TurnGrammar(TurnRules(), ONE_TOKEN if self._harmony else ONE_OF_ANY)
+        try:
+            return await self.first_token(service, grammar=grammar) == [END if self._harmony else ANY_TOKEN]
+        except (Refusal, GenerationFailed) as error:
+            logger.info("%s enforces no grammars: %s", self, error)
+            return False
+
+    async def first_token(
+        self, service: Service, *, priority: int = 0, grammar: TurnGrammar | None = None
+    ) -> list[int]:
+        """Have the server generate one token; raises as `VllmClient.stream()` does."""
+        request = GenerationRequest(
+            request_id=f"respsite-{uuid4().hex}",
+            prompt_token_ids=generation_start() if self._harmony else (ANY_TOKEN,),
+            sampling=SamplingOptions(temperature=0.0),
+            priority=priority,
+            grammar=grammar,
+        )
+        async with aclosing(self.stream(request, service, max_tokens=1)) as chunks:
+            return [token async for chunk in chunks for token in chunk.token_ids]
+
+    async def _try(self, service: Service, priority: int) -> None:
+        try:
+            tokens = await self.first_token(service, priority=priority)
+        except GenerationFailed as error:
+            raise EngineUnavailable(f"{self} gives no token: {error}") from error
+        if not tokens:
+            raise EngineConfigurationError(f"{self} is too old to give token ids over {service.wire.path}: {FLAGS}.")
+
+    def _no_tokens(self, wire: Wire, refusal: Refusal) -> EngineError:
+        if refusal.status == 429 or refusal.status >= 500:
+            return EngineUnavailable(f"{self} gives no token over {wire.path}: {refusal}.")
+        if wire is GENERATE:
+            return EngineConfigurationError(f"{self} refuses to generate a token: {refusal}.")
+        return EngineConfigurationError(f"{self} has no endpoint that gives tokens: {FLAGS} ({refusal}).")
+
+    async def rendered(self, chat: ChatPrompt) -> list[int]:
+        """Return the prompt of a conversation, by the server's chat template.
+
+        No choice of tools is named: a server takes any but `none` only where it has a tool parser of its own, and with
+        that it renders them all the same. Raises `NotRendered`, `PromptTooLong` and `EngineUnavailable`.
+        """
+        body = {"model": self._model, "messages": chat.messages, "chat_template_kwargs": chat.template_kwargs}
+        if chat.tools:
+            body |= {"tools": chat.tools, "tool_choice": "none"}
+        return await self._tokens(RENDER, body, "token_ids")
+
+    async def tokenized(self, text: str) -> list[int]:
+        """Return a text as a whole prompt, by the server's tokenizer. Raises as `rendered` does."""
+        return await self._tokens(TOKENIZE, {"model": self._model, "prompt": text}, "tokens")
+
+    async def _tokens(self, path: str, body: Mapping[str, object], field: str) -> list[int]:
+        try:
+            content = await self.client.post(path, orjson.dumps(body))
+            return [int(token) for token in orjson.loads(content)[field]]
+        except Refusal as refusal:
+            problem = f"{self} answered {refusal}"
+            if refusal.status in (400, 422):
+                if any(words in refusal.text for words in TOO_LONG) and self.service:
+                    longest = self.service.max_model_len
+                    raise PromptTooLong(prompt_tokens=longest, max_model_len=longest) from refusal
+                raise NotRendered(problem) from refusal
+            if refusal.status in CHANGED:
+                problem += f": it has no {path}, so {RENDER_FLAGS}"
+            raise EngineUnavailable(problem) from refusal
+        except (ValueError, LookupError, TypeError) as error:
+            raise EngineUnavailable(f"{self} answers {path} not like vLLM 0.32.") from error
+
+    # Generations.
+
+    def stream(
+        self, request: GenerationRequest, service: Service, *, max_tokens: int
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
+        priority = request.priority if service.takes_priorities else 0
+        wire, top, whole = service.wire, request.sampling.top_logprobs, is_whole(request)
+        body = wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority, whole=whole)
+        tokens: AnswerReader = (
+            WholeAnswer(wire, request.prompt_token_ids, top_logprobs=top)
+            if whole
+            else TokenStream(wire, max_tokens=max_tokens, top_logprobs=top)
+        )
+        return self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
+
+    def explain(
+        self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
+    ) -> EngineError:
+        """Return what an error means for a request, and draw the consequences for the server.
+
+        It is `GenerationCut`, `EngineUnavailable`, `EngineOverloaded` or `ReplicaFailed` where another server may do
+        better.
+        """
+        meant = self._meaning(error, request, begun=begun)
+        if begun and isinstance(meant, EngineUnavailable | EngineOverloaded | ReplicaFailed):
+            cut = GrammarCut if isinstance(meant, GrammarCut) else GenerationCut
+            return cut(str(meant), at=self.client.url)
+        return meant
+
+    def _meaning(
+        self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
+    ) -> EngineError:
+        if isinstance(error, OutOfReach):
+            self.lose(str(error))
+            return error
+        if isinstance(error, EngineUnavailable | GenerationFailed):
+            self.note_failure(str(error))
+            return ReplicaFailed(str(error)) if isinstance(error, Silent) else error
+        problem = f"{self} answered {error}"
+        if error.status in CHANGED:
+            self.lose(problem)
+            return EngineUnavailable(problem)
+        if request.grammar is not None and error.text == FAILED:
+            self.doubted.set()  # nothing is counted against it: where the grammar is at fault, it works
+            problem = f"{problem}. {REJECTED}."
+            return GrammarCut(problem) if begun else ReplicaFailed(problem)
+        if error.status in (500, 502, 504):
+            self.note_failure(problem)
+        return self._refused(error, problem, len(request.prompt_token_ids))
+
+    def _refused(self, refusal: Refusal, problem: str, prompt_tokens: int) -> EngineError:
+        """Return what a refusal means."""
+        if refusal.status in (429, 503):  # vLLM's full queue is a 503
+            return EngineOverloaded(problem, retry_after=refusal.retry_after or 1)
+        if refusal.status in (502, 504):
+            return EngineUnavailable(problem, retry_after=refusal.retry_after or 5)
+        if refusal.status == 400 and self.service and any(words in refusal.text for words in TOO_LONG):
+            return PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self.service.max_model_len)
+        if refusal.status in (400, 422) and any(words in refusal.text.lower() for words in OF_GRAMMARS):
+            return GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}")
+        return ReplicaFailed(problem) if refusal.status >= 500 else GenerationFailed(problem)
+
+    # Whether it is used.
+
+    def note_failure(self, problem: str) -> None:
+        """Count a generation that it broke, and have it looked at; too many, and it is not used until a probe works."""
+        if self.circuit.note_failure(self._loop.time()) and self.others_serve:
+            self.lose(problem)
+        elif self.circuit.is_closed:
+            self.doubted.set()
+
+    def lose(self, problem: str) -> None:
+        """Use the server no more until a probe of it works."""
+        if problem != self._problem:
+            logger.warning("not used until it is better: %s", problem)
+            self._problem = problem
+        if self.circuit.is_closed:
+            self.circuit.open(self._loop.time())
+            self.doubted.set()
+
+    def use(self, service: Service) -> None:
+        """Use the server, as what it turned out to be."""
+        self._service, self._problem = service, ""
+        self.circuit.close(self._loop.time())
+
+
+def _models(content: bytes) -> dict[str, int | None] | None:
+    """Return `max_model_len` by the names of the served models, None where this is not a list of models."""
+    try:
+        cards: list[dict[str, Any]] = orjson.loads(content)["data"]
+        lengths = {str(card["id"]): card.get("max_model_len") for card in cards}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return {name: length if isinstance(length, int) and length > 1 else None for name, length in lengths.items()}

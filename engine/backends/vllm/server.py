@@ -1,0 +1,325 @@
+"""Tokens in and tokens out over HTTP, to one or several running vLLM servers that serve the same model."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+
+from engine.backends.base import BaseEngine
+from engine.backends.grammar_checks import GrammarChecks
+from engine.backends.loading import load_vocabulary
+from engine.backends.options import OptionReader
+from engine.backends.vllm.client import Timeouts, VllmClient, open_session
+from engine.backends.vllm.pool import ReplicaPool
+from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
+from engine.backends.vllm.server_lists import ServerList, as_source
+from engine.backends.vllm.server_urls import has_secret
+from engine.backends.vllm.wire import Refusal
+from engine.errors import (
+    EngineConfigurationError,
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    GrammarRefused,
+    PromptTooLong,
+)
+from engine.formats.harmony.prompt import generation_start
+from engine.grammar import TurnGrammar
+from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 120.0
+LOOK_SECONDS = 0.75
+REFRESH_SECONDS = 5.0
+MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each has a connection of its own
+MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them
+KNOWN = (
+    *("urls", "api_key", "harmony", "connect_seconds", "silence_seconds", "health_seconds", "refresh_seconds"),
+    *("max_connections", "kv_transfer"),
+)
+
+
+class VllmServerEngine(BaseEngine):
+    """Several vLLM servers, the same model on each; `ReplicaChoice` says which of them a request goes to.
+
+    Options: `urls` (see `server_urls`), `api_key`, `harmony` (off: the model is not a gpt-oss), `connect_seconds` (for
+    a connection, and for an answer that generates nothing), `silence_seconds` (a generation that sends no byte for so
+    long has failed: queueing and prefill count), `health_seconds` (between two looks at each server),
+    `refresh_seconds` (between two looks at a list of servers that may change), `max_connections`, `kv_transfer` (on:
+    the servers have a connector for caches, and may be told by whoever asks where to read them).
+    """
+
+    supports_priority = True
+    supports_cache_salt = True
+    supports_logprobs = True
+    supports_prompt_logprobs = True
+    supports_prefill = True
+
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        """Keep the options; `check()` and `start()` read them."""
+        super().__init__(model=model, options=options)
+        self._servers = ServerList(())
+        self._api_key = ""
+        self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS, look=LOOK_SECONDS)
+        self._refresh_seconds = REFRESH_SECONDS
+        self._harmony = True
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._max_connections = MAX_CONNECTIONS
+        self._session: aiohttp.ClientSession | None = None
+        self._pool: ReplicaPool | None = None
+        self._grammars = GrammarChecks(self._try_grammar)
+        self._started = False
+        self._closed = asyncio.Event()
+
+    def check(self) -> None:
+        """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
+        options = OptionReader("The vllm-server engine", self.options, known=KNOWN)
+        self._servers = _servers(options, self.options.get("urls"))
+        self._api_key = options.text("api_key") or ""
+        if not (self._api_key.isascii() and self._api_key.isprintable()):
+            raise EngineConfigurationError("ENGINE_API_KEY has characters that no HTTP header can carry.")
+        self._timeouts = Timeouts(
+            connect=options.rate("connect_seconds") or CONNECT_SECONDS,
+            silence=options.rate("silence_seconds") or SILENCE_SECONDS,
+            look=options.rate("health_seconds") or LOOK_SECONDS,
+        )
+        self._harmony = self.options.get("harmony") is not False
+        self.supports_kv_transfer = self.options.get("kv_transfer", False) is True
+        if not isinstance(self.options.get("kv_transfer", False), bool):
+            raise options.wrong("kv_transfer", "true or false")
+        self._refresh_seconds = options.rate("refresh_seconds") or REFRESH_SECONDS
+        self._max_connections = options.whole_number("max_connections", MAX_CONNECTIONS, minimum=1)
+
+    async def start(self) -> EngineInfo:
+        """Reach the servers and find out what they can do; one that answers is enough, the others are watched.
+
+        Raises `EngineConfigurationError` where one of them serves another model, refuses our key or gives no tokens;
+        `EngineUnavailable` where none is reached, and once the engine is closed.
+        """
+        self.check()
+        self._require_open()
+        self._loop = asyncio.get_running_loop()
+        if self._harmony:
+            await load_vocabulary()
+        self._require_open()
+        pool = self._open_pool()
+        await self._unless_closed(pool.inspect())
+        self._require_open()
+        pool.watch()
+        self._started = True
+        self.supports_grammar = all(service.takes_grammars for service in pool.services)
+        self.supports_priority = any(service.takes_priorities for service in pool.services)
+        return EngineInfo(
+            backend="vllm-server",
+            model=self.model,
+            max_model_len=min(service.max_model_len for service in pool.services),
+            detail=_described(pool.replicas),
+        )
+
+    def _open_pool(self) -> ReplicaPool:
+        if self._pool is None:
+            session = self._session = open_session(self._api_key)
+
+            def make(url: str) -> Replica:
+                client = VllmClient(url, session=session, timeouts=self._timeouts)
+                return Replica(client, model=self.model, harmony=self._harmony, others_serve=pool.others_serve)
+
+            self._pool = pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
+        return self._pool
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what a server samples. One that cannot take the request is skipped for the next."""
+        pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
+        max_tokens = _max_tokens(request, replicas)
+        if pool.running >= self._max_connections:
+            raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
+        problem: EngineError = EngineUnavailable("Every vLLM server went away.")
+        failed = 0
+        for replica in replicas:
+            service = replica.service
+            if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
+                continue
+            try:
+                async with aclosing(self._sample(pool, replica, service, request, max_tokens)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            except GenerationCut:
+                raise
+            except (EngineUnavailable, EngineOverloaded, ReplicaFailed) as error:
+                self._require_open()
+                problem = error
+                failed += not isinstance(error, EngineOverloaded)
+            if failed >= MAX_FAILED:
+                break
+        raise problem
+
+    async def _sample(
+        self, pool: ReplicaPool, replica: Replica, service: Service, request: GenerationRequest, max_tokens: int
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield what one server samples; raises what its errors mean, as `Replica.explain` does.
+
+        We abort by leaving; a server that says it has aborted something stops (vllm/v1/engine/core.py: at SIGTERM it
+        aborts all that runs, unless it was given a `--shutdown-timeout`).
+        """
+        choice, prompt_tokens, begun = pool.choice, len(request.prompt_token_ids), False
+        replica.running += 1
+        try:
+            async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
+                async for chunk in chunks:
+                    self._require_open()
+                    if not begun:
+                        begun = True
+                        choice.place(request.affinity, replica.client.url)
+                    if chunk.finish_reason is FinishReason.ABORT:
+                        if chunk.token_ids:
+                            yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                        raise ReplicaFailed(f"{replica} aborted a generation.")
+                    if chunk.finish_reason is not None:
+                        replica.circuit.note_success()
+                        choice.measure(request.affinity, replica.client.url, prompt_tokens, chunk.cached_tokens)
+                    yield chunk
+        except (Refusal, EngineUnavailable, GenerationFailed) as error:
+            self._require_open()
+            raise replica.explain(error, request, begun=begun) from error
+        finally:
+            replica.running -= 1
+
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Have a server compile a grammar, once: it keeps what it has compiled."""
+        await self._grammars.check(grammar)
+
+    async def _try_grammar(self, grammar: TurnGrammar) -> None:
+        """Ask for one token. Raises `GrammarRefused` for what is the grammar's fault, and not the server's."""
+        request = GenerationRequest(
+            request_id=f"grammar-{uuid4().hex}",
+            prompt_token_ids=generation_start() if self._harmony else (0,),
+            sampling=SamplingOptions(max_output_tokens=1),
+            affinity=grammar.structural_tag,
+            grammar=grammar,
+        )
+        try:
+            async with aclosing(self.generate(request)) as chunks:
+                async for _ in chunks:
+                    pass
+        except GenerationFailed as error:
+            refusal = error.__cause__
+            if isinstance(refusal, Refusal) and refusal.status in (400, 422):
+                raise GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}") from error
+            raise EngineUnavailable(str(error)) from error  # of the server's: `GrammarChecks` must not remember it
+
+    def render(self, chat: ChatPrompt) -> Sequence[int]:
+        """Have a server render a conversation; one that is away is skipped for the next."""
+        return self._from_a_thread(lambda replica: replica.rendered(chat))
+
+    def tokenize(self, text: str) -> Sequence[int]:
+        """Have a server tokenize a text, as it renders conversations."""
+        return self._from_a_thread(lambda replica: replica.tokenized(text))
+
+    def _from_a_thread(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
+        if self._loop is None:
+            raise EngineUnavailable("The engine is not started yet.")
+        return asyncio.run_coroutine_threadsafe(self._somewhere(ask), self._loop).result()
+
+    async def _somewhere(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
+        problem: EngineError = EngineUnavailable("Every vLLM server went away.")
+        for replica in self._candidates("")[1][:MAX_FAILED]:
+            try:
+                return await ask(replica)
+            except EngineUnavailable as error:
+                problem = error
+        raise problem
+
+    async def health(self) -> None:
+        """Return while a server is there, else raise `EngineUnavailable`."""
+        self._candidates("")
+
+    def replicas(self) -> Mapping[str, int]:
+        """Return how many servers are used, how many are away, and how many only finish what they have."""
+        return self._pool.states() if self._pool is not None else {}
+
+    async def aclose(self) -> None:
+        """End what runs with `EngineUnavailable`, and close every connection."""
+        self._closed.set()
+        if self._pool is not None:
+            await self._pool.aclose(_closed())
+        if self._session is not None:
+            await self._session.close()
+
+    def _candidates(self, affinity: str, *, avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
+        """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
+        self._require_open()
+        if self._pool is None or not self._started:
+            raise EngineUnavailable("The engine is not started yet.")
+        serving = self._pool.candidates(affinity, avoid=avoid)
+        if not serving:
+            raise EngineUnavailable("No vLLM server is in reach.")
+        return self._pool, serving
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work that ends with `EngineUnavailable` as soon as the engine is closed."""
+        working = asyncio.create_task(work)
+        closing = asyncio.create_task(self._closed.wait())
+        try:
+            await asyncio.wait([working, closing], return_when=asyncio.FIRST_COMPLETED)
+            self._require_open()
+            await working
+        finally:
+            working.cancel()
+            closing.cancel()
+            await asyncio.wait([working, closing])
+            working.cancelled() or working.exception()  # else asyncio would log an error that nobody asked for
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise _closed()
+
+
+def _closed() -> EngineUnavailable:
+    return EngineUnavailable("The vllm-server engine is closed.")
+
+
+def _servers(options: OptionReader, given: object) -> ServerList:
+    """Read where the servers are."""
+    named = given if isinstance(given, list | tuple) else ()
+    if any(map(has_secret, named)):
+        raise EngineConfigurationError("ENGINE_URL has a user or a password in it: a key belongs into ENGINE_API_KEY.")
+    sources = [source for source in map(as_source, named) if source is not None]
+    if not sources or len(sources) < len(named):
+        raise options.wrong("urls", "a list of URLs like http://127.0.0.1:8001")
+    return ServerList(sources)
+
+
+def _max_tokens(request: GenerationRequest, replicas: list[Replica]) -> int:
+    """Return how many tokens a generation may have on any of these servers; raises `PromptTooLong`."""
+    max_model_len = min(replica.service.max_model_len for replica in replicas if replica.service)
+    room = max_model_len - len(request.prompt_token_ids)
+    if room < 1:
+        raise PromptTooLong(prompt_tokens=len(request.prompt_token_ids), max_model_len=max_model_len)
+    wanted = request.sampling.max_output_tokens
+    return room if wanted is None else min(room, wanted)
+
+
+def _described(replicas: Sequence[Replica]) -> str:
+    """Return for the operator which servers are asked in which way."""
+    urls: dict[str, list[str]] = {}
+    for replica in replicas:
+        if replica.service:
+            urls.setdefault(_way(replica.service), []).append(replica.client.url)
+    serving = sum(map(len, urls.values()))
+    ways = "; ".join(f"{way} at {', '.join(at)}" for way, at in urls.items())
+    return f"over {ways}" + (f", {serving} of {len(replicas)} servers answer" if len(replicas) > 1 else "")
+
+
+def _way(service: Service) -> str:
+    missing = [
+        what
+        for what, there in (("takes no priorities", service.takes_priorities), ("no grammars", service.takes_grammars))
+        if not there
+    ]
+    return service.wire.path + (f" ({', '.join(missing)})" if missing else "")

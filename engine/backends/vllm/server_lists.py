@@ -1,0 +1,153 @@
+"""Where the servers of a pool are: URLs, a DNS name with several addresses, a file of URLs; the last two may change.
+
+`server_urls` says how they are named. In a file each line is the URL of a server; empty lines and those that begin with
+# are left out.
+
+What cannot be read, is empty or is not a list of URLs leaves the servers that were known, and says so once.
+"""
+
+import asyncio
+import logging
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from yarl import URL
+
+from engine.backends.vllm.server_urls import DNS, FILE, as_part, as_server
+from engine.errors import EngineUnavailable
+
+logger = logging.getLogger("respsite.engine")
+
+MAX_SERVERS = 256
+MAX_FILE_BYTES = 65536
+RESOLVE_SECONDS = 5.0
+
+
+class UnreadableList(Exception):
+    """A list of servers cannot be read now; the text says why, for the log."""
+
+
+class ServerSource(ABC):
+    """Something that says where servers are. `changes`: it may say another thing later."""
+
+    changes = True
+
+    @abstractmethod
+    async def read(self) -> Sequence[str]:
+        """Return the URLs, one at least. Raises `UnreadableList`."""
+
+
+class FixedServer(ServerSource):
+    """One URL."""
+
+    changes = False
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def read(self) -> Sequence[str]:
+        """Return it."""
+        return (self._url,)
+
+
+class NamedServers(ServerSource):
+    """The addresses of a DNS name, as the system resolves it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = URL(url.removeprefix("dns+"))
+
+    def __str__(self) -> str:
+        return f"the addresses of {self._url.host}"
+
+    async def read(self) -> Sequence[str]:
+        """Resolve the name."""
+        assert self._url.host is not None
+        try:
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                found = await asyncio.get_running_loop().getaddrinfo(
+                    self._url.host, self._url.port, type=socket.SOCK_STREAM
+                )
+        except OSError as error:  # TimeoutError is one
+            raise UnreadableList(f"{self} cannot be resolved: {error or 'no answer'}") from error
+        addresses = sorted({str(address[0]) for *_, address in found})
+        return [str(self._url.with_host(address)).rstrip("/") for address in addresses]
+
+
+class ServerFile(ServerSource):
+    """The lines of a file."""
+
+    def __init__(self, url: str) -> None:
+        self._path = Path(unquote(urlsplit(url).path))
+
+    def __str__(self) -> str:
+        return f"the file {self._path}"
+
+    async def read(self) -> Sequence[str]:
+        """Read the file."""
+        try:
+            text = await asyncio.to_thread(self._read)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnreadableList(f"{self} cannot be read: {error}") from error
+        lines = [line.strip() for line in text.splitlines()]
+        urls = [as_server(line) for line in lines if line and not line.startswith("#")]
+        good = [url for url in urls if url is not None]
+        if not good or len(good) < len(urls):
+            raise UnreadableList(f"{self} is to have a URL like http://127.0.0.1:8001 on each line")
+        return good
+
+    def _read(self) -> str:
+        with self._path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise OSError(f"it has more than {MAX_FILE_BYTES} bytes")
+        return content.decode()
+
+
+class ServerList:
+    """What all sources say together, without those that are named twice."""
+
+    def __init__(self, sources: Sequence[ServerSource]) -> None:
+        self._sources = sources
+        self._known: dict[ServerSource, Sequence[str]] = {}
+        self._problem = ""  # the one that was logged last
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is worth reading again."""
+        return any(source.changes for source in self._sources)
+
+    async def read(self) -> tuple[str, ...]:
+        """Return the URLs, `MAX_SERVERS` at most; raises `EngineUnavailable` where none is known."""
+        problems = []
+        for source in self._sources:
+            try:
+                self._known[source] = await source.read()
+            except UnreadableList as problem:
+                problems.append(str(problem))
+        urls = tuple(dict.fromkeys(url for source in self._sources for url in self._known.get(source, ())))
+        if len(urls) > MAX_SERVERS:
+            problems.append(f"there are {len(urls)} servers, of which the first {MAX_SERVERS} are used")
+        self._note("; ".join(problems))
+        if not urls:
+            raise EngineUnavailable(f"No vLLM server is known: {'; '.join(problems)}.")
+        return urls[:MAX_SERVERS]
+
+    def _note(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            logger.warning("the vLLM servers stay those that were known: %s", problem)
+        elif self._problem and not problem:
+            logger.info("the list of vLLM servers can be read again")
+        self._problem = problem
+
+
+def as_source(given: object) -> ServerSource | None:
+    """Return what a part of ENGINE_URL names, None for what names nothing."""
+    part = as_part(given)
+    if part is None:
+        return None
+    if part.startswith(FILE):
+        return ServerFile(part)
+    return NamedServers(part) if part.startswith(DNS) else FixedServer(part)

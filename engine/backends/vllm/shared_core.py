@@ -1,0 +1,238 @@
+"""`SharedCore`: an engine core that another process has started, and that several processes talk to over ZMQ.
+
+That is how vLLM's own front ends (`--api-server-count`) share one: no HTTP in between, and each of them does the work
+of its own streams. `core_host` is the process that has started it; `lease` is what is said between the two.
+
+vLLM's client waits until the core introduces itself, and the core does that once for each place: who takes a place over
+would wait for ever. So we introduce it ourselves, to every client, with the words that the host has kept:
+
+    1. the client is built on an address of our own, where a socket with the core's identity says them
+    2. that socket is closed, and the client listens on the place's address as well
+    3. the core, which tries that address ten times a second, connects; its identity now means the core
+
+What the core had sent to the one who was there before comes first. Those are outputs of requests that are not known
+here, which vLLM's client passes over.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from engine.backends.threads import in_thread
+from engine.backends.vllm import config as vllm_config
+from engine.backends.vllm.config import FrontEnd
+from engine.backends.vllm.core import CORE_STOP_SECONDS, BaseCore
+from engine.backends.vllm.lease import BEGAN, ENDED, MAX_LINE_BYTES, Lease, decode_lease
+from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
+
+logger = logging.getLogger("respsite.engine")
+
+CONNECT_SECONDS = 0.5  # between two looks for a host that is not there (yet)
+ANSWER_SECONDS = 1.0  # the core answers within this, or it has not connected yet, and is asked again
+ANSWERS = 30  # how often it is asked
+MAX_UNREAD_BYTES = 1024 * 1024  # a host that stands still for so long is told no more
+
+
+class SharedCore(BaseCore):
+    """Attaches to the engine core behind the Unix socket `path`."""
+
+    def __init__(self, model: str, options: Mapping[str, object], path: str) -> None:
+        self._model = model
+        self._options = options
+        self._path = path
+        self._place: _Place | None = None
+        self._building: asyncio.Future[Any] | None = None
+        self._llm: Any = None
+        self._closed = False
+        self._folder = TemporaryDirectory(prefix="respsite-front-", ignore_cleanup_errors=True)
+
+    async def load(self) -> Any:
+        """Wait until there is a core, and attach to it."""
+        await in_thread(vllm_config.import_vllm)
+        place = await self._take_place()
+        try:
+            self._building = in_thread(lambda: self._build(place.lease))
+            self._llm = llm = await asyncio.shield(self._building)
+            await _wait_for_the_core(llm, place)
+        except BaseException as error:
+            if not self._closed:  # `aclose()` does it then
+                await self._let_go()
+            if isinstance(error, Exception) and not isinstance(error, EngineError):
+                raise EngineUnavailable(
+                    f"The engine core could not be attached to: {vllm_config.reason(error)}."
+                ) from error
+            raise
+        self._require_open()
+        plain = llm.engine_core.add_request_async
+        llm.engine_core.add_request_async = lambda request: place.begin(plain, request)
+        return llm
+
+    async def aclose(self) -> None:
+        """Give the place back; the host has the core abort what runs."""
+        self._closed = True
+        await self._let_go()
+        self._folder.cleanup()
+
+    async def dispose(self, llm: Any) -> None:
+        """Stop an AsyncLLM, and give its place back."""
+        await super().dispose(llm)
+        if self._place is not None:
+            self._place.close()  # not before the sockets are closed: the next one has the same addresses
+            self._place = None
+
+    def ended(self, request_id: str) -> None:
+        """Tell the host."""
+        if self._place is not None:
+            self._place.end(request_id)
+
+    def described(self, llm: Any) -> str:
+        """Say whose core it is."""
+        assert self._place is not None
+        return f"in a core of process {self._place.lease.pid} that workers share, {self.version(llm)}"
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineUnavailable("The vLLM engine is closed.")
+
+    async def _let_go(self) -> None:
+        building, self._building = self._building, None
+        if building is not None:
+            with suppress(Exception):  # a client that was not built
+                async with asyncio.timeout(CORE_STOP_SECONDS):
+                    self._llm = await asyncio.shield(building)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await self.dispose(llm)
+        if self._place is not None:
+            self._place.close()
+            self._place = None
+
+    async def _take_place(self) -> "_Place":
+        """Return a place; wait for as long as there is no host, or it loads the model."""
+        is_told = False
+        while True:
+            self._require_open()
+            try:
+                reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)
+            except (FileNotFoundError, ConnectionRefusedError):
+                if not is_told:
+                    logger.info("waiting for the engine core")
+                is_told = True
+                await asyncio.sleep(CONNECT_SECONDS)
+                continue
+            except OSError as error:
+                raise EngineUnavailable(f"There is no way to the engine core at {self._path}: {error}.") from error
+            try:
+                lease = decode_lease(await reader.readline())
+                _check_version(lease)
+            except OSError as error:  # the kernel resets those whom the host has not accepted yet, as it loads
+                writer.close()
+                raise EngineUnavailable("The engine core ended before it was loaded.") from error
+            except BaseException:
+                writer.close()
+                raise
+            self._place = _Place(lease, reader, writer, lost=self.lost)
+            return self._place
+
+    def _build(self, lease: Lease) -> Any:
+        front_end = FrontEnd(lease.place, lease.places)
+        folder = Path(self._folder.name)
+        config, engine_args = vllm_config.configure(self._model, self._options, folder, front_end)
+        try:
+            return _attached(config, engine_args, lease, f"ipc://{folder}/greeting")
+        except (AttributeError, ImportError, TypeError) as error:
+            raise vllm_config.not_shared(error) from error
+
+
+class _Place:
+    """A lease that holds for as long as the connection; `lost` is called when the host ends it."""
+
+    def __init__(
+        self, lease: Lease, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, lost: Callable[[], None]
+    ) -> None:
+        self.lease = lease
+        self.is_lost = False
+        self._writer = writer
+        self._lost = lost
+        self._running: dict[str, bytes] = {}  # by the ids of requests: what vLLM calls them
+        self._watching = asyncio.create_task(self._watch(reader), name="watch the engine core")
+
+    async def begin(self, add: Callable[[Any], Awaitable[None]], request: Any) -> None:
+        """Give the core a request; the host has heard of it before."""
+        name = request.request_id.encode()
+        self._running[request.external_req_id] = name
+        self._tell(BEGAN, name)
+        await add(request)
+
+    def end(self, request_id: str) -> None:
+        """A request is over."""
+        if name := self._running.pop(request_id, None):
+            self._tell(ENDED, name)
+
+    def close(self) -> None:
+        """Give the place back."""
+        self._watching.cancel()
+        self._writer.close()
+
+    def _tell(self, what: bytes, name: bytes) -> None:
+        if not self.is_lost and self._writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
+            self._writer.write(b"%b%b\n" % (what, name))
+
+    async def _watch(self, reader: asyncio.StreamReader) -> None:
+        with suppress(OSError):
+            await reader.read(1)  # the host says no more: this is its end
+        self.is_lost = True
+        self._lost()
+
+
+def _attached(config: Any, engine_args: Any, lease: Lease, own_address: str) -> Any:
+    """Return an AsyncLLM at a place of a core that runs already; see the steps above."""
+    import zmq
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as greeter:
+        greeter.setsockopt(zmq.IDENTITY, (0).to_bytes(2, "little"))  # vLLM's name for the one core that there is
+        greeter.setsockopt(zmq.LINGER, 0)
+        greeter.connect(own_address)
+        greeter.send(lease.greeting)
+        llm = AsyncLLM.from_vllm_config(
+            config,
+            disable_log_stats=engine_args.disable_log_stats,
+            enable_log_requests=engine_args.enable_log_requests,
+            client_addresses={"input_address": own_address, "output_address": lease.output_address},
+            client_count=lease.places,
+            client_index=lease.place,
+        )
+    socket = llm.engine_core.input_socket
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # the core takes its identity over, should the greeter linger
+    socket.bind(lease.input_address)
+    return llm
+
+
+async def _wait_for_the_core(llm: Any, place: _Place) -> None:
+    """Return once the core has answered. What is asked before it has connected is lost, so it is asked again.
+
+    (It is the one question that vLLM's client asks of itself, before its first request.)
+    """
+    for _ in range(ANSWERS):
+        if place.is_lost:
+            break
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await llm.get_supported_tasks()
+                return
+    raise EngineUnavailable("The engine core does not answer.")
+
+
+def _check_version(lease: Lease) -> None:
+    import vllm
+
+    if lease.version != vllm.__version__:
+        raise EngineConfigurationError(
+            f"The engine core runs vLLM {lease.version} and this worker has {vllm.__version__}: start the server anew, "
+            "so that the core is of the new version too."
+        )

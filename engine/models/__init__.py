@@ -1,0 +1,1 @@
+"""What is known of a model: its family, and the format that it speaks."""

@@ -1,0 +1,83 @@
+"""Which format a model has: what an operator names, or what its files say."""
+
+from collections.abc import Callable, Collection, Mapping
+
+from engine.backends.base import BaseEngine
+from engine.backends.tokenizer_folder import read_vocabulary
+from engine.backends.vllm.parsers import VllmParsers
+from engine.formats.base import ModelFormat, RenderedMessage
+from engine.formats.chat_template import records
+from engine.formats.chat_template.format import ChatTemplateFormat, Manners
+from engine.formats.chat_template.reader import CALL, PYTHON, THINK, BaseReader, CallStyle
+from engine.formats.chat_template.vocabulary import Vocabulary
+from engine.formats.harmony import messages
+from engine.formats.harmony.encoding import START
+from engine.formats.harmony.format import HarmonyFormat
+from engine.models.family import ModelFamily
+from engine.told import Told
+
+MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of functions
+# By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
+REASONING: Mapping[
+    str, tuple[bool, bool] | None
+] = {  # whether it thinks between tags, and whether the first is in the prompt
+    "auto": None,  # as its vocabulary tells
+    "none": (False, False),
+    "think": (True, False),
+    "qwen3": (True, False),
+    "think-open": (True, True),
+    "deepseek_r1": (True, True),
+}
+CALLS: Mapping[str, CallStyle | None] = {
+    "auto": None,
+    "none": CallStyle.NONE,
+    "hermes": CallStyle.HERMES,
+    "qwen": CallStyle.HERMES,
+    "json": CallStyle.JSON,
+    "llama3_json": CallStyle.JSON,
+}
+
+
+def told_of(message: RenderedMessage) -> list[Told] | None:
+    """Return what a message of a chain says, whichever format it was written in; None where none of ours wrote it."""
+    first = next(iter(message.tokens), None)
+    if first == records.MARK:
+        return records.told_of(message)
+    return messages.told_of(message) if first == START else None
+
+
+def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
+    """Return the format of a model, which has its prompts rendered by its engine, if it is to."""
+    if family.is_harmony:
+        return HarmonyFormat()
+
+    def vocabulary() -> Vocabulary:
+        return read_vocabulary(family.tokenizer or family.model)
+
+    thoughts = REASONING.get(family.reasoning_parser)
+    style = CALLS.get(family.tool_parser)
+    named = family.vllm_parsers
+
+    def manners(read: Vocabulary) -> Manners:
+        thinks, thinks_first = thoughts or (True, False)
+        held = thinks if thoughts else THINK in read.added
+        return Manners(
+            style or _style_of(read),
+            thinks,
+            thinks_first,
+            thinks_under_grammar=held,
+            reader=_vllms(family, *named) if named else None,
+            quiet_reader=_vllms(family, "", named[1]) if named and named[1] else None,
+            template_kwargs=family.template_kwargs,
+        )
+
+    return ChatTemplateFormat(vocabulary, engine.render, manners, engine.tokenize)
+
+
+def _vllms(family: ModelFamily, reasoning: str, tool: str) -> MakeReader:
+    return VllmParsers(family.tokenizer or family.model, reasoning=reasoning, tool=tool).reader
+
+
+def _style_of(vocabulary: Vocabulary) -> CallStyle:
+    """Return how a family writes calls, which its vocabulary tells: most write them as Hermes does."""
+    return CallStyle.JSON if PYTHON in vocabulary.added and CALL not in vocabulary.added else CallStyle.HERMES

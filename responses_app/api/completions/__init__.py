@@ -1,0 +1,1 @@
+"""Completions of raw prompts."""

@@ -1,0 +1,1 @@
+"""Files, and uploads that come in parts."""

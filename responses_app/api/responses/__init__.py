@@ -1,0 +1,1 @@
+"""Responses: create, read, cancel, delete."""

@@ -1,0 +1,1 @@
+"""What is asked of the server itself: health, metrics, and its documentation."""

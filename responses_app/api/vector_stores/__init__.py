@@ -1,0 +1,1 @@
+"""Vector stores, their files, and searches."""

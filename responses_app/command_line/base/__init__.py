@@ -1,0 +1,1 @@
+"""What several commands need: the server that they call, and the terminal."""

@@ -1,0 +1,404 @@
+"""What is kept of responses, conversations and files, and who may come in.
+
+A `Response` is what clients retrieve. A `ChainPart` is its part of a chain, a row of its own: forks share the parts
+before them, and nothing is copied per turn. A `SampledItem` is an output item with the tokens it was sampled as, found
+by its id when a client replays it. Ids are the API's own, so a part and its response have the same one.
+
+No foreign key is a constraint of the database: a part outlives its response, whose descendants go on with it. Their
+indexes are declared in `Meta`, since Django gives an indexed text column a second index on PostgreSQL, for LIKE.
+"""
+
+from datetime import datetime
+from typing import ClassVar
+
+from django.db import models
+
+from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
+from responses_app.models.fields import ID_LENGTH, JSONTextField
+from responses_app.models.fields import json_text as json_text
+from responses_app.protocol.requests.resources import RUNNING
+
+LISTED = (
+    "status project model background transport input_tokens cached_tokens output_tokens first_token_ms duration_ms"
+).split()
+
+
+class Response(models.Model):
+    """A response, from the moment it was accepted; `body` is the object as clients read it.
+
+    `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
+    is what a background response was asked, kept until it has ended, so that another worker can go on with it. `key_id`
+    is the API key it was asked for with, `session` where a user of the admin asked, empty where nobody was asked.
+    `size` is in bytes, times are in milliseconds.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    status = models.CharField(max_length=16)
+    model = models.CharField(max_length=256)
+    created_at = models.DateTimeField()
+    body = JSONTextField()
+    input_items = JSONTextField(default=list)
+    background = models.BooleanField(default=False)
+    transport = models.CharField(max_length=16, default="")
+    key_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
+    previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
+    conversation_id = models.CharField(max_length=ID_LENGTH, default="")
+    worker = models.CharField(max_length=ID_LENGTH, default="")
+    epoch = models.IntegerField(default=1, db_default=1)
+    request = JSONTextField(null=True)
+    size = models.PositiveBigIntegerField(default=0)
+    input_tokens = models.PositiveIntegerField(default=0)
+    cached_tokens = models.PositiveIntegerField(default=0)
+    output_tokens = models.PositiveIntegerField(default=0)
+    first_token_ms = models.PositiveIntegerField(null=True)
+    duration_ms = models.PositiveIntegerField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["project", "created_at", "size"], name="response_project_created"),
+            # What the admin lists, filters and counts, without reading the bodies: they make a table's scan slow.
+            models.Index(fields=["created_at", *LISTED], name="response_listed"),
+            models.Index(fields=["worker"], name="response_running", condition=models.Q(status__in=RUNNING)),
+            models.Index(fields=["key_id"], name="response_key", condition=~models.Q(key_id="")),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class ChainPart(models.Model):
+    """One response's part of a chain, see `protocol.prompt.chain.LinkTokens`; `tokens` and `lengths` are
+    little-endian 32-bit numbers, `calls` the calls in it, see `rows.calls_text`."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    parent = models.ForeignKey(
+        "self", null=True, on_delete=models.DO_NOTHING, related_name="children", db_constraint=False, db_index=False
+    )
+    started_on = models.CharField(max_length=10)
+    calls = JSONTextField(default=dict)
+    kinds = models.TextField()
+    lengths = models.BinaryField()
+    tokens = models.BinaryField()
+    settles = models.BooleanField()
+    ends_final = models.BooleanField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["parent"], name="chainpart_parent")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class PublicName(models.Model):
+    """What clients call a response, where that is not its own id: see `protocol.public_ids`. `id` is the response's."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    name = models.CharField(max_length=ID_LENGTH)
+    leg = models.PositiveIntegerField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["name", "project", "leg"], name="publicname_leg")]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.leg}"
+
+
+class ChatChoice(models.Model):
+    """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`. `id` is the response's.
+
+    `first_id` is the response of the completion's first choice, which alone has `messages` and `metadata` that count.
+    `choices` is how many there are. `model` and `created_at` are the response's, for lists.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    first_id = models.CharField(max_length=ID_LENGTH)
+    place = models.PositiveSmallIntegerField(default=0)
+    choices = models.PositiveSmallIntegerField(default=1)
+    created_at = models.DateTimeField()
+    model = models.CharField(max_length=256)
+    metadata = JSONTextField(default=dict)
+    form = JSONTextField(default=dict)
+    messages = JSONTextField(default=list)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["first_id"], name="chatchoice_first"),
+            models.Index(
+                fields=["project", "created_at", "first_id"], name="chatchoice_listed", condition=models.Q(place=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.first_id} {self.place}"
+
+
+class ApprovalClaim(models.Model):
+    """Which response makes the call that a request for approval is about, see `runs.approving`.
+
+    `request_id` is a digest of the request's id, which may be a client's.
+    """
+
+    project = models.CharField(max_length=64)
+    request_id = models.CharField(max_length=ID_LENGTH)
+    response_id = models.CharField(max_length=ID_LENGTH)
+    claimed_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["project", "request_id"], name="approvalclaim_request")
+        ]
+        indexes: ClassVar = [models.Index(fields=["claimed_at"], name="approvalclaim_claimed")]
+
+    def __str__(self) -> str:
+        return self.request_id
+
+
+class SampledItem(models.Model):
+    """An output item, what clients see of it as a digest, and the tokens it was sampled as."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    response = models.ForeignKey(
+        Response, on_delete=models.CASCADE, related_name="sampled", db_constraint=False, db_index=False
+    )
+    fingerprint = models.CharField(max_length=32)
+    kind = models.CharField(max_length=1)
+    tokens = models.BinaryField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["response"], name="sampleditem_response")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class LogPart(models.Model):
+    """A part of a response's log, in the order of `position`: its inputs, as `response.input_codec` writes them.
+
+    With the response's body it gives the events of its stream, at any time and on any worker.
+    """
+
+    response = models.ForeignKey(
+        Response, on_delete=models.CASCADE, related_name="log", db_constraint=False, db_index=False
+    )
+    position = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["response", "position"], name="logpart_position")]
+
+    def __str__(self) -> str:
+        return f"{self.response_id} {self.position}"
+
+
+class Conversation(models.Model):
+    """Items that responses read and append to.
+
+    `head` is the response whose chain holds the items up to `head_position`, empty where none does (items were deleted,
+    or two responses ran at once): then the next response renders all items anew. `version` counts all changes.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    created_at = models.DateTimeField()
+    title = models.TextField(default="")
+    status = models.TextField(default="")
+    metadata = JSONTextField(default=dict)
+    head = models.CharField(max_length=ID_LENGTH, default="")
+    head_position = models.PositiveBigIntegerField(default=0)
+    next_position = models.PositiveBigIntegerField(default=1)
+    version = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="conversation_project_created")]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class ConversationItem(models.Model):
+    """An item of a conversation, in the order of `position`; `response_id` is the response it came with, if one."""
+
+    conversation = models.ForeignKey(
+        Conversation, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
+    )
+    item_id = models.CharField(max_length=ID_LENGTH)
+    position = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    item = JSONTextField()
+    response_id = models.CharField(max_length=ID_LENGTH, default="")
+
+    class Meta:
+        constraints: ClassVar = [
+            # The item first: requests refer to items without their conversation.
+            models.UniqueConstraint(fields=["item_id", "conversation"], name="conversationitem_id"),
+            models.UniqueConstraint(fields=["conversation", "position"], name="conversationitem_position"),
+        ]
+
+    def __str__(self) -> str:
+        return self.item_id
+
+
+class StoredFile(models.Model):
+    """A file that a client uploaded; `FilePart`s hold its content. It is there for clients once it `is_whole`."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    purpose = models.CharField(max_length=32)
+    filename = models.TextField()
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    is_whole = models.BooleanField(default=False)
+
+    class Meta:
+        verbose_name = "file"
+        indexes: ClassVar = [
+            models.Index(fields=["project", "id"], name="file_project"),
+            models.Index(fields=["expires_at"], name="file_expires", condition=models.Q(expires_at__isnull=False)),
+            models.Index(fields=["created_at"], name="file_unfinished", condition=models.Q(is_whole=False)),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Upload(models.Model):
+    """A file that comes in parts, from its first part to the day after its time is over."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.CharField(max_length=64, default="default")
+    status = models.CharField(max_length=16)  # a pending one whose time is over has expired
+    purpose = models.CharField(max_length=32)
+    filename = models.TextField()
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    file_seconds = models.PositiveIntegerField(null=True)
+    file_id = models.CharField(max_length=ID_LENGTH, default="")
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["project"], name="upload_open", condition=models.Q(status="pending")),
+            models.Index(fields=["expires_at"], name="upload_expires"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class UploadPart(models.Model):
+    """A part of an upload, and then of the file `file_id`, in the order of `place`."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    upload = models.ForeignKey(
+        Upload, on_delete=models.DO_NOTHING, related_name="parts", db_constraint=False, db_index=False
+    )
+    bytes = models.PositiveIntegerField()
+    created_at = models.DateTimeField()
+    is_whole = models.BooleanField(default=False)
+    file_id = models.CharField(max_length=ID_LENGTH, default="")
+    place = models.PositiveIntegerField(null=True)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["upload"], name="uploadpart_upload"),
+            models.Index(fields=["upload"], name="uploadpart_left", condition=models.Q(place__isnull=True)),
+            models.Index(fields=["file_id", "place"], name="uploadpart_file", condition=models.Q(place__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class FilePart(models.Model):
+    """A piece of a file's content, in the order of `position`; see `stores.files.PIECE_BYTES`.
+
+    Of a file that came in parts, the parts (`UploadPart`) have the pieces: `file_id` is the part's id then.
+    """
+
+    file = models.ForeignKey(
+        StoredFile, on_delete=models.CASCADE, related_name="parts", db_constraint=False, db_index=False
+    )
+    position = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["file", "position"], name="filepart_position")]
+
+    def __str__(self) -> str:
+        return f"{self.file_id} {self.position}"
+
+
+class Worker(models.Model):
+    """A server process that runs responses; one that has not been `seen_at` for a while is dead."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    connections = models.PositiveIntegerField(default=0)
+    in_flight = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Limited(models.Model):
+    """How much may be asked for; None: as much as anybody likes."""
+
+    requests_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    input_tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    output_tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
+    concurrent_responses = models.PositiveIntegerField(null=True, blank=True)
+    websockets = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        abstract = True
+
+
+class Project(Limited):
+    """Those who share what is stored. Its limits count all its keys together."""
+
+    name = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ApiKey(Limited):
+    """A key of a project, see `protocol.api_keys`: its digest, and the beginning by which people tell keys apart.
+
+    No `scopes` or `allowed_models` mean all. A revoked key stays, so that it can be seen who had one.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
+    name = models.CharField(max_length=100, blank=True, default="")
+    digest = models.CharField(max_length=64)
+    prefix = models.CharField(max_length=16)
+    scopes = JSONTextField(default=list)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    allowed_models = JSONTextField(default=list)
+
+    class Meta:
+        verbose_name = "API key"
+        indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="apikey_project_created")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["digest"], name="apikey_digest")]
+
+    def __str__(self) -> str:
+        return f"{self.prefix}… {self.name}".rstrip()
+
+    def state(self, now: datetime) -> str:
+        """Return whether it opens: good, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else "good"

@@ -1,0 +1,1 @@
+"""The events and frames that clients see, and how dialects word them."""

@@ -1,0 +1,1 @@
+"""What clients keep here: files, uploads, vector stores and containers, as bodies and objects."""

@@ -1,0 +1,270 @@
+"""The Vector Stores API: its bodies, validated, and the objects it answers with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, get_args
+
+from pydantic import Field
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
+from responses_app.protocol.fields import ClientModel
+from responses_app.protocol.files.attribute_filters import Attributes, Filter, Value
+from responses_app.protocol.files.chunking import Chunking
+from responses_app.protocol.files.search_words import MAX_QUERY
+from responses_app.protocol.metadata import Metadata, check_metadata
+from responses_app.protocol.validation import Text, missing, validate
+
+FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
+STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
+FileProblem = Literal["server_error", "unsupported_file", "invalid_file"]  # why one could not be read
+MIN_SIZE, MAX_SIZE = 100, 4096  # tokens of a chunk
+MAX_DAYS = 365
+MAX_BATCH = 2000  # files in one request
+MAX_RESULTS, DEFAULT_RESULTS = 50, 10
+MAX_QUERIES = 10
+_MAX_NAME, _MAX_DESCRIPTION, _MAX_ID = 256, 4096, 64
+
+
+class ExpiresAfterDays(ClientModel):
+    """How long nobody may search a store before it expires."""
+
+    anchor: Literal["last_active_at"]
+    days: int = Field(ge=1, le=MAX_DAYS)
+
+
+class StaticChunking(ClientModel):
+    """The size of chunks and what they share, in tokens."""
+
+    max_chunk_size_tokens: int = Field(ge=MIN_SIZE, le=MAX_SIZE)
+    chunk_overlap_tokens: int = Field(ge=0, le=MAX_SIZE // 2)
+
+
+class StaticStrategy(ClientModel):
+    """Chunks as the client wants them."""
+
+    type: Literal["static"]
+    static: StaticChunking
+
+
+class AutoStrategy(ClientModel):
+    """Chunks as the server likes them."""
+
+    type: Literal["auto"]
+
+
+Strategy = Annotated[AutoStrategy | StaticStrategy, Field(discriminator="type")]
+FileId = Annotated[Text, Field(min_length=1, max_length=_MAX_ID)]
+Name = Annotated[Text, Field(max_length=_MAX_NAME)]
+
+
+class NewVectorStore(ClientModel):
+    """The body of a create."""
+
+    name: Name | None = None
+    description: Annotated[Text, Field(max_length=_MAX_DESCRIPTION)] | None = None
+    file_ids: list[FileId] | None = Field(default=None, max_length=MAX_BATCH)
+    chunking_strategy: Strategy | None = None
+    expires_after: ExpiresAfterDays | None = None
+    metadata: Metadata | None = None
+
+
+class VectorStoreChanges(ClientModel):
+    """The body of an update; null clears a field."""
+
+    name: Name | None = None
+    expires_after: ExpiresAfterDays | None = None
+    metadata: Metadata | None = None
+
+
+class NewVectorStoreFile(ClientModel):
+    """A file that is to be put into a store."""
+
+    file_id: FileId
+    attributes: Attributes | None = None
+    chunking_strategy: Strategy | None = None
+
+
+class NewVectorStoreBatch(ClientModel):
+    """Files that are to be put into a store together: `file_ids` with all the same fields, or `files`."""
+
+    file_ids: list[FileId] | None = Field(default=None, min_length=1, max_length=MAX_BATCH)
+    files: list[NewVectorStoreFile] | None = Field(default=None, min_length=1, max_length=MAX_BATCH)
+    attributes: Attributes | None = None
+    chunking_strategy: Strategy | None = None
+
+
+class VectorStoreFileChanges(ClientModel):
+    """The body of an update of a file in a store."""
+
+    attributes: Attributes | None
+
+    beside: ClassVar = ("vector_store_id",)  # stands in the path
+
+
+class RankingOptions(ClientModel):
+    """How results are ranked. There is one ranker here, whatever is asked for."""
+
+    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
+    score_threshold: float | None = Field(default=None, ge=0, le=1)
+
+    idle: ClassVar = {"ranker": "There is one ranker."}
+
+
+class VectorStoreSearch(ClientModel):
+    """The body of a search."""
+
+    query: (
+        Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
+        | Annotated[list[Annotated[str, Field(max_length=MAX_QUERY)]], Field(min_length=1, max_length=MAX_QUERIES)]
+    )
+    filters: JsonObject | None = None
+    max_num_results: int = Field(default=DEFAULT_RESULTS, ge=1, le=MAX_RESULTS)
+    ranking_options: RankingOptions | None = None
+    rewrite_query: bool | None = None
+
+    idle: ClassVar = {"rewrite_query": "The query is searched as it is."}
+    told: ClassVar = ("rewrite_query",)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a search asks for."""
+
+    queries: Sequence[str]
+    limit: int
+    threshold: float
+    matches: Callable[[Mapping[str, Value]], bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileToAdd:
+    """A file that a request names, and where it names it."""
+
+    file_id: str
+    at: str
+    attributes: Mapping[str, Value]
+    chunking: Chunking
+
+
+def parse_store(data: Mapping[str, object]) -> tuple[NewVectorStore, Sequence[FileToAdd]]:
+    """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
+    store = validate(NewVectorStore, data)
+    check_metadata(store.metadata)
+    chunking = chunking_of(store.chunking_strategy)
+    return store, _named(store.file_ids or (), {}, chunking)
+
+
+def parse_store_changes(data: Mapping[str, object]) -> JsonObject:
+    """Read the body of an update: the fields of the record that are to be set. Raises `ApiError`."""
+    wanted = validate(VectorStoreChanges, data)
+    check_metadata(wanted.metadata)
+    changes: JsonObject = {}
+    if "name" in data:
+        changes["name"] = wanted.name or ""
+    if "metadata" in data:
+        changes["metadata"] = wanted.metadata or {}
+    if "expires_after" in data:
+        changes["expires_days"] = wanted.expires_after.days if wanted.expires_after else None
+    return changes
+
+
+def parse_store_file(data: Mapping[str, object]) -> FileToAdd:
+    """Read the body that puts a file into a store. Raises `ApiError`."""
+    file = validate(NewVectorStoreFile, data)
+    return FileToAdd(file.file_id, "file_id", file.attributes or {}, chunking_of(file.chunking_strategy))
+
+
+def parse_batch(data: Mapping[str, object]) -> Sequence[FileToAdd]:
+    """Read the body that puts several files into a store. Raises `ApiError`."""
+    batch = validate(NewVectorStoreBatch, data)
+    if batch.file_ids is None and batch.files is None:
+        raise missing("file_ids")
+    if batch.file_ids is not None and batch.files is not None:
+        raise invalid_request("Give 'file_ids' or 'files', not both.", param="files", code="invalid_value")
+    if batch.file_ids is not None:
+        return _named(batch.file_ids, batch.attributes or {}, chunking_of(batch.chunking_strategy))
+    wanted = [
+        FileToAdd(
+            file.file_id,
+            f"files[{index}].file_id",
+            file.attributes or {},
+            chunking_of(file.chunking_strategy, at=f"files[{index}].chunking_strategy"),
+        )
+        for index, file in enumerate(batch.files or ())
+    ]
+    return list({file.file_id: file for file in wanted}.values())
+
+
+def parse_attributes(data: Mapping[str, object]) -> Mapping[str, Value]:
+    """Read the body of an update of a file. Raises `ApiError`."""
+    return validate(VectorStoreFileChanges, data).attributes or {}
+
+
+def parse_search(data: Mapping[str, object]) -> Wanted:
+    """Read the body of a search. Raises `ApiError`."""
+    search = validate(VectorStoreSearch, data)
+    options = search.ranking_options
+    return Wanted(
+        queries=[search.query] if isinstance(search.query, str) else search.query,
+        limit=search.max_num_results,
+        threshold=(options.score_threshold if options else None) or 0.0,
+        matches=None if search.filters is None else Filter(search.filters).matches,
+    )
+
+
+def chunking_of(strategy: Strategy | None, *, at: str = "chunking_strategy") -> Chunking:
+    """Return what a request's strategy means; none is `auto`. Raises `ApiError` for too much overlap."""
+    if not isinstance(strategy, StaticStrategy):
+        return Chunking()
+    wanted = strategy.static
+    if wanted.chunk_overlap_tokens > wanted.max_chunk_size_tokens // 2:
+        param = f"{at}.static.chunk_overlap_tokens"
+        raise invalid_request(
+            f"Invalid value for '{param}': it is at most half of 'max_chunk_size_tokens'.",
+            param=param,
+            code="invalid_value",
+        )
+    return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
+
+
+def check_status(status: str | None) -> None:
+    """Raise `ApiError` for a `filter` of a list that is not a status of files."""
+    if status is not None and status not in STATUSES:
+        raise invalid_request(
+            f"Invalid value for 'filter': {status[:80]!r}. Supported values are: {', '.join(map(repr, STATUSES))}.",
+            param="filter",
+            code="invalid_value",
+        )
+
+
+def store_not_found(store_id: str, *, param: str = "vector_store_id") -> ApiError:
+    """There is no such vector store (404)."""
+    return not_found(f"Vector store with id '{store_id[:80]}' not found.", param=param)
+
+
+def store_expired(store_id: str, *, param: str = "vector_store_id") -> ApiError:
+    """Nobody has searched it for so long that nothing is left in it (400)."""
+    return invalid_request(f"The vector store '{store_id[:80]}' has expired.", param=param, code="vector_store_expired")
+
+
+def store_file_not_found(store_id: str, file_id: str) -> ApiError:
+    """The store has no such file, or not any more (404)."""
+    return not_found(f"File with id '{file_id[:80]}' not found in vector store '{store_id[:80]}'.", param="file_id")
+
+
+def batch_not_found(store_id: str, batch_id: str) -> ApiError:
+    """The store has no such batch (404)."""
+    return not_found(
+        f"File batch with id '{batch_id[:80]}' not found in vector store '{store_id[:80]}'.", param="batch_id"
+    )
+
+
+def stores_full(message: str) -> ApiError:
+    """There are as many as there may be (429)."""
+    return rate_limited(f"{message}. Delete what is not needed any more.", retry_after=60)
+
+
+def _named(ids: Sequence[str], attributes: Mapping[str, Value], chunking: Chunking) -> Sequence[FileToAdd]:
+    """Return files, each once."""
+    places = {file_id: index for index, file_id in reversed(list(enumerate(ids)))}
+    return [FileToAdd(file_id, f"file_ids[{places[file_id]}]", attributes, chunking) for file_id in dict.fromkeys(ids)]

@@ -1,0 +1,183 @@
+"""Which items are calls, which are their outputs, and whether the two go together.
+
+A call that the model has made must be answered before it goes on: it would wait, or make something up. Not so an
+asynchronous call, whose output may come at any time, and more than once; nor one that was cut, which nobody ran.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from responses_app.protocol.items.items import called_name
+
+_FUNCTION, _CUSTOM = "function_call", "custom_tool_call"
+# Types of calls whose tools have no name of their own, and what the model calls.
+_OF_KINDS: Mapping[str, str] = {kind.item: kind.type for kind in CLIENT_KINDS.values()}
+_SPOKEN: Mapping[str, str] = {  # as OpenAI's errors name them
+    _FUNCTION: "function call",
+    _CUSTOM: "custom tool call",
+    **{kind: kind.replace("_", " ") for kind in _OF_KINDS},
+}
+# The calls that an output answers. Codex gives back the outputs of all but custom tools as those of functions.
+_ANSWERS: Mapping[str, Collection[str]] = {
+    "function_call_output": (_FUNCTION, *_OF_KINDS),
+    "custom_tool_call_output": (_CUSTOM,),
+    "local_shell_call_output": ("local_shell_call",),
+    "shell_call_output": ("shell_call",),
+    "apply_patch_call_output": ("apply_patch_call",),
+    "tool_search_output": ("tool_search_call",),
+}
+# Their tools are known by the type of the item alone: old ones, from other servers, may name no call.
+_KNOW_THEIR_TOOL = frozenset(_ANSWERS) - {"function_call_output", "custom_tool_call_output"}
+
+
+def is_output(kind: str) -> bool:
+    """Whether items of a type say what came of a call; also of one that only other servers have."""
+    return kind.endswith("_output")
+
+
+class Call(NamedTuple):
+    """A call: `type` is that of its item, `called` what the model called; `is_open`: it must be answered."""
+
+    id: str
+    type: str
+    called: str
+    is_open: bool
+
+
+def call_of(item: JsonObject) -> Call | None:
+    """Return the call that an item is; items that other servers have written may lack anything."""
+    kind, call_id = str(item.get("type")), item.get("call_id")
+    if not isinstance(call_id, str):
+        return None
+    if kind in _OF_KINDS:
+        called = _OF_KINDS[kind]
+    elif kind in (_FUNCTION, _CUSTOM) and isinstance(item.get("name"), str):
+        namespace = item.get("namespace")
+        called = called_name(str(item["name"]), namespace if isinstance(namespace, str) else None)
+    else:
+        return None
+    cut = item.get("status") in ("incomplete", "in_progress", "failed")
+    answered = item.get("output") is not None  # some clients put a call's output into the call
+    return Call(call_id, kind, called, is_open=not (cut or answered or item.get("async") is True))
+
+
+def calls_of(items: Iterable[JsonObject]) -> Iterator[Call]:
+    """Yield the calls among items."""
+    return (call for item in items if (call := call_of(item)) is not None)
+
+
+def _names_no_call(items: Sequence[JsonObject]) -> bool:
+    """Whether items neither are calls nor answer one: nearly always, and known at once."""
+    return not any("call_id" in item for item in items)
+
+
+def no_call(call_id: str) -> bool:
+    """Say that a call is not there: what a request that continues nothing knows of calls."""
+    return False
+
+
+def open_calls(
+    items: Iterable[JsonObject],
+    *,
+    known: Mapping[str, str] | None = None,
+    made: Callable[[str], bool] = no_call,
+    in_background: Collection[str] = (),
+) -> dict[str, str]:
+    """Return the calls that must be answered and are not, by their ids, with the types of their items.
+
+    They are among `items`, or among the `known` ones of the chain before them, which wait for an output; `made` says
+    whether the chain has a call at all. Calls of the names `in_background` need no output.
+    """
+    items, known = list(items), known or {}
+    if not known and _names_no_call(items):
+        return {}
+    opened = {
+        call.id: call.type
+        for call in calls_of(items)
+        if call.is_open and call.called not in in_background and (call.id in known or not made(call.id))
+    }
+    left = without_answered({**known, **opened}, items)
+    inside = {call.id for item in items if item.get("output") is not None and (call := call_of(item)) is not None}
+    return {call_id: kind for call_id, kind in left.items() if call_id not in inside}
+
+
+def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> dict[str, str]:
+    """Return those of the calls that no output among items answers; one that names no call answers all of its kind."""
+    left = dict(calls)
+    for item in items:
+        kinds = _ANSWERS.get(str(item.get("type")))
+        if kinds is None:
+            continue
+        named = _answered_id(item)
+        if named in left:
+            del left[named]
+        elif named is None or item.get("call_id") is None:
+            left = {call_id: kind for call_id, kind in left.items() if kind not in kinds}
+    return left
+
+
+def check_outputs(
+    items: Sequence[JsonObject],
+    *,
+    before: Sequence[JsonObject],
+    known: Mapping[str, str],
+    in_background: Collection[str],
+    made: Callable[[str], bool] = no_call,
+) -> None:
+    """Raise `ApiError` for outputs among a request's items that answer nothing, and for calls without an output.
+
+    `before` are the items of its conversation; the others are as in `open_calls`.
+    """
+    every = [*before, *items]
+    if not known and _names_no_call(every):
+        return
+    types = {**known, **{call.id: call.type for call in calls_of(every)}}
+    for index, item in enumerate(items):
+        kinds, named = _ANSWERS.get(str(item.get("type"))), _answered_id(item)
+        if kinds is not None and named in types and types[named] not in kinds:
+            raise unknown_call(item, index)
+    for call_id, kind in open_calls(every, known=known, made=made, in_background=in_background).items():
+        raise invalid_request(
+            f"No tool output found for {_SPOKEN[kind]} {call_id}. Send it as an item of 'input'.", param="input"
+        )
+
+
+def answered_calls(items: Iterable[JsonObject], *, completed: bool = False) -> set[str]:
+    """Return the ids of the calls of which items say what came, be it in an item of its own or in the call.
+
+    `completed`: a function call that has the status says that nothing came of it.
+    """
+    return {
+        call_id
+        for item in items
+        if isinstance(call_id := item.get("call_id"), str)
+        and (
+            is_output(str(item.get("type")))
+            or item.get("output") is not None
+            or (completed and item.get("type") == _FUNCTION and item.get("status") == "completed")
+        )
+    }
+
+
+def unknown_call(item: JsonObject, index: int) -> ApiError:
+    """The output of a call that was never made, or of another kind (400)."""
+    spoken = str(item["type"]).removesuffix("_output").replace("_", " ")
+    return invalid_request(
+        f"No tool call found for {spoken} output with call_id {_answered_id(item)}. It is 'input[{index}]': send the "
+        "call before it, or continue the response that made the call with 'previous_response_id'.",
+        param="input",
+    )
+
+
+def needs_its_call(item: JsonObject) -> bool:
+    """Whether an output says nothing without the call that it names."""
+    kind = str(item.get("type"))
+    return kind in _ANSWERS and kind not in _KNOW_THEIR_TOOL and _answered_id(item) is not None
+
+
+def _answered_id(item: JsonObject) -> str | None:
+    """Return the id of the call that an output names; a local shell's output has it as its own id, too."""
+    names = ("call_id", "id") if item.get("type") == "local_shell_call_output" else ("call_id",)
+    return next((str(item[name]) for name in names if isinstance(item.get(name), str)), None)

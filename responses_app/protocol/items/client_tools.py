@@ -1,0 +1,262 @@
+"""The tools that clients execute, and how the model calls each; `call_items` makes the items of calls by them.
+
+They are made of the tools as they are echoed in the response object and of nothing else: so whoever makes the machine
+of a response, on any worker and at any time, makes the same items. Tools that clients do not execute (a web
+search) are left out, and so is what cannot be read: an older version may have kept it.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from engine.contents.schemas import enforceable
+from engine.contents.sharing import SharedBudgetSpent
+from engine.errors import GrammarRefused
+from engine.formats.base import FunctionTool
+from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from responses_app.protocol.items.items import NAME, called_name
+
+_NAME = re.compile(NAME)
+# Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
+_SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
+_IN_BACKGROUND = (
+    "This runs in the background: its output comes later, when it is done. Do not wait for it, and do not call it "
+    "again for the same thing: go on with what can be done without it, or tell the user that it runs."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTool:
+    """One tool. `type` is `function`, `custom`, or a kind of `CLIENT_KINDS`.
+
+    `schema` describes a call's arguments, as JSON text; "" where nothing is said of them. Without `strict` it is
+    only shown; where that is not said, in a tool that came later, a schema that can be enforced is. `format` is
+    that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown; `found`: one of
+    this server's has, at once. `at` is where it stands in the request.
+    """
+
+    type: str
+    name: str
+    namespace: str | None = None
+    description: str = ""
+    schema: str = ""
+    strict: bool | None = True
+    format: JsonObject | None = None
+    is_async: bool = False
+    deferred: bool = False
+    found: bool = False
+    at: str = ""
+
+    @property
+    def called(self) -> str:
+        """What the model calls."""
+        return called_name(self.name, self.namespace)
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it is called with text as it is."""
+        return self.type == "custom"
+
+    @property
+    def definition(self) -> str:
+        """The grammar of a custom tool's input; "" for any text."""
+        return str((self.format or {}).get("definition") or "")
+
+    @property
+    def content(self) -> Content:
+        """What may stand in a call."""
+        if self.is_custom:
+            if not self.definition:
+                return AnyText()
+            return (Regex if (self.format or {}).get("syntax") == "regex" else Lark)(self.definition)
+        if self.strict is False or (self.strict is None and not can_be_enforced(self.schema)):
+            return AnyText()
+        schema = CLIENT_KINDS[self.type].schema if self.type in _SHOWN_OTHERWISE else self.schema
+        return JsonSchema(schema or _NO_ARGUMENTS) if schema != "{}" else AnyObject()
+
+    @property
+    def content_at(self) -> str:
+        """Where the request says what may stand in a call."""
+        return f"{self.at}.{'format.definition' if self.is_custom else 'parameters'}"
+
+    @property
+    def field(self) -> str:
+        """The field of a request that an error about its content names; a late tool may stand in an earlier one."""
+        return self.content_at if self.at.startswith("tools") else "input"
+
+    def declaration(self) -> FunctionTool:
+        """Return what the model is told of it."""
+        told = [self.description] if self.description else []
+        if self.definition:
+            syntax = str((self.format or {}).get("syntax"))
+            told.append(f"Its input is text as it is, no JSON, in this grammar ({syntax}):\n{self.definition}")
+        elif self.is_custom:
+            told.append("Its input is text as it is, no JSON.")
+        if self.is_async:
+            told.append(_IN_BACKGROUND)
+        return FunctionTool(self.called, "\n".join(told), self.schema, freeform=self.is_custom)
+
+
+class ClientTools:
+    """The tools of one request, by what the model calls; immutable."""
+
+    def __init__(self, tools: Iterable[ClientTool] = ()) -> None:
+        self._by_name: Mapping[str, ClientTool] = {tool.called: tool for tool in tools}
+        self._by_type = {tool.type: tool for tool in reversed(self._by_name.values())}  # the first of each
+        self._by_namespace: dict[str, list[ClientTool]] | None = None
+
+    def __iter__(self) -> Iterator[ClientTool]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    @property
+    def names(self) -> Collection[str]:
+        """What the model can call."""
+        return self._by_name.keys()
+
+    @property
+    def in_background(self) -> Collection[str]:
+        """What the model calls and goes on without: the output may come at any time."""
+        return [tool.called for tool in self if tool.is_async]
+
+    def get(self, called: str) -> ClientTool | None:
+        """Return the tool that the model calls so."""
+        return self._by_name.get(called)
+
+    def of_type(self, type: str) -> ClientTool | None:
+        """Return the tool of a kind of which there is one."""
+        return self._by_type.get(type)
+
+    def in_namespace(self, name: str) -> Sequence[ClientTool]:
+        """Return the members of a namespace."""
+        if self._by_namespace is None:
+            self._by_namespace = {}
+            for tool in self:
+                if tool.namespace is not None:
+                    self._by_namespace.setdefault(tool.namespace, []).append(tool)
+        return self._by_namespace.get(name, ())
+
+    def shown(self) -> list[ClientTool]:
+        """Return those that the model is told of: but for what it can look for, all."""
+        searches = self.of_type("tool_search") is not None
+        return [tool for tool in self if not (searches and tool.deferred)]
+
+    def joined(self, more: Iterable[ClientTool]) -> "ClientTools":
+        """Return these, and those that came later: they can be called now."""
+        return ClientTools([*self, *(replace(tool, deferred=False) for tool in more)])
+
+
+def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
+    """Return the tools that clients execute, of those that stand at the path `at`."""
+    found: list[ClientTool] = []
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict):
+            found += _read(tool, f"{at}[{index}]", None)
+    if any(map(_is_search_of_server, tools if isinstance(tools, list) else ())):
+        return [replace(tool, found=tool.deferred) for tool in found]
+    return found
+
+
+def _is_search_of_server(tool: object) -> bool:
+    return isinstance(tool, dict) and tool.get("type") == "tool_search" and tool.get("execution") != "client"
+
+
+def late_tools(items: Iterable[JsonObject]) -> list[JsonObject]:
+    """Return the tools that items of a conversation declare: those that came later, and those that a search found."""
+    found: list[JsonObject] = []
+    for item in items:
+        if item.get("type") in ("additional_tools", "tool_search_output"):
+            tools = item.get("tools")
+            found += [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return found
+
+
+def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
+    kind, name = tool.get("type"), tool.get("name")
+    if not isinstance(kind, str):
+        return []
+    if kind in CLIENT_KINDS and namespace is None:
+        return _of_kind(tool, at)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return []
+    if kind == "namespace" and namespace is None:
+        inside = tool.get("tools")
+        members = enumerate(inside if isinstance(inside, list) else ())
+        return [each for i, m in members if isinstance(m, dict) for each in _read(m, f"{at}.tools[{i}]", name)]
+    if kind not in ("function", "custom"):
+        return []
+    parameters, form, strict = (tool.get(name) for name in ("parameters", "format", "strict"))
+    return [
+        ClientTool(
+            type=kind,
+            name=name,
+            namespace=namespace,
+            description=_text(tool.get("description")),
+            schema=schema_text(parameters if isinstance(parameters, dict) else None),
+            strict=strict if isinstance(strict, bool) else None,
+            format=form if isinstance(form, dict) else None,
+            is_async=tool.get("async") is True,
+            deferred=tool.get("defer_loading") is True,
+            at=at,
+        )
+    ]
+
+
+def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
+    kind = CLIENT_KINDS[str(tool["type"])]
+    description, schema = kind.description, kind.shown
+    if kind.type == "tool_search":
+        if _is_search_of_server(tool):  # a server would look for them, so all are shown at once
+            return []
+        description = _text(tool.get("description")) or description
+        own = tool.get("parameters")
+        schema = _json(own) if isinstance(own, dict) else schema
+    if kind.type == "shell":
+        description = "\n".join([description, *_skills(tool.get("environment"))])
+    return [ClientTool(type=kind.type, name=kind.type, description=description, schema=schema, at=at)]
+
+
+def _skills(environment: object) -> list[str]:
+    """Return what the model is told of the skills that the client's shell has."""
+    skills = environment.get("skills") if isinstance(environment, dict) else None
+    told = [
+        f"- {each.get('name')} ({each.get('path')}): {each.get('description')}"
+        for each in (skills if isinstance(skills, list) else ())
+        if isinstance(each, dict)
+    ]
+    head = "It has skills; the file SKILL.md in the folder of one says how to do what it is for:"
+    return [head, *told] if told else []
+
+
+def schema_text(parameters: JsonObject | None) -> str:
+    """Return a function's parameters as the schema that is kept of them; "" where nothing is said of arguments."""
+    return "" if parameters is None else _json(parameters)
+
+
+def can_be_enforced(schema: str) -> bool:
+    """Whether a model can be held to a schema: where `strict` is not said, it is to those that this is true of.
+
+    Raises `SharedBudgetSpent`.
+    """
+    try:
+        enforceable(schema or _NO_ARGUMENTS)
+    except SharedBudgetSpent:
+        raise
+    except GrammarRefused:
+        return False
+    return True
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,340 @@
+"""The input items a request may carry, validated.
+
+An item without `type` but with a `role` is an easy-input message (the SDKs send those). Items of other tools than
+functions pass through untouched and are never refused: an agent that has one in its history sends it with every turn.
+Ids are kept, and need not be known here, since clients make their own.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from engine.formats.base import RenderedMessage
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client
+from responses_app.protocol.items.compaction import Compacted
+from responses_app.protocol.validation import missing, validate, wrong_type
+
+PASSED_THROUGH = frozenset(
+    "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call computer_call "
+    "computer_call_output configuration_update custom_tool_call custom_tool_call_output file_search_call "
+    "image_generation_call local_shell_call local_shell_call_output mcp_approval_request "
+    "mcp_approval_response mcp_call mcp_list_tools program program_output shell_call shell_call_output "
+    "tool_search_call tool_search_output web_search_call".split()
+)
+REFUSED_ITEMS = {  # as clients send them: what was kept of one is not read
+    "configuration_update": "Set 'reasoning' and 'text' in the request itself: they hold for its response.",
+}
+
+NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
+MAX_NAME = 256  # characters of one
+
+
+def called_name(name: str, namespace: str | None) -> str:
+    """Return what the model calls: a tool in a namespace by both names.
+
+    A namespace of the tool's own name is none: so OpenAI marks a function that a search for tools has found.
+    """
+    return f"{namespace}.{name}" if namespace and namespace != name else name
+
+
+class TextPart(ClientModel):
+    """Text the model reads."""
+
+    type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
+    text: str
+
+    idle: ClassVar = {**dict.fromkeys(("annotations", "logprobs", "parsed"), KEPT), **BREAKPOINT}
+    own: ClassVar = ("parsed",)  # which SDKs add
+
+
+class RefusalPart(ClientModel):
+    """What the model said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+_IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*")
+_BASE64_END = re.compile(r"[A-Za-z0-9+/\s]*[A-Za-z0-9+/]\s*={0,2}\s*")
+_LOOKED_AT = 256 * 1024  # characters at both ends: a look at 30 MB would hold the interpreter for half a second
+
+
+def _is_image(url: str) -> bool:
+    """Whether a data URL has an image's type, and base64 at its beginning and at its end."""
+    head = _IMAGE.match(url)
+    if head is None:
+        return False
+    last = max(head.end(), len(url) - _LOOKED_AT)
+    begins = _BASE64.fullmatch(url, head.end(), min(head.end() + _LOOKED_AT, last))
+    return begins is not None and _BASE64_END.fullmatch(url, last) is not None
+
+
+def _checked_url(url: object) -> None:
+    """Refuse an image in a data URL that is none; the URL itself is read where the item is kept."""
+    if isinstance(url, str) and url[:5].lower() == "data:" and is_of_client() and not _is_image(url):
+        raise PydanticCustomError(
+            "data_url",
+            "Input should be a base64-encoded data URL with an image MIME type, like 'data:image/png;base64,aW1hZ2U='",
+        )
+
+
+class MediaPart(ClientModel):
+    """An image, file or sound: kept, but a text model cannot read it; `shown_files` has the files that it can."""
+
+    type: Literal["input_image", "computer_screenshot", "input_file", "input_audio"]
+    filename: str | None = None
+    file_id: str | None = None
+    file_data: str | None = Field(default=None, repr=False)
+    image_url: Annotated[Any, AfterValidator(_checked_url)] = Field(default=None, repr=False)
+
+    beside: ClassVar = ("file_url", "input_audio")
+    own: ClassVar = ("input_audio",)
+    idle: ClassVar = {"detail": "No model here sees an image.", **BREAKPOINT}
+
+
+class OmittedFile(MediaPart):
+    """A file of which the model reads a note. No client sends one."""
+
+    type: Literal["input_file"] = "input_file"
+    note: str
+
+
+Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
+
+
+def _as_parts(value: object) -> object:
+    """Read a plain string as one text part."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if not isinstance(value, list):
+        raise PydanticCustomError("text_or_parts", "neither text nor parts")
+    return value
+
+
+Parts = Annotated[list[Part], Field(fail_fast=True)]  # else pydantic would describe each of 100,000 wrong parts
+Content = Annotated[Parts, BeforeValidator(_as_parts, json_schema_input_type=str | Parts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """What an item was sampled as, in the model format of this name; an item with no messages is not read at all."""
+
+    format: str
+    messages: Sequence[RenderedMessage]
+
+
+class SampledInput(ClientModel):
+    """An item that the model may have sampled. `exact` is what it sampled, where a seal tells that."""
+
+    exact: ClassVar[Exact | None] = None  # no field: no client can set it, and the items that have none pay nothing
+
+    def with_exact(self, exact: Exact) -> Self:
+        """Return the item with what it was sampled as."""
+        copy = self.model_copy()
+        object.__setattr__(copy, "exact", exact)
+        return copy
+
+
+class Message(SampledInput):
+    """Something a user, developer, system or assistant said."""
+
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+    phase: Literal["commentary", "final_answer"] | None = None
+
+    idle: ClassVar = {"status": KEPT}
+
+
+class Reasoning(SampledInput):
+    """What the model thought in an earlier turn."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    content: Parts | None = None
+    summary: Parts = Field(default_factory=list)
+    encrypted_content: str | None = None
+
+    idle: ClassVar = {"status": KEPT}
+
+
+class FunctionCall(SampledInput):
+    """A call the model made in an earlier turn, perhaps with what came of it."""
+
+    type: Literal["function_call"]
+    id: str | None = None
+    call_id: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    namespace: str | None = Field(default=None, max_length=MAX_NAME, pattern=NAME)
+    arguments: str
+    status: Any = None
+    output: Any = None  # what the function gave back: some clients put it here
+
+    idle: ClassVar = dict.fromkeys(("async", "caller", "parsed_arguments"), KEPT)
+    own: ClassVar = ("output", "parsed_arguments")
+
+    @property
+    def called(self) -> str:
+        """What the model called."""
+        return called_name(self.name, self.namespace)
+
+
+class FunctionCallOutput(ClientModel):
+    """What the client's function gave back."""
+
+    type: Literal["function_call_output"]
+    id: str | None = None
+    call_id: str = Field(min_length=1, max_length=256)
+    output: Content
+
+    idle: ClassVar = dict.fromkeys(("status", "caller", "name", "namespace"), KEPT)
+
+
+class ItemReference(ClientModel):
+    """An item this server keeps, named by its id."""
+
+    type: Literal["item_reference"]
+    id: str = Field(min_length=1, max_length=256)
+
+
+class Compaction(ClientModel):
+    """A sealed summary of what came before."""
+
+    type: Literal["compaction"]
+    id: str | None = None
+    encrypted_content: str = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedCompaction:
+    """A compaction whose seal is good: what the model reads in its place."""
+
+    compacted: Compacted
+    id: str | None = None
+    type: Literal["compaction"] = "compaction"
+
+
+class CompactionTrigger(ClientModel):
+    """Asks for a compaction of everything before it, and for nothing else."""
+
+    type: Literal["compaction_trigger"]
+    id: str | None = None
+
+
+class PassedThrough(SampledInput):
+    """An item of another tool than a function: its JSON is kept, and `tool_items` reads it."""
+
+    open: ClassVar = True
+
+    type: Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(PASSED_THROUGH)})]
+    id: str | None = None
+
+
+_Read = Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference | Compaction | CompactionTrigger
+ParsedItem = _Read | PassedThrough
+InputItem = ParsedItem | OpenedCompaction
+
+MODELS: dict[str, type[_Read]] = {
+    "message": Message,
+    "reasoning": Reasoning,
+    "function_call": FunctionCall,
+    "function_call_output": FunctionCallOutput,
+    "item_reference": ItemReference,
+    "compaction": Compaction,
+    "compaction_trigger": CompactionTrigger,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SampledItem:
+    """An output item this server still knows: its id, what clients see of it as a digest, and its message."""
+
+    id: str
+    fingerprint: str
+    message: RenderedMessage
+
+    def is_replayed_by(self, item: JsonObject) -> bool:
+        """Whether a client gives the item back with its visible content unchanged.
+
+        Reasoning may come back without its text: clients that only keep the encrypted form leave it out.
+        """
+        if item.get("type") == "reasoning" and not item.get("content"):
+            return True
+        return fingerprint(item) == self.fingerprint
+
+
+def fingerprint(item: JsonObject) -> str:
+    """Digest what a client sees of an output item: its type and texts, not its decorations (annotations, status)."""
+    seen = [item.get(name) for name in ("type", "call_id", "name")]
+    arguments = item.get("arguments")  # digests are kept: what this makes of an item may never change
+    seen.append(_without_nulls(arguments) if isinstance(arguments, dict) else arguments)
+    seen += [_without_nulls(item[name]) for name in ("input", "action", "operation") if item.get(name) is not None]
+    parts = item.get("content")
+    if isinstance(parts, str):
+        seen.append(parts)
+    elif isinstance(parts, list):
+        seen += [part.get("text") for part in parts if isinstance(part, dict)]
+    return hashlib.blake2b(repr(seen).encode(), digest_size=16).hexdigest()
+
+
+def _without_nulls(value: object) -> object:
+    """Return an object with its fields in one order and without nulls, which some SDKs add and others leave out."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in sorted(value.items()) if each is not None}
+
+
+def parse_input(value: object) -> tuple[list[ParsedItem], list[JsonObject]]:
+    """Validate a request's `input`: the items, and beside them their JSON as it is kept and given back."""
+    if value is None:
+        return [], []
+    if isinstance(value, str):
+        value = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": value}]}]
+    if not isinstance(value, list):
+        raise wrong_type("input", "a string or an array of items", value)
+    return parse_items(value, at="input")
+
+
+def parse_items(values: list[Any], *, at: str) -> tuple[list[ParsedItem], list[JsonObject]]:
+    """Validate a list of items, which stands at the path `at` of the request."""
+    parsed = [_parse_item(value, f"{at}[{index}]") for index, value in enumerate(values)]
+    return parsed, [_kept(item, raw) for item, raw in zip(parsed, values, strict=True)]
+
+
+def _parse_item(value: object, at: str) -> ParsedItem:
+    if not isinstance(value, dict):
+        raise wrong_type(at, "an object", value)
+    kind = value.get("type") or ("message" if "role" in value else None)
+    if kind is None:
+        raise missing(f"{at}.type")
+    if not isinstance(kind, str):
+        raise wrong_type(f"{at}.type", "a string", kind)
+    if kind in MODELS:
+        return validate(MODELS[kind], {**value, "type": kind}, at=at)
+    if kind in REFUSED_ITEMS and is_of_client():
+        raise unsupported_parameter(at, REFUSED_ITEMS[kind])
+    if kind in PASSED_THROUGH:
+        return validate(PassedThrough, value, at=at)
+    known = ", ".join(sorted(PASSED_THROUGH.union(MODELS)))
+    raise invalid_request(
+        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {known}.",
+        param=f"{at}.type",
+        code="invalid_value",
+    )
+
+
+def _kept(item: ParsedItem, raw: Mapping[str, object]) -> JsonObject:
+    """Return an item's JSON in its full form: an easy-input message becomes a message with parts."""
+    kept = {**raw, "type": item.type}
+    if isinstance(item, Message) and isinstance(raw["content"], str):
+        part = "output_text" if item.role == "assistant" else "input_text"
+        kept["content"] = [{"type": part, "text": raw["content"]}]
+    return kept

@@ -1,0 +1,304 @@
+"""Items of other tools than functions, as the model reads them: calls, outputs, and notes for what it cannot read.
+
+They come from histories that other servers and clients have written, so every field may be missing or of any type, and
+none of that is an error: an agent that has such an item in its history sends it with every turn. A model format may
+write the name of a tool where special tokens count, so names are cleaned.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import orjson
+
+from engine.formats.base import FunctionTool
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.calls import call_of
+from responses_app.protocol.items.client_tools import read_tools
+from responses_app.protocol.items.items import called_name
+from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
+
+IMAGE_OMITTED = "[image omitted: this model cannot see images]"
+OMITTED_PARTS = {
+    "input_image": IMAGE_OMITTED,
+    "computer_screenshot": IMAGE_OMITTED,
+    "image": IMAGE_OMITTED,
+    "input_file": "[file omitted: this model cannot read files]",
+    "input_audio": "[sound omitted: this model cannot hear]",
+}
+_PART_NOTES = frozenset(OMITTED_PARTS.values())
+_NOT_KEPT = "[results omitted: the item does not carry them]"
+
+
+class Tool(NamedTuple):
+    """A tool as calls name it: a function, which the client executes, or with `hosted` a tool that a server runs."""
+
+    name: str
+    hosted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """The model called `tool` with these arguments."""
+
+    tool: Tool
+    arguments: str
+    omitted: int = 0
+    freeform: bool = False  # the arguments are text as it is, not JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What `tool` gave back; `omitted` counts the notes in it."""
+
+    tool: Tool
+    text: str
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the model is told beside calls and outputs; `omitted` counts what it stands for."""
+
+    text: str
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LateFunctions:
+    """Functions that came in the middle of the conversation, each as a JSON object."""
+
+    declarations: tuple[str, ...]
+    omitted: int = 0
+
+
+_PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE = (
+    Tool(name, hosted=True) for name in ("python", "file_search", "image_generation.generate", "image_generation.edit")
+)
+ToolItem = ToolCall | ToolOutput | Note | LateFunctions
+ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the call's id
+
+
+def function_tool(name: str) -> Tool:
+    """Return the tool that a function or custom tool of this name is."""
+    return Tool(cleaned_name(name))
+
+
+def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
+    """Return the id and the tool of a call whose output comes as an item that names the id alone."""
+    if item.get("type") == "mcp_approval_request":
+        asked = item.get("id")
+        return (asked, _mcp_tool(item)) if isinstance(asked, str) else None
+    call = call_of(item)
+    return (call.id, function_tool(call.called)) if call is not None else None
+
+
+def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
+    """Return what the model reads of an item."""
+    kind = str(item.get("type"))
+    if kind in _CALLS:
+        tool, field = _CALLS[kind]
+        return [ToolCall(tool, _arguments(item.get(field)))]
+    if kind in _OUTPUTS:
+        return [_output(_OUTPUTS[kind], item.get("output"))]
+    if kind in _READERS:
+        return _READERS[kind](item, tool_of)
+    return [Note(f"[{kind} omitted: this model cannot read it]", 1)]
+
+
+def text_and_omissions(value: object) -> tuple[str, int]:
+    """Return a tool's output as text, and how many notes stand in it for what the model cannot read."""
+    if value is None:
+        return "", 0
+    if isinstance(value, str):
+        return value, 0
+    parts = value if isinstance(value, list) else [value]
+    texts = [text for part in parts if (text := _text_of_part(part)) is not None]
+    if len(texts) < len(parts):  # not a list of content parts
+        return _json(value), 0
+    return "\n".join(texts), sum(text in _PART_NOTES for text in texts)
+
+
+def _text_of_part(part: object) -> str | None:
+    """Return the text of a content part, None for what is not such a part."""
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return None
+    note = OMITTED_PARTS.get(part["type"])
+    if note is not None:
+        return note
+    return next((part[name] for name in ("text", "refusal", "logs") if isinstance(part.get(name), str)), None)
+
+
+def _output(tool: Tool, value: object) -> ToolOutput:
+    return ToolOutput(tool, *text_and_omissions(value))
+
+
+def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ToolCall(_called(item), _arguments(item.get("input")), freeform=True)]
+
+
+def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    return [_output(tool_of(_string(item, "call_id")) or Tool(UNKNOWN), item.get("output"))]
+
+
+def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    action = item.get("action")
+    return [ToolCall(Tool("computer"), _json(item.get("actions") if action is None else action))]
+
+
+def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    output = item.get("output")
+    return [_output(Tool("apply_patch"), item.get("status") if output is None else output)]
+
+
+def _searched_tools(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    names = [tool.called for tool in read_tools(item.get("tools"))]
+    found = f"Found: {', '.join(names)}." if names else "Nothing was found."
+    return [ToolOutput(Tool("tool_search"), found), *(_more_tools(item, tool_of) if names else ())]
+
+
+def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [_output(Tool("program"), item.get("result"))]
+
+
+def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    call = ToolCall(_PYTHON, _arguments(item.get("code")), freeform=True)
+    return [call, _results(_PYTHON, item.get("outputs"))]
+
+
+def _file_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    call = ToolCall(_FILE_SEARCH, _json({"queries": item.get("queries")}))
+    return [call, _results(call.tool, item.get("results"))]
+
+
+def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    action = item.get("action")
+    fields: JsonObject = dict(action) if isinstance(action, dict) else {}
+    kind, sources = fields.pop("type", None), fields.pop("sources", None)
+    name = {"open_page": "browser.open", "find": "browser.find", "find_in_page": "browser.find"}.get(
+        str(kind), "browser.search"
+    )
+    tool = Tool(name, hosted=True)
+    return [ToolCall(tool, _json(fields)), _results(tool, item.get("results") or sources)]
+
+
+def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    """The picture itself is never written out: it is some hundred thousand characters."""
+    tool = _EDIT_IMAGE if item.get("action") == "edit" else _GENERATE_IMAGE
+    call = ToolCall(tool, _json({"prompt": item.get("revised_prompt")}))
+    if item.get("error") is not None:
+        return [call, _error(call.tool, item["error"])]
+    return [call, ToolOutput(call.tool, IMAGE_OMITTED, 1)]
+
+
+def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    tool = _mcp_tool(item)
+    asked = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
+    call = [] if asked else [ToolCall(tool, _arguments(item.get("arguments")))]
+    if item.get("error") is not None:
+        return [*call, _error(tool, item["error"])]
+    return [*call, _results(tool, item.get("output"))]
+
+
+def _mcp_request(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ToolCall(_mcp_tool(item), _arguments(item.get("arguments")))]
+
+
+def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    tool = tool_of(_string(item, "approval_request_id")) or Tool("mcp", hosted=True)
+    if item.get("approve") is True:
+        return []  # what comes of the call follows
+    reason = _string(item, "reason")
+    return [ToolOutput(tool, f"[the user did not approve this call{': ' if reason else ''}{reason}]")]
+
+
+def _mcp_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    """What of them can be called is told before the conversation, by the request's own tools."""
+    return []
+
+
+def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    """Functions that came late: calls to them go to the client, which declared them."""
+    tools = item.get("tools")
+    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    functions = read_tools(tools)
+    others = ", ".join(_names([tool for tool in given if not read_tools([tool])]))
+    told: list[ToolItem] = []
+    if functions:
+        told.append(LateFunctions(tuple(_declared(tool.declaration()) for tool in functions)))
+    if others or not functions:
+        told.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
+    return told
+
+
+def _declared(function: FunctionTool) -> str:
+    parameters = orjson.loads(function.schema) if function.schema else None
+    taken: JsonObject = {"input": "text"} if function.freeform else {"parameters": parameters}
+    return _json({"name": function.name, "description": function.description or None, **taken})
+
+
+_CALLS: Mapping[str, tuple[Tool, str]] = {  # the tool, and the field with its arguments
+    "local_shell_call": (Tool("local_shell"), "action"),
+    "shell_call": (Tool("shell"), "action"),
+    "apply_patch_call": (Tool("apply_patch"), "operation"),
+    "tool_search_call": (Tool("tool_search"), "arguments"),
+    "program": (Tool("program"), "code"),
+}
+_OUTPUTS: Mapping[str, Tool] = {
+    "local_shell_call_output": Tool("local_shell"),
+    "shell_call_output": Tool("shell"),
+    "computer_call_output": Tool("computer"),
+}
+_READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {
+    "custom_tool_call": _custom_call,
+    "custom_tool_call_output": _custom_output,
+    "computer_call": _computer_call,
+    "apply_patch_call_output": _patch_output,
+    "tool_search_output": _searched_tools,
+    "program_output": _program_output,
+    "code_interpreter_call": _code,
+    "file_search_call": _file_search,
+    "web_search_call": _web_search,
+    "image_generation_call": _image,
+    "mcp_call": _mcp_call,
+    "mcp_approval_request": _mcp_request,
+    "mcp_approval_response": _mcp_answer,
+    "mcp_list_tools": _mcp_tools,
+    "additional_tools": _more_tools,
+}
+
+
+def _results(tool: Tool, value: object) -> ToolOutput:
+    """Return what a tool that a server ran gave back; clients may keep such an item without it."""
+    return ToolOutput(tool, _NOT_KEPT, 1) if value is None else _output(tool, value)
+
+
+def _error(tool: Tool, value: object) -> ToolOutput:
+    text, omitted = text_and_omissions(value)
+    return ToolOutput(tool, f"Error: {text}", omitted)
+
+
+def _called(item: JsonObject) -> Tool:
+    return function_tool(called_name(_string(item, "name"), _string(item, "namespace")))
+
+
+def _mcp_tool(item: JsonObject) -> Tool:
+    return Tool(mcp_name(_string(item, "server_label"), _string(item, "name")), hosted=True)
+
+
+def _names(tools: object) -> list[str]:
+    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return [_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in given]
+
+
+def _string(item: Mapping[str, object], name: str) -> str:
+    value = item.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _arguments(value: object) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()

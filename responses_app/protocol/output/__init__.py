@@ -1,0 +1,1 @@
+"""What the model says, as items with their events."""

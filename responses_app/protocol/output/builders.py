@@ -1,0 +1,229 @@
+"""One `ItemBuilder` per item type: what is said when it opens, grows and closes, and the item itself.
+
+The order of events inside an item is OpenAI's: added, content_part.added, deltas, text.done, content_part.done, done.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from engine.formats.base import TextLogprob
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events.events import DeltaTemplate, EventType
+from responses_app.protocol.logprobs import event_logprobs, item_logprobs
+from responses_app.protocol.output.produced_files import ProducedFiles
+
+ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+PendingEvents = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
+
+
+class ItemBuilder(ABC):
+    """An output item that is being written."""
+
+    prefix: ClassVar[str]
+    delta_type: ClassVar[EventType]
+    delta_before: ClassVar[JsonObject] = {}  # fields of a delta before its text, and behind it
+    delta_after: ClassVar[JsonObject] = {}
+    holds_back: ClassVar[bool] = False  # `told` decides what of a text is said now
+    at_once: ClassVar[bool] = False  # nothing is said of it until it has ended
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        self.id = new_id(self.prefix)
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """Everything written so far."""
+        return "".join(self._texts)
+
+    def opened(self) -> PendingEvents:
+        """Return what follows `output_item.added`."""
+        return []
+
+    def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
+        """Take more text. The event that it makes is the template's, but for these fields."""
+        self._texts.append(text)
+        return None
+
+    def told(self, text: str) -> str:
+        """Take more text, and return what `grow` is to get of it now."""
+        return text
+
+    def noted(self) -> PendingEvents:
+        """Return what is said of the text that `told` has given last, behind its delta."""
+        return []
+
+    def rest(self) -> str:
+        """Return what `told` has held back; the item ends."""
+        return ""
+
+    def settled(self, status: ItemStatus) -> "ItemBuilder":
+        """Return what writes the item, which ends, where that is known at its end only."""
+        return self
+
+    def delta_template(self, output_index: int) -> DeltaTemplate:
+        """Return what the deltas of this item are written with."""
+        place = {"item_id": self.id, "output_index": output_index}
+        return DeltaTemplate(self.delta_type, self.delta_before, {**self.delta_after, **place})
+
+    @abstractmethod
+    def closed(self) -> PendingEvents:
+        """Return what comes before `output_item.done`."""
+
+    @abstractmethod
+    def item(self, status: ItemStatus) -> JsonObject:
+        """Return the item as it stands."""
+
+
+class SilentInput(ItemBuilder):
+    """An item whose text has no events of its own: it is kept, and shown when the item is whole."""
+
+    holds_back: ClassVar[bool] = True
+
+    def told(self, text: str) -> str:
+        self._texts.append(text)
+        return ""
+
+
+class MessageBuilder(ItemBuilder):
+    """The final answer, or a preamble before a tool call (`phase: commentary`)."""
+
+    prefix = ids.MESSAGE
+    delta_type = EventType.TEXT_DELTA
+    delta_before: ClassVar[JsonObject] = {"content_index": 0}
+    delta_after: ClassVar[JsonObject] = {"logprobs": []}
+
+    def __init__(self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"]) -> None:
+        super().__init__(new_id)
+        self._phase = phase
+        self._logprobs: list[TextLogprob] = []
+        self.files: ProducedFiles | None = None  # that it may cite
+        self._annotations: list[JsonObject] = []
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
+
+    def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
+        self._texts.append(text)
+        if not logprobs:
+            return None
+        self._logprobs.extend(logprobs)
+        return {"logprobs": event_logprobs(logprobs)}
+
+    def closed(self) -> PendingEvents:
+        done = {"content_index": 0, "text": self.text, "logprobs": event_logprobs(self._logprobs)}
+        return [
+            *self._file_citations(),
+            (EventType.TEXT_DONE, done),
+            (EventType.PART_DONE, {"content_index": 0, "part": self._part()}),
+        ]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        content = [] if status == "in_progress" else [self._part()]
+        return {
+            "id": self.id,
+            "type": "message",
+            "status": status,
+            "role": "assistant",
+            "phase": self._phase,
+            "content": content,
+        }
+
+    def annotated(self, annotation: JsonObject) -> tuple[EventType, JsonObject]:
+        """Add an annotation, and return how it is said."""
+        self._annotations.append(annotation)
+        place = {"content_index": 0, "annotation_index": len(self._annotations) - 1}
+        return EventType.ANNOTATION_ADDED, {**place, "annotation": annotation}
+
+    def _file_citations(self) -> PendingEvents:
+        if self.files is None:
+            return []
+        return [self.annotated(each) for each in self.files.cite(self.text, is_last=self._phase == "final_answer")]
+
+    def _part(self) -> JsonObject:
+        part = _output_text(self.text)
+        part["annotations"] = list(self._annotations)
+        if self._logprobs:
+            part["logprobs"] = item_logprobs(self._logprobs)
+        return part
+
+
+class CompactionBuilder(ItemBuilder):
+    """A summary that this server has made; clients see it when it is sealed."""
+
+    prefix = ids.COMPACTION
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        super().__init__(new_id)
+        self.sealed = ""
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.COMPACTING, {})]
+
+    def closed(self) -> PendingEvents:
+        return []
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        return {"id": self.id, "type": "compaction", "encrypted_content": self.sealed}
+
+
+def _output_text(text: str) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+class HostedBuilder(ItemBuilder):
+    """A call of a tool that the server runs: its text is its input, and it stays open until the tool has returned.
+
+    `shown` are fields of its item that the tool gives: its output, or a typed error.
+    """
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        super().__init__(new_id)
+        self.shown: JsonObject = {}
+        self.failed = False
+        self._is_called = False
+        self._has_returned = False
+
+    def called(self) -> PendingEvents:
+        """Return what is said once the input is complete and the tool begins."""
+        self._is_called = True
+        return [*self.input_done(), *self.begun()]
+
+    def progressed(self, fields: JsonObject) -> PendingEvents:
+        """Return what is said of the tool's progress."""
+        return []
+
+    def returned(self, shown: JsonObject, *, failed: bool) -> None:
+        """Take what the tool shows of what it gave back, or of why it failed."""
+        self.shown, self.failed, self._has_returned = shown, failed, True
+
+    def closed(self) -> PendingEvents:
+        """Return what comes before `output_item.done`; of a call that was cut that is neither success nor failure."""
+        return [*([] if self._is_called else self.input_done()), *(self.ended() if self._has_returned else [])]
+
+    def input_done(self) -> PendingEvents:
+        """Return what is said once the input is complete."""
+        return []
+
+    def begun(self) -> PendingEvents:
+        """Return what is said when the tool begins."""
+        return []
+
+    def ended(self) -> PendingEvents:
+        """Return what is said when the tool has returned."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class HostedCall:
+    """A call of a tool that the server runs; its item is open until the tool has returned.
+
+    `sampled`: the model has said it in this response, and did not only ask for it in an earlier one.
+    """
+
+    name: str
+    arguments: str
+    item_id: str
+    sampled: bool = True

@@ -1,0 +1,290 @@
+"""The items that calls of this server's own tools become, as they are written. The order of their events is OpenAI's.
+
+    mcp_call                added, in_progress, arguments.delta…, arguments.done, completed or failed, done
+    code_interpreter_call   added, in_progress, code.delta…, code.done, interpreting, completed, done
+    web_search_call         added, in_progress, searching, completed, done
+    image_generation_call   added, in_progress, generating, partial_image…, completed, done
+    file_search_call        added, in_progress, searching, completed, done
+    mcp_list_tools          added, in_progress, completed or failed, done
+    mcp_approval_request    added, done
+
+An item is open while its tool works. One that is cut (its response is cancelled) says what of its input has come, is
+`incomplete`, and neither completed nor failed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import orjson
+
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events.events import EventType
+from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.output.builders import HostedBuilder, ItemBuilder, ItemStatus, PendingEvents, SilentInput
+from responses_app.protocol.output.reasoning_items import ReasoningBuilder
+
+NewId = Callable[[str], str]
+
+_NOT_LISTED = "The response ended before the server had listed its tools."
+
+
+class McpCallBuilder(HostedBuilder):
+    """A call of an MCP server's tool; `request_id` is that of the request by which it was approved."""
+
+    prefix = ids.MCP_CALL
+    delta_type = EventType.MCP_ARGUMENTS_DELTA
+
+    def __init__(self, new_id: NewId, offered: OfferedTool, request_id: str | None = None) -> None:
+        super().__init__(new_id)
+        self._offered = offered
+        self._request_id = request_id
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.MCP_CALL_IN_PROGRESS, {})]
+
+    def input_done(self) -> PendingEvents:
+        return [(EventType.MCP_ARGUMENTS_DONE, {"arguments": self.text})]
+
+    def ended(self) -> PendingEvents:
+        return [(EventType.MCP_CALL_FAILED if self.failed else EventType.MCP_CALL_COMPLETED, {})]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        return {
+            "id": self.id,
+            "type": "mcp_call",
+            "status": status,
+            "approval_request_id": self._request_id,
+            "arguments": "" if status == "in_progress" else self.text,
+            "error": self.shown.get("error"),
+            "name": self._offered.tool,
+            "output": self.shown.get("output"),
+            "server_label": self._offered.server,
+        }
+
+
+class CodeInterpreterBuilder(HostedBuilder):
+    """Code that the interpreter runs. The offer's `fields` name its `container_id`; the tool shows its `outputs`."""
+
+    prefix = ids.CODE_INTERPRETER_CALL
+    delta_type = EventType.CODE_DELTA
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._fields = offered.fields
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.CODE_IN_PROGRESS, {})]
+
+    def input_done(self) -> PendingEvents:
+        return [(EventType.CODE_DONE, {"code": self.text})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.CODE_INTERPRETING, {})]
+
+    def ended(self) -> PendingEvents:
+        outputs = self.shown.get("outputs")  # only where an `include` asks for them
+        shown = {} if outputs is None else {"outputs": outputs}
+        return [(EventType.CODE_COMPLETED, shown)]  # OpenAI has none for a failure: the item's status says it
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        return {
+            "id": self.id,
+            "type": "code_interpreter_call",
+            "status": status,
+            "code": "" if status == "in_progress" else self.text,
+            "container_id": "",
+            "outputs": None,
+            **self._fields,
+            **self.shown,
+        }
+
+
+class WebSearchBuilder(SilentInput, HostedBuilder):
+    """Something done in the web. `action` is what the model asked for; the tool may show it more exactly."""
+
+    prefix = ids.WEB_SEARCH_CALL
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._kind = _ACTIONS.get(offered.name.rpartition(".")[2], "search")
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.WEB_SEARCH_IN_PROGRESS, {})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.WEB_SEARCH_SEARCHING, {})]
+
+    def ended(self) -> PendingEvents:
+        return [(EventType.WEB_SEARCH_COMPLETED, {})]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        asked = {} if status == "in_progress" else _object(self.text)
+        action = _action(self._kind, asked)
+        return {"id": self.id, "type": "web_search_call", "status": status, "action": action, **self.shown}
+
+
+class ImageGenerationBuilder(SilentInput, HostedBuilder):
+    """An image that is made or edited. The tool shows the `result`, and partial images as its progress."""
+
+    prefix = ids.IMAGE_GENERATION_CALL
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._action = offered.name.rpartition(".")[2]
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.IMAGE_IN_PROGRESS, {})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.IMAGE_GENERATING, {})]
+
+    def progressed(self, fields: JsonObject) -> PendingEvents:
+        return [(EventType.IMAGE_PARTIAL, fields)]
+
+    def ended(self) -> PendingEvents:
+        return [] if self.failed else [(EventType.IMAGE_COMPLETED, {})]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        """Return the item; one that was cut has failed, since OpenAI's cannot be incomplete."""
+        asked = {} if status == "in_progress" else _object(self.text)
+        prompt = asked.get("prompt")
+        return {
+            "id": self.id,
+            "type": "image_generation_call",
+            "status": "failed" if status == "incomplete" else status,
+            "result": None,
+            "action": self._action,
+            "revised_prompt": prompt if isinstance(prompt, str) else None,
+            **self.shown,
+        }
+
+
+class FileSearchBuilder(SilentInput, HostedBuilder):
+    """A search in files. The tool shows its `queries`, and its `results` where they are included."""
+
+    prefix = ids.FILE_SEARCH_CALL
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_IN_PROGRESS, {})]
+
+    def begun(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_SEARCHING, {})]
+
+    def ended(self) -> PendingEvents:
+        return [(EventType.FILE_SEARCH_COMPLETED, {})]  # OpenAI has none for a failure: the item's status says it
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        asked = {} if status == "in_progress" else _object(self.text)
+        queries = asked.get("queries")
+        said = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
+        item: JsonObject = {"id": self.id, "type": "file_search_call", "status": status}
+        return {**item, "queries": said, "results": None, **self.shown}
+
+
+class ListToolsBuilder(ItemBuilder):
+    """The tools of an MCP server, as it lists them. It has ended once `tools` are there, or an `error`."""
+
+    prefix = ids.MCP_LIST_TOOLS
+
+    def __init__(self, new_id: NewId, server: str) -> None:
+        super().__init__(new_id)
+        self._server = server
+        self.tools: Sequence[JsonObject] | None = None
+        self.error: str | None = None
+
+    def opened(self) -> PendingEvents:
+        return [(EventType.MCP_LIST_IN_PROGRESS, {})]
+
+    def closed(self) -> PendingEvents:
+        has_failed = self.tools is None or self.error is not None
+        return [(EventType.MCP_LIST_FAILED if has_failed else EventType.MCP_LIST_COMPLETED, {})]
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        item: JsonObject = {
+            "id": self.id,
+            "type": "mcp_list_tools",
+            "server_label": self._server,
+            "tools": list(self.tools or ()),
+        }
+        if status != "in_progress" and (self.error is not None or self.tools is None):
+            item["error"] = self.error or _NOT_LISTED
+        return item
+
+
+class ApprovalRequestBuilder(SilentInput):
+    """A call of an MCP server's tool that the user is to approve; it is there at once, when it is whole."""
+
+    prefix = ids.MCP_APPROVAL_REQUEST
+    at_once: ClassVar[bool] = True
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._new_id = new_id
+        self._offered = offered
+
+    def closed(self) -> PendingEvents:
+        return []
+
+    def settled(self, status: ItemStatus) -> ItemBuilder:
+        return self if status == "completed" else _CutRequestBuilder(self._new_id, self.text)
+
+    def item(self, status: ItemStatus) -> JsonObject:
+        return {
+            "id": self.id,
+            "type": "mcp_approval_request",
+            "arguments": self.text,
+            "name": self._offered.tool,
+            "server_label": self._offered.server,
+        }
+
+
+class _CutRequestBuilder(ReasoningBuilder):
+    """A request for approval that was cut: half a call cannot be approved, so it is kept as a thought."""
+
+    def __init__(self, new_id: NewId, said: str) -> None:
+        super().__init__(new_id)
+        self._said = said
+
+    def rest(self) -> str:
+        return self._said
+
+
+def builder_of(offered: OfferedTool, new_id: NewId) -> ItemBuilder:
+    """Return what writes the item of a call."""
+    if offered.asks:
+        return ApprovalRequestBuilder(new_id, offered)
+    return _BUILDERS[offered.item](new_id, offered)
+
+
+_BUILDERS: Mapping[str, Callable[[NewId, OfferedTool], HostedBuilder]] = {
+    "mcp_call": McpCallBuilder,
+    "code_interpreter_call": CodeInterpreterBuilder,
+    "web_search_call": WebSearchBuilder,
+    "image_generation_call": ImageGenerationBuilder,
+    "file_search_call": FileSearchBuilder,
+}
+_ACTIONS = {"search": "search", "open": "open_page", "find": "find_in_page"}
+
+
+def _action(kind: str, asked: JsonObject) -> JsonObject:
+    match kind:
+        case "open_page":
+            target = asked.get("id")
+            return {"type": kind, "url": target if isinstance(target, str) else None}
+        case "find_in_page":
+            return {"type": kind, "pattern": str(asked.get("pattern") or ""), "url": ""}
+    query = str(asked.get("query") or "")
+    return {"type": kind, "query": query, "queries": [query] if query else []}
+
+
+def _object(text: str) -> JsonObject:
+    """Return the arguments of a call; empty where they are not a JSON object."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

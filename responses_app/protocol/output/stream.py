@@ -1,0 +1,399 @@
+"""`ResponseStream`: what the model says in, Responses events out: items, numbers, status.
+
+    QUEUED ── start() or leave_queue() ──> IN_PROGRESS ── finish() ──> COMPLETED | INCOMPLETE | FAILED | CANCELLED
+
+It is the only place that makes items (with builders: `builders`, `reasoning`, `call_items`), numbers the events, and
+keeps the output; so the JSON body, the stored response and the streamed one are one object at different times. What
+happens between two turns is `ResponseMachine`'s. Its laws, held by property tests: any chunking of the same tokens
+gives the same items and texts; numbers run 0..n; every `added` has one `done` with the same id and index, but for the
+item that a failure cuts and a compaction that anything cuts; joined deltas equal the `done` text; the terminal `output`
+equals the `done` items. An item that is discarded says so in place of its `done`, and the next one has its index.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events.events import Delta, DeltaTemplate, Event, EventType
+from responses_app.protocol.items.client_tools import ClientTools
+from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.output.builders import (
+    CompactionBuilder,
+    HostedBuilder,
+    HostedCall,
+    ItemBuilder,
+    ItemStatus,
+    PendingEvents,
+)
+from responses_app.protocol.output.call_items import CallBuilder
+from responses_app.protocol.output.called import Called, HostedTools
+from responses_app.protocol.output.citations import Sources
+from responses_app.protocol.output.cited_messages import message_builder
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
+from responses_app.protocol.output.produced_files import ProducedFiles
+from responses_app.protocol.output.reasoning_items import ReasoningBuilder, SilentReasoningBuilder
+from responses_app.protocol.prompt.sealed_items import ItemSeals
+from responses_app.protocol.requests.resources import NEXT, ResponseObject, Status, as_known, known_id
+
+
+class LocalProtocolError(Exception):
+    """This server asked for something that cannot be: a bug, never the client's fault."""
+
+
+class ResponseStream:
+    """One response from `created` to its terminal event.
+
+    `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `tools` make the items
+    of calls that clients answer, `hosted` those of the tools that the server runs, by their names; `seals` makes the
+    seals of items, where they are asked for. `called` knows what was called. After `start()` and until `finish()` feed
+    it every event of every turn, in order.
+    """
+
+    def __init__(
+        self,
+        response: ResponseObject,
+        *,
+        new_id: Callable[[str], str],
+        tools: ClientTools | None = None,
+        hosted: HostedTools | None = None,
+        seals: ItemSeals | None = None,
+    ) -> None:
+        self.status = Status.QUEUED
+        self.output: list[JsonObject] = []
+        self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
+        self.sampled: list[SampledItem] = []  # the output items with their messages
+        self.called = Called(new_id, tools, hosted)
+        self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
+        self.sources: Sources | None = None  # that messages may cite
+        self.files: ProducedFiles | None = None  # and files
+        self._response = response
+        self._new_id = new_id
+        self._offered_seals = seals
+        self._seals: ItemSeals | None = None
+        self._summarised = False  # what the model thinks has a summary
+        self._message: RenderedMessage | None = None  # what the model reads of the open item
+        self._next_number = 0
+        self._open: ItemBuilder | None = None
+        self._template: DeltaTemplate | None = None  # of the open item, once it has a delta
+        self._name = ""  # what the open item calls
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether `created` was said."""
+        return self._next_number > 0
+
+    @property
+    def shows_messages(self) -> bool:
+        """Whether the request asks for what the model says in its own words."""
+        return "output_messages" in self._response
+
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return known_id(self._response)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an item is being said."""
+        return self._open is not None
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether an item is being said, and text of it."""
+        return self._open is not None and self._template is not None
+
+    def wants(self, *, sealed: bool, summarised: bool) -> None:
+        """Note what the request wants of its reasoning items, before anything is said."""
+        self._seals = self._offered_seals if sealed else None
+        self._summarised = summarised
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a compaction has begun and not ended."""
+        return isinstance(self._open, CompactionBuilder)
+
+    def start(self, *, warm_up: bool = False) -> list[Event]:
+        """Begin at once: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
+        self._move(Status.IN_PROGRESS)
+        created = self._event(EventType.CREATED, {"response": self.snapshot()})
+        if warm_up:
+            return [created]
+        return [created, self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
+
+    def enqueue(self) -> list[Event]:
+        """Begin by waiting: `created` and `queued`; `leave_queue` follows."""
+        return [self._event(type, {"response": self.snapshot()}) for type in (EventType.CREATED, EventType.QUEUED)]
+
+    def leave_queue(self) -> list[Event]:
+        """Go on: `in_progress`."""
+        self._move(Status.IN_PROGRESS)
+        return [self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
+
+    def receive_all(self, said: Iterable[TurnEvent]) -> list[Event]:
+        """Take all that the model did since the last time."""
+        events: list[Event] = []
+        for each in said:
+            if isinstance(each, Text):  # nearly always
+                events += self._delta(each)
+            else:
+                events += self.receive(each)
+        return events
+
+    def receive(self, event: TurnEvent) -> Sequence[Event]:
+        """Take what the model did next."""
+        if self.status is not Status.IN_PROGRESS:
+            raise LocalProtocolError(f"{event!r} in a response that is {self.status.value}")
+        match event:
+            case Text():
+                return self._delta(event)
+            case ItemStarted():
+                return self._open_item(event)
+            case ItemEnded():
+                return self._complete_item(event)
+        raise LocalProtocolError(f"unknown event {event!r}")
+
+    def open_own(self, item: ItemBuilder) -> list[Event]:
+        """Begin an item of this server's own, which no token goes into; `close_own` follows."""
+        if self.status is not Status.IN_PROGRESS or self._open is not None:
+            raise LocalProtocolError("an item of the server's began inside an item, or outside of a running response")
+        return self._open_builder(item)
+
+    def close_own(self) -> list[Event]:
+        """Finish an item of this server's own."""
+        return self._close_item("completed")
+
+    def begin_compaction(self) -> list[Event]:
+        """Announce a compaction."""
+        return self.open_own(CompactionBuilder(self._new_id))
+
+    def end_compaction(self, sealed: str) -> list[Event]:
+        """Finish the compaction that has begun."""
+        if not isinstance(self._open, CompactionBuilder):
+            raise LocalProtocolError("no compaction has begun")
+        self._open.sealed = sealed
+        return self._close_item("completed")
+
+    def hold_reasoning(self, event: ItemEnded) -> list[Event]:
+        """End what the model thinks, and leave its item open for a summary; `end_reasoning` follows."""
+        item = self._open
+        if not isinstance(item, ReasoningBuilder):
+            raise LocalProtocolError("no thought is open")
+        self._take_message(event.message)
+        return self._emit(item, item.said())
+
+    def sum_up(self, text: str) -> list[Event]:
+        """Add to the summary of what the model thought; no text is nothing."""
+        item = self._open
+        if not isinstance(item, ReasoningBuilder):
+            raise LocalProtocolError("a summary of no thought")
+        return self._emit(item, item.sum_up(text)) if text else []
+
+    def end_reasoning(self) -> list[Event]:
+        """Finish an item that was held open for its summary."""
+        message = self._message
+        if message is None:
+            raise LocalProtocolError("no thought was held open")
+        events = self._close_item("completed")
+        self.note_sampled(message)
+        return events
+
+    def seal_others(self) -> list[Event]:
+        """Add the item whose seal carries what no other item does, if there is anything: the last item of a response.
+
+        See `sealed_items`.
+        """
+        if self._seals is None or self._open is not None:
+            return []
+        item = SilentReasoningBuilder(self._new_id)
+        sealed = self._seals.of_others(item.id, self.output)
+        if sealed is None:
+            return []
+        return [*self._open_builder(item), *self._close_item("completed", sealed)]
+
+    def open_call(self, item: HostedBuilder, name: str, arguments: str) -> list[Event]:
+        """Begin a call of a tool of this server that the model has asked for in an earlier response."""
+        events = self.open_own(item)
+        if arguments:
+            events.append(self._grow(item, arguments))
+        self.hosted_call = HostedCall(name, arguments, item.id, sampled=False)
+        return [*events, *self._emit(item, item.called())]
+
+    def progress_call(self, fields: JsonObject) -> list[Event]:
+        """Say how far the tool of this server is that runs."""
+        if self.hosted_call is None or not isinstance(self._open, HostedBuilder):
+            raise LocalProtocolError("no tool of this server runs")
+        return self._emit(self._open, self._open.progressed(fields))
+
+    def end_call(self, shown: JsonObject, *, failed: bool) -> list[Event]:
+        """Finish the call of a tool that the server ran; `shown` is what it shows of what it gave back."""
+        if self.hosted_call is None or not isinstance(self._open, HostedBuilder):
+            raise LocalProtocolError("no tool of this server runs")
+        self.hosted_call = None
+        self._open.returned(shown, failed=failed)
+        return self._close_item("failed" if failed else "completed")
+
+    def add_output(self, item: JsonObject, message: RenderedMessage) -> list[Event]:
+        """Add what came of a call of the client's, whole; `message` is what the model reads of it."""
+        if self.status is not Status.IN_PROGRESS or self._open is not None:
+            raise LocalProtocolError("an output came inside an item, or outside of a running response")
+        place = {"output_index": len(self.output), "item": item}
+        self.output.append(item)
+        self.messages.append(message)
+        return [self._event(type, dict(place)) for type in (EventType.ITEM_ADDED, EventType.ITEM_DONE)]
+
+    def new_id(self, prefix: str) -> str:
+        """Return the id of an item that is to be added."""
+        return self._new_id(prefix)
+
+    def discard(self) -> list[Event]:
+        """Drop an item that is still open, as if it had never been said."""
+        item, self._open = self._open, None
+        if item is None:
+            return []
+        if self.hosted_call is not None:
+            if self.hosted_call.sampled:
+                self.messages.pop()  # the call, which is whole
+            self.hosted_call = None
+        place = {"response_id": self._response["id"], "item_id": item.id, "output_index": len(self.output)}
+        return [self._event(EventType.ITEM_INTERRUPTED, place)]
+
+    def close(self) -> list[Event]:
+        """Close an item that is still open, as incomplete; a compaction that was cut is worth nothing, and is gone."""
+        if isinstance(self._open, CompactionBuilder):
+            self._open = None
+        return self._close_item("incomplete") if self._open else []
+
+    def outcome(self, ending: Ending) -> ResponseObject:
+        """Return the response object as it will be after this ending: what a store commits before clients see it."""
+        return ending.of(self._response, self.output)
+
+    def finish(self, ending: Ending) -> list[Event]:
+        """End: the terminal event, after the events of an item that was still open.
+
+        A failure says nothing of an open item: clients act on a call that is done, and retry what failed (Codex ran a
+        command twice: measured).
+        """
+        events = [] if ending.status is Status.FAILED else self.close()
+        self._open = None
+        self._move(ending.status)
+        self._response = self.outcome(ending)
+        return [*events, self._event(ending.event, {"response": self.snapshot()})]
+
+    def interject(self, message: RenderedMessage) -> None:
+        """Put a message of this server between two turns: the model reads it, the client does not."""
+        self.messages.append(message)
+        if self._seals is not None:
+            self._seals.note(len(self.output) - 1, message)
+
+    def snapshot(self) -> ResponseObject:
+        """Return the response object as it stands, as clients know it: the sum of what was emitted."""
+        return as_known(self.kept())
+
+    def kept(self) -> ResponseObject:
+        """Return the response object as it stands, as stores keep it."""
+        return {**self._response, "status": self.status.value, "output": list(self.output)}
+
+    def _builder_for(self, event: ItemStarted) -> ItemBuilder:
+        match event.kind:
+            case ItemKind.CALL | ItemKind.HOSTED_CALL:
+                return self.called.builder(event)
+            case ItemKind.REASONING:
+                return ReasoningBuilder(self._new_id, summarised=self._summarised)
+        return message_builder(self._new_id, event.kind, self.sources, self.files)
+
+    def _open_item(self, event: ItemStarted) -> list[Event]:
+        if self._open is not None:
+            raise LocalProtocolError("an item began inside an item")
+        self.called.last_unknown = None
+        self._name = event.name or ""
+        return self._open_builder(self._builder_for(event))
+
+    def _open_builder(self, item: ItemBuilder) -> list[Event]:
+        self._open, self._template, self._message = item, None, None
+        return [] if item.at_once else self._added(item)
+
+    def _added(self, item: ItemBuilder) -> list[Event]:
+        added = {"output_index": len(self.output), "item": item.item("in_progress")}
+        return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
+
+    def _delta(self, delta: Text) -> Sequence[Event]:
+        item = self._open
+        if item is None:
+            raise LocalProtocolError("text outside of a message")
+        text = item.told(delta.text) if item.holds_back else delta.text
+        if not text:
+            item.grow("", delta.logprobs)  # which come with the next text
+            return ()
+        grown = self._grow(item, text, delta.logprobs)
+        return [grown, *self._emit(item, item.noted())] if item.holds_back else (grown,)
+
+    def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
+        template = self._template = self._template or item.delta_template(len(self.output))
+        own = item.grow(text, logprobs)
+        event = Delta(template, self._next_number, text)
+        self._next_number += 1
+        return event if own is None else Event(event.type, event.sequence_number, {**event.fields, **own})
+
+    def _complete_item(self, event: ItemEnded) -> list[Event]:
+        item = self._open
+        if item is None:
+            raise LocalProtocolError("an item ended that had not begun")
+        self._take_message(event.message)
+        if isinstance(item, HostedBuilder) and not event.truncated:
+            self.hosted_call = HostedCall(self._name, item.text, item.id)
+            return self._emit(item, item.called())
+        events = self._close_item("incomplete" if event.truncated else "completed")
+        self.note_sampled(event.message)
+        return events
+
+    def _take_message(self, message: RenderedMessage) -> None:
+        """Keep how the model reads the open item in a later turn."""
+        self._message = message
+        self.messages.append(message)
+        if self._seals is not None:
+            self._seals.note(len(self.output), message)
+
+    def note_sampled(self, message: RenderedMessage) -> None:
+        """Remember what the model reads of the last item."""
+        item = self.output[-1]
+        self.sampled.append(SampledItem(str(item["id"]), fingerprint(item), message))
+
+    def _close_item(self, status: ItemStatus, sealed: str | None = None) -> list[Event]:
+        item = self._open
+        if item is None:
+            raise LocalProtocolError("no item is open")
+        events: list[Event] = []
+        if item.at_once:
+            item = item.settled(status)
+            events += self._added(item)
+        if rest := item.rest():
+            events.append(self._grow(item, rest))
+        if isinstance(item, CallBuilder):
+            self.called.note(self._name, item, status)
+        elif isinstance(item, ApprovalRequestBuilder):
+            self.called.asks = True
+        events += self._emit(item, item.closed())
+        finished = item.item(status)
+        if self._seals is not None and self._message is not None and finished["type"] == "reasoning":
+            sealed = self._seals.of_reasoning(finished, self._message)
+        if sealed is not None:
+            finished["encrypted_content"] = sealed
+        events.append(self._event(EventType.ITEM_DONE, {"output_index": len(self.output), "item": finished}))
+        self.output.append(finished)
+        self._open = None
+        return events
+
+    def _emit(self, item: ItemBuilder, said: PendingEvents) -> list[Event]:
+        place = {"item_id": item.id, "output_index": len(self.output)}
+        return [self._event(type, {**place, **fields}) for type, fields in said]
+
+    def _event(self, type: EventType, fields: JsonObject) -> Event:
+        event = Event(type, self._next_number, fields)
+        self._next_number += 1
+        return event
+
+    def _move(self, status: Status) -> None:
+        if status not in NEXT[self.status]:
+            raise LocalProtocolError(f"{self.status.value} -> {status.value}")
+        self.status = status

@@ -1,0 +1,1 @@
+"""What the model reads: a chain and its items as the prompt of one generation."""

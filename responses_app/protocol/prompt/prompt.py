@@ -1,0 +1,342 @@
+"""Items → messages as a model format renders them, and a chain → the prompt of one generation.
+
+An item that this server sampled and that a client replays unchanged comes back as the tokens it was sampled as: see
+`SampledItem`. Everything else is rendered, in the order of the input.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeGuard
+
+from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens, ToolNamespace
+from responses_app.protocol.errors import JsonObject, context_length_exceeded
+from responses_app.protocol.items.calls import answered_calls, needs_its_call, unknown_call
+from responses_app.protocol.items.compaction import UNREADABLE, digest, summary_message
+from responses_app.protocol.items.items import (
+    Compaction,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    MediaPart,
+    Message,
+    OmittedFile,
+    OpenedCompaction,
+    Part,
+    PassedThrough,
+    Reasoning,
+    RefusalPart,
+    SampledInput,
+    SampledItem,
+)
+from responses_app.protocol.items.offers import UNKNOWN
+from responses_app.protocol.items.tool_items import (
+    OMITTED_PARTS,
+    LateFunctions,
+    Tool,
+    ToolCall,
+    ToolItem,
+    ToolOutput,
+    called_tool,
+    function_tool,
+    read_tool_item,
+    text_and_omissions,
+)
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest
+from responses_app.protocol.requests.requests import CreateRequest
+
+MAX_CUTS = 4  # tries to shorten a prompt whose length is known only once it is rendered
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Items, and place by place the JSON they came as."""
+
+    parsed: Sequence[InputItem] = ()
+    raw: Sequence[JsonObject] = ()
+
+
+def with_results(items: Items, awaited: Collection[str]) -> Items:
+    """Return a request's items so that calls which come back `completed` say themselves that nothing came of them.
+
+    That is for the calls that are `awaited`, unless items say what came of them.
+    """
+    waiting = {*awaited} - answered_calls(items.raw)
+    parsed, raw = list(items.parsed), list(items.raw)
+    for place, item in enumerate(items.parsed):
+        if isinstance(item, FunctionCall) and item.status == "completed" and item.call_id in waiting:
+            parsed[place], raw[place] = item.model_copy(update={"output": ""}), {**raw[place], "output": ""}
+    return Items(parsed, raw) if parsed != items.parsed else items
+
+
+def render_items(
+    model_format: ModelFormat,
+    items: Sequence[InputItem],
+    input_json: Sequence[JsonObject],
+    *,
+    parent: ChainLink | None,
+    sampled: Mapping[str, SampledItem],
+    before: Items = Items(),
+) -> list[RenderedMessage]:
+    """Render a request's items, and `before` them those of its conversation that the chain of `parent` does not have.
+
+    `sampled` holds what this server knows of the items' ids. Raises `ApiError` for the output of a call that stands
+    neither in the items before it nor in the chain of `parent`; in a conversation, which keeps what it is given, the
+    model reads such an output without its function's name. What a compaction replaces is left out.
+    """
+    every = [*before.parsed, *items]
+    replaced = places_replaced(every)
+    renderer = _ItemRenderer(model_format, every, parent, sampled)
+    indices = [*(None for _ in before.parsed), *range(len(items))]  # in the request, as its errors name them
+    messages: list[RenderedMessage] = []
+    for place, (index, item, raw) in enumerate(zip(indices, every, [*before.raw, *input_json], strict=True)):
+        renderer.note_call(raw)
+        if place not in replaced:
+            messages += renderer.render(item, raw, index=index)
+    return messages
+
+
+class _ItemRenderer:
+    """Renders the items of one request, in their order; knows which calls were made, and which of them are answered."""
+
+    def __init__(
+        self,
+        model_format: ModelFormat,
+        items: Sequence[InputItem],
+        parent: ChainLink | None,
+        sampled: Mapping[str, SampledItem],
+    ) -> None:
+        self._format = model_format
+        self._parent = parent
+        self._sampled = sampled
+        self._tools: dict[str, Tool] = {}  # by the ids of calls
+        self._answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
+
+    def note_call(self, raw: JsonObject) -> None:
+        """Remember a call, whose output may follow."""
+        called = called_tool(raw)
+        if called is not None:
+            self._tools[called[0]] = called[1]
+
+    def render(self, item: InputItem, raw: JsonObject, *, index: int | None) -> list[RenderedMessage]:
+        """Return what the model reads of an item, the request's `index`-th (None: it is its conversation's).
+
+        Raises `ApiError` for the output of an unknown call in the request.
+        """
+        replayed = self._replayed(item, raw)
+        match item:
+            case FunctionCall():
+                return self._call(item, replayed)
+            case FunctionCallOutput():
+                tool = self._tool_of(item.call_id)
+                if tool is None and index is not None:
+                    raise unknown_call(raw, index)
+                return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
+            case PassedThrough() if replayed is not None or self._was_made(raw):
+                return [] if self._was_made(raw) else replayed or []
+            case PassedThrough():
+                if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
+                    raise unknown_call(raw, index)
+                return [self._tool_item(read) for read in read_tool_item(raw, self._tool_of)]
+        return self._said(item) if replayed is None else replayed
+
+    def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
+        """Return what an item was sampled as, where that is known: of a seal, or by its id."""
+        exact = item.exact if isinstance(item, SampledInput) else None
+        if exact is not None and exact.format == self._format.name:
+            return list(exact.messages)
+        known = self._sampled.get(item.id) if item.id else None
+        return [known.message] if known is not None and known.is_replayed_by(raw) else None
+
+    def _call(self, item: FunctionCall, replayed: list[RenderedMessage] | None) -> list[RenderedMessage]:
+        """Render a call that the chain does not hold yet, and the output that some clients put into the call itself."""
+        made = self._parent is not None and self._parent.call_name(item.call_id) == item.called
+        called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
+        messages = [] if made else called
+        if item.output is not None and item.call_id not in self._answered:
+            messages = [*messages, self._format.output(item.called, text_and_omissions(item.output)[0])]
+        return messages
+
+    def _was_made(self, raw: JsonObject) -> bool:
+        """Whether this is a call that the chain holds."""
+        called = called_tool(raw)
+        if called is None or self._parent is None:
+            return False
+        call_id, tool = called
+        name = self._parent.call_name(call_id)
+        return name is not None and function_tool(name) == tool
+
+    def _tool_of(self, call_id: str) -> Tool | None:
+        if call_id in self._tools or self._parent is None:
+            return self._tools.get(call_id)
+        name = self._parent.call_name(call_id)
+        if name is not None:
+            return function_tool(name)
+        asked = (called_tool(item) for item in self._parent.all_tool_items())
+        return next((called[1] for called in asked if called is not None and called[0] == call_id), None)
+
+    def _tool_item(self, read: ToolItem) -> RenderedMessage:
+        match read:
+            case ToolCall(tool=tool):
+                return self._format.call(tool.name, read.arguments, hosted=tool.hosted, freeform=read.freeform)
+            case ToolOutput():
+                return self._output(read.tool, read.text)
+            case LateFunctions():
+                return self._format.late_functions(read.declarations)
+        return self._format.note(read.text)
+
+    def _output(self, tool: Tool, text: str) -> RenderedMessage:
+        return self._format.output(tool.name, text, hosted=tool.hosted)
+
+    def _said(self, item: InputItem) -> list[RenderedMessage]:
+        match item:
+            case Message(role="assistant"):
+                kind = ItemKind.PREAMBLE if item.phase == "commentary" else ItemKind.ANSWER
+                return [self._format.said(kind, text_of(item.content))]
+            case Message(role="user"):
+                return [self._format.user(text_of(item.content))]
+            case Message():
+                return [self._format.developer(text_of(item.content))]
+            case Reasoning() if item.content:
+                return [self._format.said(ItemKind.REASONING, text_of(item.content))]
+            case OpenedCompaction():
+                return item.compacted.messages(self._format)
+            case Compaction():
+                return [summary_message(self._format, UNREADABLE)]
+        return []  # reasoning without its text, references and triggers
+
+
+def places_replaced(items: Sequence[InputItem]) -> set[int]:
+    """Return the places of the items that a compaction behind them stands for."""
+    places: set[int] = set()
+    whole, said = False, frozenset[str]()  # what the compactions behind stand for: all, or these messages of the user
+    for place in reversed(range(len(items))):
+        item = items[place]
+        if whole or (said and is_of_user(item) and digest(text_of(item.content)) in said):
+            places.add(place)
+        elif isinstance(item, OpenedCompaction):
+            whole = item.compacted.replaces_all
+            said |= item.compacted.stands_for
+    return places
+
+
+def is_of_user(item: InputItem) -> TypeGuard[Message]:
+    """Whether this is a message of the user."""
+    return isinstance(item, Message) and item.role == "user"
+
+
+def count_omitted(items: Sequence[InputItem], input_json: Sequence[JsonObject]) -> int:
+    """Count what the model cannot read of a request, and a note replaces in the prompt: parts, and whole items."""
+    return sum(map(_omitted, items, input_json))
+
+
+def _omitted(item: InputItem, raw: JsonObject) -> int:
+    match item:
+        case Message(content=parts) | FunctionCallOutput(output=parts):
+            return sum(isinstance(part, MediaPart) for part in parts)
+        case FunctionCall():
+            return text_and_omissions(item.output)[1]
+        case PassedThrough():
+            return sum(read.omitted for read in read_tool_item(raw, lambda _: None))
+    return 0
+
+
+def text_of(parts: Sequence[Part]) -> str:
+    """Join content parts as the model reads them: line by line, a note in place of what it cannot see."""
+    return "\n".join(map(_text_of_part, parts))
+
+
+def _text_of_part(part: Part) -> str:
+    match part:
+        case RefusalPart():
+            return part.refusal
+        case OmittedFile():
+            return part.note
+        case MediaPart():
+            return OMITTED_PARTS[part.type]
+    return part.text
+
+
+class Prompt(NamedTuple):
+    """The tokens of a prompt, and the draft of which the format made them: see `ModelFormat.prompt_of`."""
+
+    tokens: "Tokens[int]"
+    draft: "Tokens[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWriter:
+    """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens.
+
+    `namespaces` are the tools of this server that the model is told of.
+    """
+
+    format: ModelFormat
+    max_model_len: int
+    namespaces: tuple[ToolNamespace, ...] = ()
+
+    def prompt(self, request: CreateRequest, link: ChainLink) -> Prompt:
+        """Return the prompt that continues `link`, whose last messages are the request's own.
+
+        Instructions, tools and effort are the request's, never an earlier one's. Raises `ApiError`
+        (`context_length_exceeded`) where it does not fit, unless the request asks to truncate.
+        """
+        frame, chain = self._frame(request, link.started_on), link.prompt_tokens()
+        prompt = self._written(frame, chain)
+        if len(prompt.tokens) < self.max_model_len:
+            return prompt
+        if request.truncation != "auto":
+            raise context_length_exceeded(len(prompt.tokens), self.max_model_len)
+        reserve = min(request.max_output_tokens or self.max_model_len // 4, self.max_model_len // 2)
+        return self._truncated(frame, link, prompt, self.max_model_len - reserve)
+
+    def _truncated(self, frame: "Tokens[int]", link: ChainLink, prompt: Prompt, wanted: int) -> Prompt:
+        """Return a prompt of `wanted` tokens without the chain's oldest messages; a draft only estimates how many."""
+        fixed = len(frame) + len(self.format.generation_start())
+        for _ in range(MAX_CUTS):
+            limit = wanted * len(prompt.draft) // len(prompt.tokens) - fixed
+            shorter = self._written(frame, drop_oldest(link, limit))
+            if len(shorter.tokens) < self.max_model_len:
+                return shorter
+            if len(shorter.draft) == len(prompt.draft):
+                break  # nothing is left to be dropped
+            prompt = shorter
+        raise context_length_exceeded(len(shorter.tokens), self.max_model_len, truncated=True)
+
+    def frame_tokens(self, request: CreateRequest, started_on: str) -> int:
+        """Return how many tokens of a request's prompt are not its chain's."""
+        return len(self._frame(request, started_on)) + len(self.format.generation_start())
+
+    def summary_prompt(self, request: CreateRequest, link: ChainLink, *, room: int) -> Prompt:
+        """Return the prompt that asks for a summary of `link`, whose last message says so.
+
+        `room` tokens are left for it; the oldest messages are left out where there is no room for them. Raises
+        `ApiError` where none of them would remain.
+        """
+        effort = "none" if request.effort == "none" else "low"
+        frame = self.format.frame(instructions=request.instructions, functions=(), effort=effort, date=link.started_on)
+        whole = chain = link.prompt_tokens()
+        fixed = len(frame) + len(self.format.generation_start())
+        prompt = self._written(frame, chain)
+        if len(prompt.tokens) <= self.max_model_len - room:
+            return prompt
+        space = (self.max_model_len - room) * len(prompt.draft) // len(prompt.tokens) - fixed
+        chain = drop_oldest(link, space)
+        if len(chain) > space or len(chain) == link.own.lengths[-1]:
+            raise context_length_exceeded(fixed + len(whole), self.max_model_len)
+        return self._written(frame, chain)
+
+    def _written(self, frame: "Tokens[int]", chain: "Tokens[int]") -> Prompt:
+        draft = frame[:]
+        draft.extend(chain)
+        draft.extend(self.format.generation_start())
+        return Prompt(self.format.prompt_of(draft), draft)
+
+    def _frame(self, request: CreateRequest, started_on: str) -> "Tokens[int]":
+        """Render what stands before the chain: the request's instructions and, unless it forbids calls, functions."""
+        return self.format.frame(
+            instructions=request.instructions,
+            functions=request.offered_functions,
+            effort=request.effort,
+            date=started_on,
+            namespaces=self.namespaces,
+        )

@@ -1,0 +1,229 @@
+"""Reasoning items that carry tokens: what a client gives back, the model reads as exactly what it had sampled.
+
+Where a request asks for `reasoning.encrypted_content`, each reasoning item has in its `encrypted_content` a seal with:
+
+    its own tokens, and digests of what a client sees of it (its content, its summary)
+
+The turn's other items (answers, preambles, calls) are rendered when they come back, which nearly always gives the
+tokens that were sampled. Where it does not (the recipient before the channel, another split of a word), or where the
+model read something that no item shows (that a tool does not exist), the response ends with one more reasoning item,
+which shows nothing, and whose seal has:
+
+    for each such item: a digest of what a client sees of it, and all the tokens that it stands for
+
+No id is needed, since SDKs leave ids out or make their own. An item that a client has changed has another digest, and
+is rendered as it is now. A reasoning item that comes back without its content or its summary is not changed: clients
+leave out what they do not show.
+
+A seal is the 4-byte length of a JSON object, that object, and the tokens in three planes: all their lowest bytes, then
+their middle ones, then their highest; a fourth where a token needs one. It holds for one model format: another one
+would read the tokens as other text.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+
+import orjson
+
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Tokens, as_tokens
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.items.items import Exact, Reasoning, TextPart, parse_items
+from responses_app.protocol.prompt.prompt import render_items
+from responses_app.protocol.sealing import SealBroken
+
+PURPOSE = "reasoning"  # what a seal is for; a form of seal that this version cannot read needs another name here
+
+_LENGTH = 4  # bytes of the JSON's length
+_PLANES = 3
+_SHOWN = "type role call_id name namespace arguments input action operation code output outputs error".split()
+
+Said = Sequence[RenderedMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedReasoning:
+    """What a seal tells of its own item: digests of its content and its summary, and its tokens."""
+
+    content: str
+    summary: str
+    exact: Exact
+
+    def opened(self, item: Reasoning) -> Reasoning:
+        """Return an item as the model is to read it: exactly, or what a client has made of it."""
+        as_it_was = _is(item.content, self.content) and _is(item.summary, self.summary)
+        if as_it_was:
+            return item.with_exact(self.exact)
+        return item.model_copy(update={"content": item.content or item.summary, "id": None})  # the id is another text's
+
+
+@dataclass(frozen=True, slots=True)
+class SealedOthers:
+    """What a seal tells of the items before its own: a digest of each, and its tokens."""
+
+    items: Sequence[tuple[str, Exact]]
+
+
+class ItemSeals:
+    """Makes the seals of one response's items. `seal(place, data)` gives the same for the same, on every worker."""
+
+    def __init__(self, model_format: ModelFormat, *, seal: Callable[[str, bytes], str]) -> None:
+        self._format = model_format
+        self._seal = seal
+        self._said: dict[int, list[RenderedMessage]] = {}  # what the model reads for each output item, by its index
+
+    def note(self, index: int, message: RenderedMessage) -> None:
+        """Remember what the model reads for an output item, or right behind it."""
+        self._said.setdefault(index, []).append(message)
+
+    def of_reasoning(self, item: JsonObject, message: RenderedMessage) -> str:
+        """Return what a reasoning item carries: the tokens of its `message`."""
+        seen = [_digest(_raw_texts(item.get(name))) for name in ("content", "summary")]
+        return self._seal(str(item["id"]), self._written([(seen, (message,))], own=True))
+
+    def of_others(self, item_id: str, output: Sequence[JsonObject]) -> str | None:
+        """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried."""
+        parts = [
+            ([seen_of(item)], self._said.get(index, ()))
+            for index, item in enumerate(output)
+            if item["type"] != "compaction" and not self._comes_back(item, self._said.get(index, ()))
+        ]
+        return self._seal(item_id, self._written(parts, own=False)) if parts else None
+
+    def _comes_back(self, item: JsonObject, said: Said) -> bool:
+        """Whether an item that a client gives back is read as what was said: by its own seal, or as it is rendered."""
+        if item["type"] == "reasoning" and "encrypted_content" in item:
+            return len(said) == 1
+        try:
+            rendered = render_items(self._format, *parse_items([item], at="output"), parent=None, sampled={})
+        except ApiError:  # an item that clients cannot give back as it is
+            return False
+        return [message.tokens for message in rendered] == [message.tokens for message in said]
+
+    def _written(self, parts: Iterable[tuple[list[str], Said]], *, own: bool) -> bytes:
+        tokens = as_tokens()
+        described: list[object] = []
+        for seen, said in parts:
+            described.append([seen, "".join(each.kind.value for each in said), [len(each.tokens) for each in said]])
+            for each in said:
+                tokens.extend(each.tokens)
+        planes = in_planes(tokens)
+        head = orjson.dumps({"format": self._format.name, "own": own, "planes": len(planes), "parts": described})
+        return b"".join((len(head).to_bytes(_LENGTH, "big"), head, *planes))
+
+
+def read_seal(data: bytes) -> SealedReasoning | SealedOthers:
+    """Read what `ItemSeals` has sealed. Raises `SealBroken` for content of another version that it cannot read."""
+    try:
+        return _read(data)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SealBroken(f"its content is not that of a seal: {error}") from error
+
+
+def _read(data: bytes) -> SealedReasoning | SealedOthers:
+    begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
+    head = orjson.loads(data[_LENGTH:begin])
+    tokens = from_planes(data[begin:], head["planes"])
+    if sum(sum(lengths) for *_, lengths in head["parts"]) != len(tokens):
+        raise ValueError("it has other tokens than it says")
+    parts = list(_parts(head, tokens))
+    if not head["own"]:
+        return SealedOthers([(str(seen[0]), exact) for seen, exact in parts])
+    [((content, summary), exact)] = parts
+    return SealedReasoning(content, summary, exact)
+
+
+def _parts(head: JsonObject, tokens: "Tokens[int]") -> Iterator[tuple[list[str], Exact]]:
+    position = 0
+    for seen, kinds, lengths in head["parts"]:  # type: ignore[attr-defined]
+        if any(length < 0 for length in lengths):
+            raise ValueError("a length is negative")
+        bounds = pairwise(accumulate(lengths, initial=position))
+        messages = tuple(
+            RenderedMessage(MessageKind(kind), tokens[begin:end])
+            for kind, (begin, end) in zip(kinds, bounds, strict=True)
+        )
+        position += sum(lengths)
+        yield seen, Exact(str(head["format"]), messages)
+
+
+def seen_of(item: Mapping[str, object]) -> str:
+    """Digest what a client sees of an output item; what its SDK adds to it, or leaves out as null, does not count.
+
+    A reasoning item is known by its seal: its text may come back or not. A function call's output is its client's.
+    """
+    kind = item.get("type") or "message"
+    if kind == "reasoning" and item.get("encrypted_content"):
+        return _digest((kind, item["encrypted_content"]))
+    shown = {name: item[name] for name in _SHOWN if name in item and (kind, name) != ("function_call", "output")}
+    return _digest((_plain({**shown, "type": kind}), _raw_texts(item.get("content"))))
+
+
+def with_exact_tokens(items: Iterable[JsonObject], sealed: Mapping[int, SealedOthers]) -> Iterator[tuple[int, Exact]]:
+    """Find the items that seals tell of; yield their places, with their tokens.
+
+    `sealed` are the seals by the places of their items. A seal tells of items before its own: for each of them, from
+    the last one on, that is the nearest which looks like it.
+    """
+    places: dict[str, list[int]] = {}  # of the items so far that no seal has told of, by what they look like
+    for place, item in enumerate(items):
+        if place not in sealed:
+            places.setdefault(seen_of(item), []).append(place)
+            continue
+        for seen, exact in reversed(sealed[place].items):
+            if places.get(seen):
+                yield places[seen].pop(), exact
+
+
+def _is(parts: Sequence[object] | None, digest: str) -> bool:
+    """Whether these parts are those of a digest, or were left out."""
+    return not parts or _digest([part.text for part in parts if isinstance(part, TextPart)]) == digest
+
+
+def _raw_texts(content: object) -> list[object]:
+    if isinstance(content, str):
+        return [content]
+    parts = content if isinstance(content, list) else []
+    return [part.get("text") for part in parts if isinstance(part, dict)]
+
+
+def _plain(value: object) -> object:
+    """Return a value in one spelling: no nulls, keys in order."""
+    if isinstance(value, dict):
+        return sorted((str(name), _plain(each)) for name, each in value.items() if each is not None)
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _digest(seen: object) -> str:
+    return blake2b(repr(seen).encode(), digest_size=12).hexdigest()
+
+
+def in_planes(tokens: "Tokens[int]") -> list[bytes]:
+    """Return tokens byte by byte of their values: slices do in microseconds what a loop over tokens does not."""
+    data = _little_endian(tokens).tobytes()
+    planes = [data[plane :: tokens.itemsize] for plane in range(tokens.itemsize)]
+    while len(planes) > _PLANES and not planes[-1].strip(b"\0"):
+        planes.pop()
+    return planes
+
+
+def from_planes(data: bytes, planes: int) -> "Tokens[int]":
+    """Return the tokens of so many planes, one behind the other. Raises `ValueError` for a number that cannot be."""
+    tokens = as_tokens()
+    if not 1 <= planes <= tokens.itemsize:
+        raise ValueError(f"tokens have no {planes} bytes")
+    count = len(data) // planes
+    whole = bytearray(count * tokens.itemsize)
+    for plane in range(planes):
+        whole[plane :: tokens.itemsize] = data[plane * count : (plane + 1) * count]
+    tokens.frombytes(bytes(whole))
+    return _little_endian(tokens)
+
+
+def _little_endian(tokens: "Tokens[int]") -> "Tokens[int]":
+    if sys.byteorder == "big":
+        tokens = tokens[:]
+        tokens.byteswap()
+    return tokens

@@ -1,0 +1,1 @@
+"""A request that makes a response, validated, and the response object that echoes it."""

@@ -1,0 +1,267 @@
+"""The fields of a `POST /v1/responses`, each of the right type, and what becomes of those that are not carried out."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, SkipValidation
+
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused
+from responses_app.protocol.items.compaction import MIN_THRESHOLD
+from responses_app.protocol.metadata import Metadata
+from responses_app.protocol.requests.structured_outputs import StructuredOutputs
+from responses_app.protocol.stop_strings import Stops
+from responses_app.protocol.tiers import ServiceTier
+
+KNOWN_INCLUDES = frozenset(
+    "code_interpreter_call.outputs computer_call_output.output.image_url file_search_call.results "
+    "message.input_image.image_url message.output_text.logprobs reasoning.encrypted_content "
+    "web_search_call.action.sources web_search_call.results".split()
+)
+ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RESPONSES_COMPATIBILITY_MODE is off
+    "request_id",
+    "priority",
+    "cache_salt",
+    "enable_response_messages",
+    "previous_input_messages",
+)
+SAMPLING_FIELDS = (  # of vLLM's own path, and carried out as they are there
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids"),
+    *("logit_bias", "top_k", "min_p", "ignore_eos", "structured_outputs"),
+)
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+
+
+def _as_reference(value: object) -> object:
+    """Read a plain id as a reference."""
+    return {"id": value} if isinstance(value, str) else value
+
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Verbosity = Literal["low", "medium", "high"]
+
+
+Summary = Literal["auto", "concise", "detailed"]
+
+
+class ReasoningOptions(ClientModel):
+    """How much the model thinks. gpt-oss knows low, medium and high; the rest is mapped to the nearest.
+
+    `generate_summary` is the older name of `summary`.
+    """
+
+    effort: Effort | None = None
+    summary: Summary | None = None
+    generate_summary: Summary | None = None
+
+    refused: ClassVar = {
+        "context": Refused(
+            "The model reads what it thought since the last message of the user, and no more: use 'current_turn'.",
+            takes=("auto", "current_turn"),
+        ),
+        "mode": Refused("This server has one mode: use 'standard'.", takes=("standard",)),
+    }
+
+    @property
+    def wanted_summary(self) -> Summary | None:
+        """The summary that is asked for, under either name."""
+        return self.summary or self.generate_summary
+
+
+class TextOptions(ClientModel):
+    """Options of the answer's text; `format` is what `parse_text_format` reads."""
+
+    format: SkipValidation[object] = None
+    verbosity: Verbosity | None = None
+
+    idle: ClassVar = {"verbosity": "The models here know no such wish: say it in the instructions."}
+    told: ClassVar = ("verbosity",)
+
+
+MAX_STOP_TOKENS = 64
+_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+LogitBias = Annotated[dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)]  # by token ids
+
+
+HIDES_NOTHING = {"include_obfuscation": "Nothing is added to a stream that would hide how long its parts are."}
+
+
+class StreamOptions(ClientModel):
+    """Options of a stream."""
+
+    include_obfuscation: bool | None = None
+
+    refused: ClassVar = {
+        **dict.fromkeys(
+            ("include_usage", "continuous_usage_stats"),
+            Refused("The last event of a stream has the usage; leave it out.", takes=(False, True)),
+        )
+    }
+    own: ClassVar = ("include_usage", "continuous_usage_stats")
+    idle: ClassVar = HIDES_NOTHING
+
+
+class CacheOptions(ClientModel):
+    """Options of prompt caching; `prewarm` makes a request a warm-up."""
+
+    prewarm: bool | None = None
+
+    idle: ClassVar = {
+        "ttl": CACHES_ALL,
+        "mode": CACHES_ALL,
+        "comparison_response_id": "`usage` says how much of a prompt came from the cache; there are no other findings.",
+    }
+
+
+class ConversationReference(ClientModel):
+    """The conversation a response reads and appends to."""
+
+    id: str = Field(min_length=1, max_length=256)
+
+
+_EITHER = BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference)
+
+
+class ContextManagement(ClientModel):
+    """When to compact: a prompt of more tokens than this begins with a summary of what came before."""
+
+    type: Literal["compaction"]
+    compact_threshold: int | None = Field(default=None, ge=MIN_THRESHOLD)
+
+
+class BackgroundOptions(ClientModel):
+    """How soon a background response is wanted (in hours: everything else goes first), and what it goes on with.
+
+    Responses with one `continuation_id` go to the same engine.
+    """
+
+    completion_window: Literal["soonest", "2h", "8h"] | None = None
+    continuation_id: str | None = Field(default=None, min_length=1, max_length=256)
+
+    own: ClassVar = ("completion_window", "continuation_id")
+
+    @property
+    def in_hours(self) -> bool:
+        """Whether it may take hours."""
+        return self.completion_window in ("2h", "8h")
+
+
+def _moved(name: str) -> Refused:
+    return Refused(f"In the Responses API it is '{name}'.")
+
+
+NOT_OPENAIS = "It is not part of the OpenAI API. Leave it out, or set RESPONSES_COMPATIBILITY_MODE=false."
+_NO_TEXT = "The model here reads text only; leave it out."
+_OF_CHATS = {  # fields of Chat Completions and of vLLM's other paths, by what there is in their place
+    "messages": _moved("input"),
+    "response_format": _moved("text.format"),
+    "max_tokens": _moved("max_output_tokens"),
+    "max_completion_tokens": _moved("max_output_tokens"),
+    "reasoning_effort": _moved("reasoning.effort"),
+    "verbosity": _moved("text.verbosity"),
+    "functions": _moved("tools"),
+    "function_call": _moved("tool_choice"),
+    "logprobs": Refused(f"In the Responses API it is 'include' with '{LOGPROBS}', and 'top_logprobs'."),
+    "n": Refused("A response is one answer: send the request several times, or use /v1/chat/completions.", takes=(1,)),
+    "modalities": Refused("The model here writes text only; leave it out.", takes=(["text"],)),
+    "audio": Refused("This server makes no sound; leave it out."),
+    "prediction": Refused("The engine here takes no predicted output; leave it out."),
+    "web_search_options": Refused("In the Responses API it is the tool 'web_search'."),
+}
+GUIDED = dict.fromkeys(
+    ("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    Refused("It is older than vLLM's 'structured_outputs', which responses and chats take."),
+)
+NO_SUCH_SAMPLING = Refused("This server does not sample so; leave it out.")
+OF_ENGINES = {  # what vLLM's own path takes, and this server does not carry out
+    "mm_processor_kwargs": Refused(_NO_TEXT),
+    "media_io_kwargs": Refused(_NO_TEXT),
+    "include_stop_str_in_output": Refused("A stop string is never part of the answer."),
+    "skip_special_tokens": Refused("Special tokens are never part of the answer.", takes=(True,)),
+    **dict.fromkeys(
+        ("chat_template", "chat_template_kwargs"),
+        Refused("The conversation is written as the model's format wants it; leave it out."),
+    ),
+    "documents": Refused("Put the texts into a message; leave it out."),
+    "ec_transfer_params": Refused(_NO_TEXT),
+    "vllm_xargs": Refused("No extension of the engine is known here; leave it out."),
+    "watermarking": Refused("The engine here marks no text; leave it out."),
+    "use_beam_search": Refused("The engine here does not search beams; leave it out."),
+    **dict.fromkeys(("allowed_token_ids", "bad_words", "thinking_token_budget"), NO_SUCH_SAMPLING),
+}
+_IDLE = {
+    "personality": "Its names are those of OpenAI's models; say in the instructions how to answer.",
+    "client_metadata": "It is for those who run the client; Codex sends it with every request.",
+    "prompt_cache_retention": CACHES_ALL,
+    "session_id": "What continues a response goes to the engine that knows its beginning, by itself.",
+}
+
+
+class Fields(ClientModel):
+    """The fields of a request, each of the right type."""
+
+    refused: ClassVar = {
+        "prompt": Refused("This server has no prompt templates; send 'instructions' and 'input'."),
+        "moderation": Refused("This server does not moderate; leave it out."),
+        "image": Refused("Images are made by the tool 'image_generation' here; leave it out."),
+        "access_programs": Refused("This server has no access programs; leave it out."),
+        "multi_agent": Refused("This server runs no agents of its own; leave it out.", takes=({"enabled": False},)),
+        "kv_transfer_params": Refused("Send the request to /v1/chat/completions or /v1/completions, which take it."),
+        "include_reasoning": Refused("Leave the items of the type 'reasoning' out in the client.", takes=(True,)),
+        **dict.fromkeys(("min_tokens", "length_penalty"), NO_SUCH_SAMPLING),
+        **_OF_CHATS,
+        **GUIDED,
+        **OF_ENGINES,
+    }
+    idle: ClassVar = _IDLE
+    told: ClassVar = ("personality",)
+    beside: ClassVar = ("input", "tools", "tool_choice", "type", "stream_id")
+    own: ClassVar = (
+        *("generate", "background_options", "type", "stream_id", *ENGINE_FIELDS, *SAMPLING_FIELDS),
+        *("multi_agent", "client_metadata", "session_id", "personality", *_OF_CHATS, *GUIDED, *OF_ENGINES),
+        *("kv_transfer_params", "include_reasoning", "min_tokens", "length_penalty"),
+    )
+
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    instructions: str | None = None
+    previous_response_id: str | None = Field(default=None, min_length=1, max_length=256)
+    conversation: Annotated[ConversationReference, _EITHER] | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    background_options: BackgroundOptions | None = None
+    generate: bool | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_tool_calls: int | None = Field(default=None, ge=1)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    truncation: Literal["auto", "disabled"] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    stream_options: StreamOptions | None = None
+    include: Annotated[list[str], Field(fail_fast=True)] | None = None
+    metadata: Metadata | None = None
+    service_tier: ServiceTier | None = None
+    user: str | None = Field(default=None, max_length=1024)
+    safety_identifier: str | None = Field(default=None, max_length=1024)
+    prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
+    prompt_cache_retention: str | None = Field(default=None, max_length=64)
+    prompt_cache_options: CacheOptions | None = None
+    context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
+    request_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: Stops | None = None
+    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
+    logit_bias: LogitBias | None = None
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    ignore_eos: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
+    enable_response_messages: bool | None = None
+    previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None

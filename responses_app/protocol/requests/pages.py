@@ -1,0 +1,109 @@
+"""Lists as OpenAI pages them: `limit`, `order`, `after` and `include` in, `{"object": "list", …}` out.
+
+A query is a mapping of names to all values each was given; the last one counts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypedDict, TypeVar
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.requests.requests import check_include
+from responses_app.protocol.validation import whole_number
+
+MAX_LIMIT, DEFAULT_LIMIT = 100, 20
+
+Query = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What part of a list is asked for: up to `limit` items behind the item `after`, the newest first or last."""
+
+    limit: int = DEFAULT_LIMIT
+    descending: bool = True
+    after: str | None = None
+
+
+def parse_list_query(
+    query: Query, *, most: int = MAX_LIMIT, usual: int = DEFAULT_LIMIT, descending: bool = True
+) -> ListQuery:
+    """Read `limit`, `order` and `after`. Raises `ApiError` that names the one that is wrong.
+
+    `most` is what `limit` may be; `usual` and `descending` what is meant where nothing is given.
+    """
+    given, order = _last(query, "limit"), _last(query, "order")
+    limit = usual if given is None else whole_number(given, 1, most)
+    if limit is None:
+        raise _invalid("limit", str(given), f"It takes a whole number from 1 to {most}.")
+    if order not in (None, "asc", "desc"):
+        raise _invalid("order", order, "Supported values are: 'asc' and 'desc'.")
+    return ListQuery(
+        limit=limit,
+        descending=descending if order is None else order == "desc",
+        after=_last(query, "after") or None,  # an empty one is that of a client that has no cursor yet
+    )
+
+
+def parse_include_query(query: Query) -> Sequence[str]:
+    """Return what an `include` asks for; SDKs write it as `include[]`. Raises `ApiError` for what OpenAI lacks."""
+    include = [*query.get("include", ()), *query.get("include[]", ())]
+    check_include(include)
+    return include
+
+
+def unknown_cursor(after: str) -> ApiError:
+    """`after` names nothing in this list (400)."""
+    return _invalid("after", after, "No item of this list has this id.")
+
+
+class Identified(TypedDict):
+    """An object of a list."""
+
+    id: str
+
+
+Listed = TypeVar("Listed", bound=Identified | JsonObject)
+
+
+class Page(TypedDict, Generic[Listed]):
+    """A part of a list."""
+
+    object: Literal["list"]
+    data: list[Listed]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+def list_page(items: Sequence[Listed], *, has_more: bool) -> Page[Listed]:
+    """Return a part of a list. The ids of an empty one are empty: OpenAI's types have strings there, never null."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": str(items[0]["id"]) if items else "",
+        "last_id": str(items[-1]["id"]) if items else "",
+        "has_more": has_more,
+    }
+
+
+def page_behind(items: Sequence[Listed], wanted: ListQuery) -> Page[Listed]:
+    """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for another's cursor."""
+    ordered = list(reversed(items)) if wanted.descending else list(items)
+    start = 0
+    if wanted.after is not None:
+        places = [place for place, item in enumerate(ordered) if item["id"] == wanted.after]
+        if not places:
+            raise unknown_cursor(wanted.after)
+        start = places[0] + 1
+    page = ordered[start : start + wanted.limit]
+    return list_page(page, has_more=start + len(page) < len(ordered))
+
+
+def _last(query: Query, name: str) -> str | None:
+    values = query.get(name)
+    return values[-1] if values else None
+
+
+def _invalid(name: str, value: object, hint: str) -> ApiError:
+    return invalid_request(f"Invalid value for '{name}': {str(value)[:80]!r}. {hint}", param=name, code="invalid_value")

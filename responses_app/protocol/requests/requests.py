@@ -1,0 +1,258 @@
+"""`CreateRequest`: the body of `POST /v1/responses` and of the WebSocket's `response.create`, validated.
+
+What becomes of fields that are none of a model's here is said in `fields`.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, Field, SkipValidation
+
+from engine.formats.base import FunctionTool
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import MAX_NAMED, check_fields, known_names
+from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
+from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
+from responses_app.protocol.json_size import json_size
+from responses_app.protocol.metadata import check_metadata
+from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, LOGPROBS, NOT_OPENAIS, Fields
+from responses_app.protocol.requests.server_tools import ITEMS, private_fields
+from responses_app.protocol.requests.structured_outputs import HeldText, held_text
+from responses_app.protocol.requests.text_format import PlainText, TextFormat, parse_text_format
+from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice
+from responses_app.protocol.requests.tools import callable_tools, parse_tools
+from responses_app.protocol.validation import validate
+
+
+class CreateRequest(Fields):
+    """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    open: ClassVar = True  # the names of its fields were looked at as those of `Fields`
+
+    input: SkipValidation[list[ParsedItem]]  # these are validated already, by `parse_input` and `parse_tools`
+    input_json: SkipValidation[list[JsonObject]]
+    tools: SkipValidation[ClientTools]  # that the model can call
+    tools_json: SkipValidation[list[JsonObject]]
+    tool_choice: SkipValidation[ToolChoice]
+    private: SkipValidation[Mapping[str, JsonObject]] = Field(default_factory=dict, repr=False)  # see `server_tools`
+    text_format: SkipValidation[TextFormat]
+    held: SkipValidation[HeldText | None] = None  # the answer to something that no `text.format` says
+    size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
+
+    @property
+    def answer(self) -> TextFormat | HeldText:
+        """What the answer is to be."""
+        return self.held or self.text_format
+
+    @property
+    def served(self) -> list[JsonObject]:
+        """Its tools that a server runs."""
+        return [tool for tool in self.tools_json if tool["type"] in ITEMS]
+
+    @property
+    def warm_up(self) -> bool:
+        """Whether nothing is to be generated."""
+        return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
+
+    @property
+    def only_compacts(self) -> bool:
+        """Whether a summary of everything is all that is wanted."""
+        return bool(self.input) and isinstance(self.input[-1], CompactionTrigger) and not self.warm_up
+
+    def compact_threshold(self, max_model_len: int) -> int | None:
+        """Return how many tokens a prompt may have before it is compacted; None: as many as the model takes."""
+        asked = [entry.compact_threshold for entry in self.context_management or ()]
+        if not asked:
+            return None
+        return min(*(wanted or max_model_len * 3 // 4 for wanted in asked), max_model_len - 1)
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation to read and append to."""
+        return self.conversation.id if self.conversation else None
+
+    def as_json(self) -> JsonObject:
+        """Return a request that `parse_create` reads as this one."""
+        fields = self.model_dump(mode="json", include=set(Fields.model_fields), exclude_none=True, by_alias=True)
+        return {**fields, "input": self.input_json, "tools": self.tools_json, "tool_choice": self.tool_choice.echo}
+
+    @property
+    def offered_functions(self) -> list[FunctionTool]:
+        """The functions the model may call now: none where the request forbids calls."""
+        return [] if self.tool_choice.forbids else [tool.declaration() for tool in self.tools.shown()]
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many alternatives to each token the answer is to name; None where no log probabilities are asked for."""
+        asked = bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if asked else None
+
+    @property
+    def affinity(self) -> str | None:
+        """What requests have in common that go to the same engine; None where nothing says it."""
+        options = self.background_options
+        return self.prompt_cache_key or (options.continuation_id if options else None)
+
+    @property
+    def effort(self) -> Literal["none", "low", "medium", "high"]:
+        """The reasoning effort as models know it, and none; medium by default."""
+        asked = self.reasoning.effort if self.reasoning else None
+        match asked:
+            case "none":
+                return "none"
+            case "minimal" | "low":
+                return "low"
+            case "high" | "xhigh" | "max":
+                return "high"
+        return "medium"
+
+
+def only_known(frame: object) -> object:
+    """Return a WebSocket's frame without what nobody reads of a create: it is kept while its run lasts.
+
+    Of unknown fields some names stay: enough of them for the client to be told. Of a value only whether it is null.
+    """
+    if not isinstance(frame, dict) or frame.get("type") != "response.create":
+        return frame
+    unknown = islice((name for name in frame if name not in _KNOWN), MAX_NAMED + 1)
+    read = {name: value for name, value in frame.items() if name in _KNOWN}
+    return read | {name[:_LONGEST_NAME]: None if frame[name] is None else True for name in unknown}
+
+
+def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> CreateRequest:
+    """Validate a request; `engine_fields`: with the fields that are the engine's, not OpenAI's.
+
+    Raises `ApiError` that names the field and says what it takes.
+    """
+    if not engine_fields:
+        _refuse_engine_fields(data)
+    check_fields(Fields, data)
+    size = _written_size(data)
+    items, input_json = parse_input(data.get("input"))
+    tools_json = parse_tools(data.get("tools"))
+    tools = callable_tools(tools_json)
+    text = data.get("text")
+    parsed = {
+        "input": items,
+        "input_json": input_json,
+        "tools": tools,
+        "tools_json": tools_json,
+        "tool_choice": _tool_choice(data, tools, input_json, [tool for tool in tools_json if tool["type"] in ITEMS]),
+        "private": private_fields(data.get("tools")),
+        "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
+        "size": size,
+    }
+    read = {name: data[name] for name in Fields.model_fields if name in data}
+    request = validate(CreateRequest, {**read, **parsed})
+    _check_together(request)
+    if request.structured_outputs is not None:
+        request = request.model_copy(update={"held": _held(request)})
+    check_include(request.include)
+    check_metadata(request.metadata)
+    return request
+
+
+def _tool_choice(
+    data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject], served: list[JsonObject]
+) -> ToolChoice:
+    """Validate a request's choice among its tools, those in its input, and those of what it continues."""
+    value = data.get("tool_choice")
+    if value is None:
+        return ToolChoice()
+    continues = any(data.get(name) is not None for name in ("previous_response_id", "conversation"))
+    joined = tools.joined(read_tools(late_tools(input_json), at="input"))
+    return parse_tool_choice(value, joined, served=served, continues=continues)
+
+
+def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
+    """Return a request whose `tool_choice` is known now that all `tools` are. Raises `ApiError` where it is wrong."""
+    if not request.tool_choice.pending:
+        return request
+    choice = parse_tool_choice(request.tool_choice.echo, tools, served=request.served)
+    return request.model_copy(update={"tool_choice": choice})
+
+
+def _held(request: CreateRequest) -> HeldText | None:
+    assert request.structured_outputs is not None
+    if not isinstance(request.text_format, PlainText):
+        raise invalid_request(
+            "Mutually exclusive parameters: 'structured_outputs' and 'text.format'. Send one of them.",
+            param="structured_outputs",
+            code="mutually_exclusive_parameters",
+        )
+    return held_text(request.structured_outputs)
+
+
+def _check_together(request: CreateRequest) -> None:
+    for index, item in enumerate(request.input[:-1]):
+        if isinstance(item, CompactionTrigger):
+            raise invalid_request(
+                f"Invalid value for 'input[{index}]': a 'compaction_trigger' must be the last item.",
+                param=f"input[{index}]",
+                code="invalid_value",
+            )
+    if request.background and request.store is False:
+        raise invalid_request(
+            "A background response must be stored: leave 'store' out, or set 'background' to false.",
+            param="background",
+            code="invalid_value",
+        )
+    options = request.background_options
+    if options is not None and options.in_hours and not request.background:
+        raise invalid_request(
+            "Invalid value for 'background_options.completion_window': only a background response may take hours. Set "
+            "'background' to true, or leave it out.",
+            param="background_options.completion_window",
+            code="invalid_value",
+        )
+    if request.conversation and request.previous_response_id:
+        raise invalid_request(
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Each says what comes before; "
+            "send one of them.",
+            param="conversation",
+            code="mutually_exclusive_parameters",
+        )
+    if request.request_id in _RESERVED_IDS:
+        raise invalid_request(
+            f"Invalid value for 'request_id': {request.request_id!r} is part of the API's paths. Choose another id.",
+            param="request_id",
+            code="invalid_value",
+        )
+    if request.previous_input_messages and (request.previous_response_id or request.conversation):
+        raise invalid_request(
+            "Mutually exclusive parameters: 'previous_input_messages' and what continues a response or a conversation. "
+            "Each says what comes before; send one of them.",
+            param="previous_input_messages",
+            code="mutually_exclusive_parameters",
+        )
+
+
+def _refuse_engine_fields(data: Mapping[str, object]) -> None:
+    for name in ENGINE_FIELDS:
+        if data.get(name) is not None:
+            raise unsupported_parameter(name, NOT_OPENAIS)
+
+
+_LONGEST_NAME = 256  # characters of an unknown field that are kept
+_RESERVED_IDS = ("compact", "input_tokens")
+_KNOWN = known_names(Fields)
+
+
+def _written_size(data: Mapping[str, object]) -> int:
+    """Return the size of what is read of a request, as JSON, in bytes."""
+    read = {name: data[name] for name in ("input", "tools", *Fields.model_fields) if name in data}
+    return json_size(read)
+
+
+def check_include(include: list[str] | None) -> None:
+    """Refuse an `include` that OpenAI does not know; those that cannot be served are left out silently."""
+    for index, name in enumerate(include or ()):
+        if name not in KNOWN_INCLUDES:
+            known = ", ".join(sorted(KNOWN_INCLUDES))
+            raise invalid_request(
+                f"Invalid value for 'include[{index}]': {name[:80]!r}. Supported values are: {known}.",
+                param=f"include[{index}]",
+                code="invalid_value",
+            )

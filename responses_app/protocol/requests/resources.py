@@ -1,0 +1,166 @@
+"""The response object: what a request asked for, echoed, beside what became of it."""
+
+from enum import Enum
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from responses_app.protocol.errors import JsonObject, ResponseError
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.usage import Usage
+
+StatusText = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class Status(Enum):
+    """The states of a response."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+NEXT: dict[Status, frozenset[Status]] = {  # anything else is a bug and raises; terminal states are never overwritten
+    Status.QUEUED: frozenset((Status.IN_PROGRESS, Status.FAILED, Status.CANCELLED)),
+    Status.IN_PROGRESS: frozenset((Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED)),
+    Status.COMPLETED: frozenset(),
+    Status.INCOMPLETE: frozenset(),
+    Status.FAILED: frozenset(),
+    Status.CANCELLED: frozenset(),
+}
+TERMINAL_STATUSES = frozenset(status for status, following in NEXT.items() if not following)
+RUNNING = tuple(status.value for status, following in NEXT.items() if following)  # as response objects have them
+CONTINUABLE = frozenset((Status.COMPLETED, Status.INCOMPLETE))
+
+
+class IncompleteDetails(TypedDict):
+    """Why a response is incomplete."""
+
+    reason: str
+
+
+class ResponseObject(TypedDict):
+    """A response as clients read it, as streams tell it and as the store keeps it. `created_at` is in Unix seconds.
+
+    Every response has every field; see OpenAI's description for what they mean.
+    """
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: StatusText
+    background: bool
+    conversation: JsonObject | None
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[JsonObject]
+    parallel_tool_calls: bool
+    presence_penalty: float
+    frequency_penalty: float
+    previous_response_id: str | None
+    prompt: None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: JsonObject
+    safety_identifier: str | None
+    service_tier: str
+    store: bool
+    temperature: float
+    text: JsonObject
+    tool_choice: str | JsonObject
+    tools: list[JsonObject]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    usage: Usage | None
+    user: str | None
+    input_messages: NotRequired[list[JsonObject]]  # what the model read and said, in its own words, where asked for
+    output_messages: NotRequired[list[JsonObject]]
+    public_id: NotRequired[tuple[str, int]]  # see `public_ids`; stored, and never shown: clients see it as the `id`
+
+
+def known_id(response: ResponseObject) -> str:
+    """Return the id by which clients know a response."""
+    return response["public_id"][0] if "public_id" in response else response["id"]
+
+
+def as_known(response: ResponseObject) -> ResponseObject:
+    """Return a response object as clients know it: under its public id, where it has one."""
+    if "public_id" not in response:
+        return response
+    known: ResponseObject = {**response, "id": known_id(response)}
+    del known["public_id"]
+    return known
+
+
+def as_failed(response: ResponseObject, error: ResponseError) -> ResponseObject:
+    """Return the object of a running response as it is once it has failed; `error` is its `{code, message}`."""
+    return {**response, "status": Status.FAILED.value, "completed_at": None, "error": error}
+
+
+def new_response(
+    request: CreateRequest,
+    *,
+    response_id: str,
+    created_at: int,
+    model: str,
+    store: bool,
+    service_tier: str = "default",
+) -> ResponseObject:
+    """Return the response object of a request at its start: every field of the spec, most of them an echo.
+
+    `created_at` is in Unix seconds; `service_tier` is the tier that runs.
+    """
+    text = request.text
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": (Status.QUEUED if request.background else Status.IN_PROGRESS).value,
+        "background": bool(request.background),
+        "conversation": {"id": request.conversation.id} if request.conversation else None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "previous_response_id": request.previous_response_id,
+        "prompt": None,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {
+            "effort": request.reasoning.effort if request.reasoning else None,
+            "summary": request.reasoning.wanted_summary if request.reasoning else None,
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": service_tier,
+        "store": store,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {
+            "format": request.text_format.echoed(),
+            "verbosity": (text.verbosity if text else None) or "medium",
+        },
+        "tool_choice": request.tool_choice.echo,
+        "tools": request.tools_json,
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+    }

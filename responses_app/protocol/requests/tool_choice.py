@@ -1,0 +1,215 @@
+"""`tool_choice`: which of its tools the model may call, and whether it must."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from responses_app.protocol.items.client_tools import ClientTool, ClientTools
+from responses_app.protocol.items.items import called_name
+from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.requests.server_tools import ITEMS
+from responses_app.protocol.validation import missing, wrong_type
+
+PARAM = "tool_choice"
+_WRONG = f"Invalid value for '{PARAM}'. "
+_MODES = ("none", "auto", "required")
+_UNSEEN = ("computer", "computer_use", "computer_use_preview")  # accepted, and not shown to the model
+
+
+@dataclass(frozen=True, slots=True)
+class HostedChoice:
+    """Tools of this server's that a choice names: by the type of their items, and of MCP by server and tool."""
+
+    item: str
+    server: str = ""
+    tool: str = ""
+
+    def names(self, offered: OfferedTool) -> bool:
+        """Whether this tool is meant."""
+        return offered.item == self.item and offered.server == self.server and self.tool in ("", offered.tool)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`allowed` are tools by what the model calls, None: all that it is shown; then `hosted` are those of this server.
+
+    `echo` is how OpenAI gives it back. `pending`: it names what only the conversation can have, so it is to be parsed
+    again with the tools of that.
+    """
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    allowed: frozenset[str] | None = None
+    echo: str | JsonObject = "auto"
+    pending: bool = False
+    hosted: tuple[HostedChoice, ...] = ()
+
+    def allows(self, tool: OfferedTool) -> bool:
+        """Whether the model may call a tool of this server."""
+        return self.allowed is None or any(each.names(tool) for each in self.hosted)
+
+    @property
+    def forbids(self) -> bool:
+        """Whether the model may call nothing."""
+        return self.mode == "none"
+
+    @property
+    def demands(self) -> bool:
+        """Whether the model must call something."""
+        return self.mode == "required"
+
+
+class _Absent(ApiError):
+    """A choice names a tool, and there is none of that name."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_WRONG + message, param=PARAM, code="invalid_value")
+
+
+def parse_tool_choice(
+    value: object, tools: ClientTools, *, served: Sequence[JsonObject] = (), continues: bool = False
+) -> ToolChoice:
+    """Validate a request's `tool_choice`; `tools` are those it can name. Raises `ApiError` that names that field.
+
+    `served` are those of its tools that a server runs. `continues`: there may be more tools, in what the request
+    continues.
+    """
+    try:
+        return _parsed(value, tools, served)
+    except _Absent:
+        if not continues:
+            raise
+        return ToolChoice(echo=value, pending=True)  # type: ignore[arg-type]  # only texts and objects name something
+
+
+def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
+    if value is None:
+        return ToolChoice()
+    if isinstance(value, str):
+        return _mode(value, tools, served)
+    if not isinstance(value, dict):
+        raise wrong_type(PARAM, "a string or an object", value)
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        raise missing(f"{PARAM}.type")
+    if kind == "allowed_tools":
+        return _allowed(value, tools, served)
+    if kind in ITEMS:
+        hosted = _hosted(value, kind, served)
+        if hosted is None:
+            raise _absent(str(value.get("server_label") or kind))
+        return ToolChoice("required", frozenset(), dict(value), hosted=(hosted,))
+    tool, echo = _named(value, kind, tools)
+    return ToolChoice("required", frozenset((tool.called,)), echo)
+
+
+def _mode(mode: str, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
+    match mode:
+        case "required":
+            if not (tools.shown() or served):
+                raise _Absent("It is 'required', and no tool that the model can call is in 'tools'.")
+            return ToolChoice("required", None, mode)
+        case "none" | "auto":
+            return ToolChoice(mode, None, mode)
+    known = ", ".join(repr(each) for each in _MODES)
+    raise invalid_request(
+        f"Invalid value for '{PARAM}': {mode[:80]!r}. Supported values are: {known}, and objects.",
+        param=PARAM,
+        code="invalid_value",
+    )
+
+
+def _hosted(value: JsonObject, kind: str, served: Sequence[JsonObject]) -> HostedChoice | None:
+    """Return which of the server's tools is named, None for one that is not declared."""
+    item, server = ITEMS[kind], str(value.get("server_label") or "")
+    declared = any(
+        ITEMS[str(tool["type"])] == item and str(tool.get("server_label") or "") == server for tool in served
+    )
+    return HostedChoice(item, server, str(value.get("name") or "") if kind == "mcp" else "") if declared else None
+
+
+def _hosted_entry(entry: object, served: Sequence[JsonObject]) -> HostedChoice | None:
+    if not isinstance(entry, dict) or entry.get("type") not in ITEMS:
+        return None
+    return _hosted(entry, str(entry["type"]), served)
+
+
+def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
+    nested = value.get("allowed_tools")  # the Chat Completions form
+    given = nested if isinstance(nested, dict) else value
+    mode, entries = given.get("mode"), given.get("tools")
+    if mode not in ("auto", "required"):
+        raise _invalid("The 'mode' of 'allowed_tools' is 'auto' or 'required'.")
+    if not isinstance(entries, list):
+        raise _invalid("'allowed_tools' has 'tools': an array of tools.")
+    groups: dict[int, Sequence[ClientTool]] = {}  # each once: thousands of entries may name one namespace
+    echoed: list[JsonObject] = []
+    hosted: list[HostedChoice] = []
+    for entry in entries:
+        named = _hosted_entry(entry, served)
+        hosted += [named] if named is not None else []
+        found, echo = _allowed_entry(entry, tools)
+        groups[id(found)] = found
+        echoed.append(echo)
+    names = frozenset(tool.called for found in groups.values() for tool in found)
+    if mode == "required" and not (names or hosted):
+        raise _invalid("A call is 'required', and none of the allowed tools can be called.")
+    echo = {"type": "allowed_tools", "mode": mode, "tools": echoed}
+    return ToolChoice("required" if mode == "required" else "auto", names, echo, hosted=tuple(hosted))
+
+
+def _allowed_entry(entry: object, tools: ClientTools) -> tuple[Sequence[ClientTool], JsonObject]:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(kind, str):
+        raise _invalid("Each of the allowed tools is an object with a 'type'.")
+    if kind == "namespace":
+        name = str(entry.get("name"))
+        members = tools.in_namespace(name)
+        if not members:
+            raise _absent(name)
+        return members, {"type": kind, "name": name}
+    if kind in _UNSEEN or kind in ITEMS:  # one that is left out cannot be called anyway
+        return (), dict(entry)
+    tool, echo = _named(entry, kind, tools)
+    return (tool,), echo
+
+
+def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
+    """Return the tool that a choice names, and how that is echoed."""
+    if kind in ("function", "custom"):
+        return _by_name(value, kind, tools)
+    if kind in CLIENT_KINDS:
+        tool = tools.of_type(kind)
+        if tool is None:
+            raise _absent(kind)
+        return tool, {"type": kind}
+    if kind in _UNSEEN:
+        raise unsupported_parameter(PARAM, "This model cannot see a screen, so it cannot use a computer.")
+    known = ", ".join(repr(each) for each in ("function", "custom", "allowed_tools", *CLIENT_KINDS, *ITEMS))
+    raise invalid_request(
+        f"Invalid value for '{PARAM}.type': {kind[:80]!r}. Supported values are: {known}.",
+        param=PARAM,
+        code="invalid_value",
+    )
+
+
+def _by_name(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
+    nested = value.get(kind)  # the Chat Completions form
+    given = nested if isinstance(nested, dict) else value
+    name, namespace = given.get("name"), given.get("namespace")
+    if not isinstance(name, str):
+        raise missing(f"{PARAM}.name")
+    called = called_name(name, namespace if isinstance(namespace, str) else None)
+    tool = tools.get(called)
+    if tool is None or tool.type != kind:
+        raise _absent(called)
+    return tool, {"type": kind, "name": name, **({"namespace": namespace} if isinstance(namespace, str) else {})}
+
+
+def _absent(name: str) -> ApiError:
+    return _Absent(f"The tool '{name[:256]}' is not in 'tools'.")
+
+
+def _invalid(message: str) -> ApiError:
+    return invalid_request(_WRONG + message, param=PARAM, code="invalid_value")

@@ -1,0 +1,309 @@
+"""The tools a request declares, validated, and in the form in which they are echoed.
+
+Those that a server runs are `server_tools`'s to read; whether they can be had here is known to the service alone.
+`computer` is accepted and left out, since the model cannot see a screen. What all others are to the model is
+`client_tools`'s to say.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from engine.contents.patterns import check_regex
+from engine.contents.sharing import SharedBudgetSpent, shared_budget
+from engine.errors import GrammarRefused
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import CallableTool, ClientModel, ToolModel, note_ignored
+from responses_app.protocol.items.client_tools import (
+    ClientTool,
+    ClientTools,
+    can_be_enforced,
+    read_tools,
+    schema_text,
+)
+from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.requests.server_tools import ITEMS, parse_server_tool, refuse_double_labels
+from responses_app.protocol.validation import missing, validate, wrong_type
+
+
+class _Callable(CallableTool):
+    """What functions and custom tools have in common."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    description: str | None = None
+    is_async: bool | None = Field(default=None, alias="async")
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+
+    def further(self) -> JsonObject:
+        """Return the fields that are echoed only where they were given."""
+        given: JsonObject = {
+            "async": self.is_async,
+            "defer_loading": self.defer_loading,
+            "allowed_callers": self.allowed_callers,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Function(_Callable):
+    """A function tool in the Responses API's flat form."""
+
+    parameters: dict[str, object] | None = None
+    strict: bool | None = None
+    output_schema: dict[str, object] | None = None
+
+    idle: ClassVar = {"output_schema": "It is for programs that call tools: the model reads an output as it comes."}
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        output_schema: JsonObject = {} if self.output_schema is None else {"output_schema": self.output_schema}
+        return {
+            "type": "function",
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": _is_strict(self.parameters) if self.strict is None else self.strict,
+            **output_schema,
+            **self.further(),
+        }
+
+
+class CustomFormat(ClientModel):
+    """What the input of a custom tool is: any text, or what a grammar derives."""
+
+    type: Literal["text", "grammar"] = "text"
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = Field(default=None, min_length=1)
+
+
+class Custom(_Callable):
+    """A custom tool: its input is text."""
+
+    format: CustomFormat | None = None
+
+    def echoed(self) -> JsonObject:
+        """Return it as OpenAI does."""
+        form = self.format or CustomFormat()
+        shown = {"type": "text"} if form.type == "text" else form.model_dump()
+        described = {} if self.description is None else {"description": self.description}
+        return {"type": "custom", "name": self.name, **described, "format": shown, **self.further()}
+
+
+class Namespace(ToolModel):
+    """Functions and custom tools under one name."""
+
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    description: str | None = None
+    tools: list[object]
+
+
+class _LocalSkill(ClientModel):
+    """What the model may read about in the client's files."""
+
+    name: str
+    description: str
+    path: str
+
+
+class _LocalEnvironment(ClientModel):
+    """The client runs the commands."""
+
+    type: Literal["local"] = "local"
+    skills: list[_LocalSkill] | None = None
+
+
+class Shell(CallableTool):
+    """A shell that the client runs."""
+
+    environment: _LocalEnvironment | None = None
+
+
+class ApplyPatch(CallableTool):
+    """Patches that the client applies."""
+
+
+class Screen(ToolModel):
+    """A computer that nobody here can look at: it is accepted, and left out."""
+
+    idle: ClassVar = dict.fromkeys(
+        ("display_height", "display_width", "environment"), "No model here sees a screen: the tool is left out."
+    )
+
+
+class LocalShell(ToolModel):
+    """The older shell, which the client runs."""
+
+
+class ToolSearch(ToolModel):
+    """The search for tools: what the client does, or no search, as all tools are shown at once."""
+
+    execution: Literal["server", "client"] | None = None
+    description: str | None = None
+    parameters: dict[str, object] | None = None
+
+
+CLIENT_TOOLS: Mapping[str, type[ToolModel]] = {
+    "function": Function,
+    "custom": Custom,
+    "namespace": Namespace,
+    "local_shell": LocalShell,
+    "shell": Shell,
+    "apply_patch": ApplyPatch,
+    "tool_search": ToolSearch,
+    "computer": Screen,
+    "computer_use_preview": Screen,
+}
+
+
+def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
+    """Validate `tools`: return all of them in the form they are echoed in."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise wrong_type(at, "an array of tools", value)
+    with shared_budget():
+        tools = [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
+    refuse_double_labels(tools)
+    return tools
+
+
+def callable_tools(echoed: list[JsonObject]) -> ClientTools:
+    """Return those of the tools that the model can call. Raises `ApiError` for two of one name."""
+    tools = read_tools(echoed)
+    _refuse_doubles(tools)
+    return ClientTools(tools)
+
+
+def _tool(tool: object, at: str) -> JsonObject:
+    if not isinstance(tool, dict):
+        raise wrong_type(at, "an object", tool)
+    kind = tool.get("type")
+    if not isinstance(kind, str):
+        raise missing(f"{at}.type")
+    if kind == "namespace":
+        return _namespace(tool, at)
+    if kind in ("function", "custom"):
+        return _callable(tool, at, namespace=None)
+    if kind not in CLIENT_TOOLS and kind not in ITEMS:
+        raise _unknown_kind(kind, (*CLIENT_TOOLS, *ITEMS), at)
+    if tool.get("async") is not None:
+        raise _unknown_parameter(f"{at}.async")
+    if kind in ITEMS:
+        return parse_server_tool(tool, at)
+    return _run_by_client(tool, at)
+
+
+def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
+    environment = tool.get("environment")
+    where = environment.get("type") if isinstance(environment, dict) else None
+    if tool["type"] == "shell" and where not in (None, "local"):
+        hint = "Commands run in the client: use 'local', or the tool 'code_interpreter' for a container."
+        raise unsupported_parameter(f"{at}.environment.type", hint)
+    validate(CLIENT_TOOLS[str(tool["type"])], tool, at=at)
+    if tool["type"] in ("computer", "computer_use_preview"):
+        note_ignored(at)
+    return tool
+
+
+def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject:
+    """Validate a function or a custom tool, in the Responses API's form or that of Chat Completions."""
+    kind = str(tool["type"])
+    nested = tool.get(kind)
+    if isinstance(nested, dict) and "name" not in tool:
+        tool, at = {"type": kind, **nested}, f"{at}.{kind}"
+    if kind == "function":
+        declared: Function | Custom = validate(Function, tool, at=at)
+    else:
+        declared = _custom(tool, at)
+    if namespace is not None and len(namespace) + 1 + len(declared.name) > MAX_NAME:
+        raise invalid_request(
+            f"Invalid value for '{at}.name': with its namespace it has more than {MAX_NAME} characters.",
+            param=f"{at}.name",
+            code="invalid_value",
+        )
+    return declared.echoed()
+
+
+def _custom(tool: JsonObject, at: str) -> Custom:
+    form = tool.get("format")
+    if isinstance(form, dict) and isinstance(form.get("grammar"), dict):  # the Chat Completions form
+        tool = {**tool, "format": {"type": "grammar", **form["grammar"]}}
+    custom = validate(Custom, tool, at=at)
+    if custom.format is not None and custom.format.type == "grammar":
+        for name in ("syntax", "definition"):
+            if getattr(custom.format, name) is None:
+                raise missing(f"{at}.format.{name}")
+        if custom.format.syntax == "regex":
+            _check_regex(custom.format.definition or "", f"{at}.format.definition")
+    return custom
+
+
+def _check_regex(pattern: str, at: str) -> None:
+    try:
+        check_regex(pattern)
+    except GrammarRefused as refused:
+        raise invalid_request(
+            f"Invalid value for '{at}': {refused.reason}", param=at, code="invalid_value"
+        ) from refused
+
+
+def _namespace(tool: JsonObject, at: str) -> JsonObject:
+    if tool.get("async") is not None:
+        raise _unknown_parameter(f"{at}.async")
+    namespace = validate(Namespace, tool, at=at)
+    members: list[JsonObject] = []
+    for index, member in enumerate(namespace.tools):
+        where = f"{at}.tools[{index}]"
+        if not isinstance(member, dict):
+            raise wrong_type(where, "an object", member)
+        kind = member.get("type")
+        if not isinstance(kind, str):
+            raise missing(f"{where}.type")
+        if kind not in ("function", "custom"):
+            raise _unknown_kind(kind, ("function", "custom"), where)
+        members.append(_callable(member, where, namespace=namespace.name))
+    return {
+        "type": "namespace",
+        "name": namespace.name,
+        "description": namespace.description or "",
+        "tools": members,
+    }
+
+
+def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
+    known: dict[str, ClientTool] = {}
+    for tool in tools:
+        if tool.called in known:
+            raise invalid_request(
+                f"Invalid value for '{tool.at}.name': the tool '{tool.called}' is declared twice, the first time in "
+                f"'{known[tool.called].at}'. Give each tool a name of its own.",
+                param=f"{tool.at}.name",
+                code="invalid_value",
+            )
+        known[tool.called] = tool
+
+
+def _is_strict(parameters: JsonObject | None) -> bool:
+    """Whether the model is held to the parameters of a function that does not say `strict`."""
+    try:
+        return can_be_enforced(schema_text(parameters))
+    except SharedBudgetSpent as spent:
+        message = f"Invalid value for 'tools'. {spent.reason}"
+        raise invalid_request(message, param="tools", code="invalid_value") from spent
+
+
+def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:
+    return invalid_request(
+        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {', '.join(map(repr, kinds))}.",
+        param=f"{at}.type",
+        code="invalid_value",
+    )
+
+
+def _unknown_parameter(param: str) -> ApiError:
+    return invalid_request(
+        f"Unknown parameter: '{param}'. Functions and custom tools alone can run in the background.",
+        param=param,
+        code="unknown_parameter",
+    )

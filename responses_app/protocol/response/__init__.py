@@ -1,0 +1,1 @@
+"""The machine of a response, its parts, and the inputs that it takes."""

@@ -1,0 +1,247 @@
+"""Inputs ⇄ bytes: what a log keeps of a run, about 4 bytes a token where each comes by itself.
+
+A log is records, one behind the other, and so are two logs:
+
+    1nnnnnnn  n × 3 bytes      n tokens (1 to 127) that came at once, and nothing else: nearly every record
+    00000001  length  JSON     any other input; the length is 4 bytes, and the JSON is `[kind, …its fields]`
+
+All numbers are little-endian. What a kind means never changes, since logs are read by later versions of this program.
+
+The second kind of record may say when its input came, also one that has nothing but tokens: behind its JSON stand 22
+characters of white space, which are the Unix milliseconds to the base of 4 (" " is 0, tab 1, line feed 2, carriage
+return 3). Versions that know of no times read the same input all the same, since JSON ignores white space: so they can
+take over what this version runs while both serve.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from engine.types import FinishReason, TokenLogprob
+from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.response.inputs import (
+    Asked,
+    Declared,
+    Ended,
+    Enqueued,
+    Failed,
+    Input,
+    Mode,
+    Offered,
+    OutputGiven,
+    Prefilled,
+    Sampled,
+    Sealed,
+    Started,
+    Stopped,
+    StopReason,
+    TimedOut,
+    ToolProgressed,
+    ToolReturned,
+    ToolsListed,
+    TurnBegan,
+    WaitBegan,
+)
+from responses_app.protocol.response.summaries import Summaries
+
+_SHORT = 0x80  # the bit of a record of tokens alone
+_LONG = 0x01
+_MAX_SHORT = 0x7F  # tokens in such a record
+_TOKEN_BYTES = 3
+_MAX_TOKEN = 1 << 8 * _TOKEN_BYTES
+_DIGITS = b" \t\n\r"  # of a time
+_TIME_DIGITS = 22
+_FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")
+
+
+class BrokenLog(Exception):
+    """Bytes that no version of this program has written."""
+
+
+def encode(inputs: Iterable[Input]) -> bytes:
+    """Write inputs."""
+    return b"".join(map(encode_one, inputs))
+
+
+def decode(data: bytes) -> Iterator[Input]:
+    """Read what `encode` wrote. Raises `BrokenLog`."""
+    return (given for given, _ in decode_timed(data))
+
+
+def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
+    """Read inputs with when they came, in Unix milliseconds; None where the log does not tell. Raises `BrokenLog`."""
+    position, end = 0, len(data)
+    while position < end:
+        head = data[position]
+        position += 1
+        if head & _SHORT:
+            begin, size = position, (head & _MAX_SHORT) * _TOKEN_BYTES
+        elif head == _LONG:
+            begin, size = position + 4, 4 + int.from_bytes(data[position : position + 4], "little")
+        else:
+            raise BrokenLog(f"a record begins with {head}")
+        position += size
+        if position > end:
+            raise BrokenLog("the last record is cut")
+        content = data[begin:position]
+        yield (Sampled(_tokens(content)), None) if head & _SHORT else (_decode_long(content), _time_behind(content))
+
+
+def encode_one(given: Input, at: int | None = None) -> bytes:
+    """Write one input; with `at` (Unix milliseconds) also when it came."""
+    if at is None and isinstance(given, Sampled) and _is_short(given):
+        tokens = given.token_ids
+        if len(tokens) == 1:  # nearly always: head and token are one number
+            return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
+        packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
+        return bytes((_SHORT | len(tokens),)) + packed
+    kind, write = _WRITERS[type(given)]
+    content = orjson.dumps([kind, *write(given)])
+    if at is not None:
+        content += bytes([_DIGITS[at >> shift & 3] for shift in range(2 * _TIME_DIGITS - 2, -2, -2)])
+    return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
+
+
+def _is_short(chunk: Sampled) -> bool:
+    if chunk.finish is not None or chunk.cached_tokens is not None or chunk.logprobs is not None:
+        return False
+    return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
+
+
+def _tokens(data: bytes) -> list[int]:
+    return [int.from_bytes(data[start : start + _TOKEN_BYTES], "little") for start in range(0, len(data), _TOKEN_BYTES)]
+
+
+def _decode_long(content: bytes) -> Input:
+    try:
+        kind, *fields = orjson.loads(content)
+        return _READERS[kind](*fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenLog("a record cannot be read") from error
+
+
+def _time_behind(content: bytes) -> int | None:
+    """Return the time that stands behind a record's JSON, if there is one."""
+    digits = content[-_TIME_DIGITS:].translate(_FROM_DIGITS)
+    return int(digits, 4) if len(digits) == _TIME_DIGITS and not digits.strip(b"0123") else None
+
+
+def _write_sampled(chunk: Sampled) -> tuple[object, ...]:
+    logprobs = chunk.logprobs
+    return (
+        list(chunk.token_ids),
+        chunk.finish.value if chunk.finish else None,
+        chunk.cached_tokens,
+        None if logprobs is None else [[each.token_id, each.logprob, each.top] for each in logprobs],
+    )
+
+
+def _read_sampled(tokens: list[int], finish: str | None, cached: int | None, logprobs: list[Any] | None) -> Sampled:
+    return Sampled(
+        tokens,
+        FinishReason(finish) if finish else None,
+        cached,
+        None
+        if logprobs is None
+        else [
+            TokenLogprob(token, _logprob(own), tuple((each, _logprob(its)) for each, its in top))
+            for token, own, top in logprobs
+        ],
+    )
+
+
+def _logprob(written: float | None) -> float:
+    """Read a log probability: JSON has no minus infinity, so that was written as null."""
+    return -math.inf if written is None else written
+
+
+def _write_output(given: OutputGiven) -> tuple[object, ...]:
+    """Write what the model reads of it only where that is something else than what was sent."""
+    same = given.text == given.output
+    return (given.call_id, given.output) if same else (given.call_id, given.output, given.text)
+
+
+def _write_offered(given: Offered) -> tuple[object, ...]:
+    approved = [[each.request_id, each.server, each.tool, each.arguments] for each in given.approved]
+    return [tool.as_json() for tool in given.tools], list(given.servers), approved, dict(given.states)
+
+
+def _read_offered(tools: list[Any], servers: list[str], approved: list[Any], states: dict[str, Any]) -> Offered:
+    calls = [
+        ApprovedCall(request_id=request_id, server=server, tool=tool, arguments=arguments)
+        for request_id, server, tool, arguments in approved
+    ]
+    return Offered(_offered_tools(tools), servers, calls, states)
+
+
+def _write_listed(given: ToolsListed) -> tuple[object, ...]:
+    return given.server, list(given.tools), [tool.as_json() for tool in given.offered], given.error
+
+
+def _read_listed(server: str, tools: list[Any], offered: list[Any], error: str | None) -> ToolsListed:
+    return ToolsListed(server, tools, _offered_tools(offered), error)
+
+
+def _offered_tools(written: list[Any]) -> list[OfferedTool]:
+    return [OfferedTool(**each) for each in written]
+
+
+def _write_asked(given: Asked) -> tuple[object, ...]:
+    stops = (list(given.stops), list(given.stop_tokens)) if given.stops or given.stop_tokens else ()
+    return (given.sealed, given.summaries.value if given.summaries else None, *stops)
+
+
+def _read_asked(
+    sealed: bool, summaries: str | None, stops: Sequence[str] = (), stop_tokens: Sequence[int] = ()
+) -> Asked:
+    return Asked(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens))
+
+
+def _write_returned(given: ToolReturned) -> tuple[object, ...]:
+    further = (given.shown, given.state) if given.shown or given.state is not None else ()
+    return (given.text, given.failed, *further)
+
+
+_Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
+_WRITERS: Mapping[type[Any], _Writer] = {
+    Enqueued: ("enqueued", lambda _: ()),
+    Declared: ("declared", lambda given: (list(given.tools),)),
+    Asked: ("asked", _write_asked),
+    Started: ("started", lambda given: (given.mode.value, given.budget, *((True,) if given.waits else ()))),
+    TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
+    Sampled: ("sampled", _write_sampled),
+    Prefilled: ("prefilled", lambda _: ()),
+    Sealed: ("sealed", lambda given: (given.text, given.budget)),
+    Offered: ("offered", _write_offered),
+    ToolsListed: ("listed", _write_listed),
+    ToolProgressed: ("progress", lambda given: (given.fields,)),
+    ToolReturned: ("tool", _write_returned),
+    WaitBegan: ("wait", lambda given: (given.until,)),
+    OutputGiven: ("output", _write_output),
+    TimedOut: ("timed_out", lambda given: (given.seconds,)),
+    Failed: ("failed", lambda given: (given.error,)),
+    Stopped: ("stopped", lambda given: (given.reason.value,)),
+    Ended: ("ended", lambda given: (given.at, given.error)),
+}
+_READERS: Mapping[str, Callable[..., Input]] = {
+    "enqueued": Enqueued,
+    "declared": Declared,
+    "asked": _read_asked,
+    "started": lambda mode, budget, waits=False: Started(Mode(mode), budget, waits),
+    "turn": TurnBegan,
+    "sampled": _read_sampled,
+    "prefilled": Prefilled,
+    "sealed": Sealed,
+    "offered": _read_offered,
+    "listed": _read_listed,
+    "progress": ToolProgressed,
+    "tool": ToolReturned,
+    "wait": WaitBegan,
+    "output": lambda call_id, output, text=None: OutputGiven(call_id, output, output if text is None else text),
+    "timed_out": TimedOut,
+    "failed": Failed,
+    "stopped": lambda reason: Stopped(StopReason(reason)),
+    "ended": Ended,
+}

@@ -1,0 +1,403 @@
+"""`ResponseMachine`: a response as a pure machine. Inputs in, events and commands out; no I/O, no clock, no chance.
+
+    inputs                        ┌─────────────────┐   events: what clients read, numbered
+    (Started, Sampled, …) ───────>│ ResponseMachine │──> command: what the driver is to do next, and then to tell
+                                  └─────────────────┘            (Generate, CallTool, Seal, …)
+
+It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, tools
+that the server runs, and endings. It leaves these to parts of its own: what tokens say (`TurnReader`), where a turn is
+ended (`Cuts`), what the server tells the model behind one (`Interjections`), the calls that the client answers
+(`ClientCalls`), and is waited for (`Waits`), summaries of what the model thinks (`SummaryTurns`), and one of all that
+came before (`Compacting`).
+
+    ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
+                        ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
+                        │                                 v                   v
+                        ├─> ListTools ────────> Generate <──> CallTool or Await ├─> Finish ─> ENDED
+                        └─> CallTool (approved) ──^       └───────────────────┘
+
+A command stands until an input answers it, and there is never more than one. So a driver that has done nothing yet but
+feed a machine the inputs of a log finds what is to be done next in `due`; for a generation that was cut, that is
+`Generate` with the tokens that were sampled already. Example: `Started`, `TurnBegan(9)`, `Sampled([200005, 35644])`
+and then a new driver: `due` is `Generate(turn=0, sampled=[200005, 35644])`, and the next events have the numbers and
+ids that they would have had without the change.
+
+Whatever comes once the end is decided is ignored: an end is kept before clients see it, and cannot be taken back.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from engine.formats.base import ModelFormat
+from engine.types import FinishReason
+from responses_app.protocol.errors import SERVER_STOPPED, JsonObject, ResponseError
+from responses_app.protocol.events.events import Event
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
+from responses_app.protocol.response.answer_stops import AnswerStops
+from responses_app.protocol.response.client_calls import ClientCalls
+from responses_app.protocol.response.commands import (
+    Await,
+    CallTool,
+    Command,
+    Finish,
+    Generate,
+    ListTools,
+    Prefill,
+    Seal,
+    Step,
+)
+from responses_app.protocol.response.compacting import Compacting
+from responses_app.protocol.response.cuts import Cuts
+from responses_app.protocol.response.inputs import (
+    Asked,
+    Declared,
+    Ended,
+    Enqueued,
+    Failed,
+    Input,
+    Mode,
+    Offered,
+    OutputGiven,
+    Prefilled,
+    Sampled,
+    Sealed,
+    Started,
+    Stopped,
+    StopReason,
+    TimedOut,
+    ToolProgressed,
+    ToolReturned,
+    ToolsListed,
+    TurnBegan,
+    WaitBegan,
+)
+from responses_app.protocol.response.interjections import Interjections
+from responses_app.protocol.response.server_calls import ServerCalls
+from responses_app.protocol.response.summaries import Summaries, SummaryTurns
+from responses_app.protocol.response.turn_reader import TurnReader
+from responses_app.protocol.response.turns import Budget, Turn
+from responses_app.protocol.response.waits import Waits
+from responses_app.protocol.usage import TurnUsage, usage
+
+
+class ResponseMachine:
+    """One response. `stream` is its own, and has said nothing yet.
+
+    `functions` are the names that the request declared, None where it forbids calls; `one_call`: a turn ends with its
+    first call. `summary_style` is its `reasoning.summary`, `max_tool_calls` how many of this server's tools it may
+    call; None: as many as the model wants.
+    """
+
+    def __init__(
+        self,
+        stream: ResponseStream,
+        model_format: ModelFormat,
+        *,
+        functions: Collection[str] | None = (),
+        one_call: bool = False,
+        summary_style: str = "auto",
+        max_tool_calls: int | None = None,
+    ) -> None:
+        self._stream = stream
+        self._format = model_format
+        self.turns: list[TurnUsage] = []
+        self._asides = SummaryTurns(model_format, summary_style)
+        self._budget = Budget(self.turns)
+        self._compacting = Compacting(stream, self._budget)
+        self._cuts = Cuts(stream, model_format, self._asides, self._budget, one_call=one_call)
+        self._mode = Mode.ANSWER
+        self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls)
+        self._interjections = Interjections(stream, model_format, self.server, one_call=one_call)
+        self._due: Command | None = None
+        self.asked = Asked()
+        self.calls = ClientCalls(stream, model_format)
+        self._waits = Waits(self.calls)
+        self._reader = TurnReader(
+            stream=stream,
+            format=model_format,
+            cuts=self._cuts,
+            asides=self._asides,
+            compacting=self._compacting,
+            functions=functions,
+            turns=self.turns,
+        )
+
+    # What a driver asks.
+
+    @property
+    def status(self) -> Status:
+        """The status as readers know it."""
+        return self._stream.status
+
+    @property
+    def stream(self) -> ResponseStream:
+        """The output so far."""
+        return self._stream
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it will end; None until that is decided."""
+        return self._due.ending if isinstance(self._due, Finish) else None
+
+    @property
+    def due(self) -> Command | None:
+        """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
+        turn = self._reader.turn
+        if isinstance(self._due, Generate) and turn is not None:
+            left = self._due.budget and max(0, self._due.budget - turn.usage.output_tokens)
+            return replace(self._due, sampled=turn.tokens, budget=left, has_begun=True)
+        return self._due
+
+    def only_adds(self, token_ids: Sequence[int]) -> bool:
+        """Whether tokens, sampled now, are nothing but more text of an item whose text has begun to be read."""
+        return self._reader.only_adds(token_ids)
+
+    @property
+    def repairs(self) -> int:
+        """How many items of all turns were malformed."""
+        return self._reader.repairs
+
+    @property
+    def compacted(self) -> bool:
+        """Whether a summary has taken the place of what came before."""
+        return self._budget.since > 0
+
+    @property
+    def takes_outputs(self) -> bool:
+        """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
+        return self._waits.wanted and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
+
+    def outcome(self, at: int, error: ResponseError | None = None) -> ResponseObject:
+        """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
+        assert isinstance(self._due, Finish), "the end is decided"
+        return self._stream.outcome(self._ending(self._due.ending, at, error))
+
+    # What happens.
+
+    def receive(self, given: Input) -> Step:
+        """Take the next input. Raises `LocalProtocolError` for one that cannot come now: a bug of the driver."""
+        if isinstance(given, Sampled) and isinstance(self._due, Generate):  # nearly always
+            return self._sampled(given)
+        if isinstance(self._due, Finish):
+            return self._ended(given) if isinstance(given, Ended) else Step([])
+        if self.status in TERMINAL_STATUSES:
+            return Step([])
+        match given:
+            case Sampled():
+                return self._sampled(given)
+            case TurnBegan():
+                return self._began(given)
+            case ToolsListed() | ToolProgressed() | ToolReturned():
+                return self._of_server(given)
+            case Sealed():
+                return self._sealed(given)
+            case WaitBegan() | OutputGiven() | TimedOut():
+                return self._of_wait(given)
+        return self._begin_or_end(given)
+
+    def _begin_or_end(self, given: Input) -> Step:
+        match given:
+            case Declared() if not self._stream.has_begun:
+                names = self._stream.called.declare(given.tools)
+                self._reader.functions = None if self._reader.functions is None else names
+                return Step([])
+            case Offered() if not self._stream.has_begun:
+                self.server.offer(given)
+                return Step([])
+            case Enqueued():
+                return Step(self._stream.enqueue())
+            case Asked():
+                self.asked = given
+                if given.stops or given.stop_tokens:
+                    self._reader.stops = AnswerStops(given.stops, given.stop_tokens)
+                self._asides.by_model = given.summaries is Summaries.MODEL
+                self._stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
+                return Step([])
+            case Started():
+                return self._started(given)
+            case Prefilled() if isinstance(self._due, Prefill):
+                return self._finish(Status.COMPLETED)
+            case Failed(error=error):
+                return self._finish(Status.FAILED, error=error)
+            case Stopped(reason=reason):
+                return self._stopped(reason)
+        raise LocalProtocolError(f"{given!r} in a response that is {self.status.value}")
+
+    def _started(self, given: Started) -> Step:
+        self._mode, self._budget.limit, self._waits.wanted = given.mode, given.budget, given.waits
+        warm_up = given.mode is Mode.WARM_UP
+        events = self._stream.leave_queue() if self._stream.has_begun else self._stream.start(warm_up=warm_up)
+        if warm_up:
+            return Step(events, self._now(Prefill()))
+        if given.mode is not Mode.ANSWER:
+            self._compacting.begin()
+            return Step(events, self._generate())
+        return self._prepare().behind(events)
+
+    def _prepare(self) -> Step:
+        """Do what is to be done before the model goes on, or let it."""
+        step = self.server.next()
+        if step is None or step.command is None:
+            return Step([], self._generate())
+        return Step(step.events, self._now(step.command))
+
+    def _began(self, given: TurnBegan) -> Step:
+        if not isinstance(self._due, Generate) or self._reader.turn is not None:
+            raise LocalProtocolError("a turn began that was not asked for")
+        self._reader.begin(given, self._due)
+        return Step([])
+
+    def _sampled(self, chunk: Sampled) -> Step:
+        events, finish = self._reader.read(chunk)
+        return Step(events) if finish is None else self._turn_ended(self._reader.end(), finish).behind(events)
+
+    def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
+        if self._asides.running:
+            self._asides.end()
+            return self._go_on(self._stream.end_reasoning())
+        if turn.sums_up:
+            return Step([], self._now(self._asides.begin(len(self.turns), self._stream.messages)))
+        unanswered = self.calls.unanswered
+        if self._cuts.stop is not None and not unanswered:
+            return self._stop_here(self._cuts.stop)
+        if finish is FinishReason.ABORT:
+            return self._finish(Status.CANCELLED)
+        if self._compacting.running:
+            return self._summed_up()
+        return self._said(turn, finish, unanswered)
+
+    def _said(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
+        """Go on behind what the model has said, or end there."""
+        call = self.server.due()
+        if call is not None:
+            return Step([], self._now(call))
+        if self._stream.called.asks:
+            return self._finish(Status.COMPLETED)
+        if self._interjections.follow(turn, self._reader.functions, left=self._budget.left):
+            return Step([], self._generate())
+        if finish is FinishReason.LENGTH:
+            return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
+        if wanted := self._waits.begin(unanswered):
+            return Step([], self._now(wanted))
+        if self.calls.have_news:
+            return self._all_given()
+        answered = len(self._stream.output) > self.compacted
+        return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
+
+    def _go_on(self, events: list[Event]) -> Step:
+        """Begin the next turn, unless somebody has ended the response meanwhile."""
+        step = Step([], self._generate()) if self._cuts.stop is None else self._stop_here(self._cuts.stop)
+        return step.behind(events)
+
+    # Compaction.
+
+    def _summed_up(self) -> Step:
+        seal = self._compacting.due()
+        return self._finish(Status.FAILED, error=_NO_SUMMARY) if seal is None else Step([], self._now(seal))
+
+    def _sealed(self, given: Sealed) -> Step:
+        if not isinstance(self._due, Seal):
+            raise LocalProtocolError("a seal that was not asked for")
+        events = self._compacting.end(given)
+        if self._mode is Mode.COMPACT:
+            return self._finish(Status.COMPLETED).behind(events)
+        return self._prepare().behind(events)
+
+    # Tools of this server.
+
+    def _of_server(self, given: ToolsListed | ToolProgressed | ToolReturned) -> Step:
+        if not isinstance(self._due, ListTools if isinstance(given, ToolsListed) else CallTool):
+            raise LocalProtocolError(f"{given!r} of a tool that was not asked for")
+        match given:
+            case ToolProgressed(fields=fields):
+                return Step(self._stream.progress_call(fields))
+            case ToolsListed():
+                events = self.server.listed(given)
+                return self._prepare().behind(events)
+        events = self.server.returned(given)
+        if self._budget.left == 0:
+            return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
+        return self._prepare().behind(events)
+
+    # Tools of the client.
+
+    def _of_wait(self, given: WaitBegan | OutputGiven | TimedOut) -> Step:
+        if isinstance(given, TimedOut):
+            return self._finish(Status.FAILED, error=self._waits.problem(given, self._due))
+        if isinstance(given, OutputGiven) and not self.takes_outputs:
+            raise LocalProtocolError(f"{given!r} in a response that waits for nothing")
+        self._due = self._waits.take(given, self._due)
+        return Step([]) if self._due is not None else self._all_given()
+
+    def _all_given(self) -> Step:
+        """Go on: every call has its output."""
+        if self._cuts.stop is None and self._budget.left == 0:
+            return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
+        return self._go_on([] if self._cuts.stop else self.calls.add_outputs())
+
+    # Turns and endings.
+
+    def _generate(self) -> Command:
+        said = tuple(self._stream.messages)
+        summary, after_call, left = self._compacting.running, self._stream.called.anything, self._budget.left
+        hosted = self._stream.called.may_host
+        return self._now(
+            Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call, hosted=hosted)
+        )
+
+    def _stopped(self, reason: StopReason) -> Step:
+        if reason is StopReason.SERVER_STOPPED:
+            return self._finish(Status.FAILED, error=SERVER_STOPPED)
+        if reason is StopReason.CANCELLED:
+            return self._finish(Status.CANCELLED)
+        if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
+            return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self._stream.leave_queue())
+        if reason is StopReason.STEERED and self._is_inside():
+            self._cuts.stop = reason
+            return Step([])
+        return self._interrupted(reason)
+
+    def _is_inside(self) -> bool:
+        """Whether something is being said, or asked of the client, that is to come to its end first."""
+        return isinstance(self._due, Await) or self._reader.is_inside
+
+    def _interrupted(self, reason: StopReason) -> Step:
+        """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
+        events = self._stream.discard() if reason is StopReason.DISCARDED else self._reader.cut()
+        return self._stop_here(_AT_ONCE.get(reason, reason)).behind(events)
+
+    def _stop_here(self, reason: StopReason) -> Step:
+        return self._finish(Status.INCOMPLETE, reason=reason.value)
+
+    def _finish(self, status: Status, *, error: ResponseError | None = None, reason: str | None = None) -> Step:
+        """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
+        events = [] if status is Status.FAILED else [*self._stream.close(), *self.calls.add_outputs()]
+        if status in CONTINUABLE:
+            events += self._stream.seal_others()
+        self._reader.turn = None
+        return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
+
+    def _ended(self, given: Ended) -> Step:
+        assert isinstance(self._due, Finish)
+        ending = self._ending(self._due.ending, given.at, given.error)
+        self._due = None
+        return Step(self._stream.finish(ending))
+
+    def _ending(self, ending: Ending, at: int, error: ResponseError | None) -> Ending:
+        if error is not None:
+            ending = Ending(status=Status.FAILED, error=error)
+        messages = self._messages() if self._stream.shows_messages else None
+        return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None, messages=messages)
+
+    def _messages(self) -> list[JsonObject]:
+        return [message for said in self._stream.messages for message in self._format.messages_of(said.tokens)]
+
+    def _now(self, command: Command) -> Command:
+        self._due = command
+        return command
+
+
+_AT_ONCE = {StopReason.DISCARDED: StopReason.INTERRUPTED}  # as clients are told
+_NO_SUMMARY: ResponseError = {"code": "server_error", "message": "The model gave no summary. Send the request again."}

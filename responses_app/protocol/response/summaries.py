@@ -1,0 +1,113 @@
+"""`SummaryTurns`: summaries of what the model thinks, each by the model itself in a short turn of its own.
+
+A request that sets `reasoning.summary` gets one for each of its reasoning items. Where the model is to write it, the
+generation is cut at the end of the thought, as for a call of a tool, and this happens before the model goes on:
+
+    … <thought>                     ──> the turn ends here; the item stays open
+    … <thought> <request> <answer:  ──> an aside: its prompt begins the answer already, so that nothing is thought
+                                        about the summary, and all but the request lies in the engine's prefix cache
+    … <thought>                     ──> the next turn, which reads nothing of the aside
+
+Nobody waits for what a summary is not worth: a thought of up to `MIN_TOKENS` tokens is as short as a summary, one that
+ended the generation has nothing behind it, and where little of the budget is left that is the answer's. Those, and all
+behind the first `MAX_ASIDES` of a response, get their first sentences (see `reasoning`), and so does a thought whose
+aside fails or says nothing.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from engine.formats.base import (
+    ItemEnded,
+    ItemKind,
+    ItemStarted,
+    MessageKind,
+    ModelFormat,
+    RenderedMessage,
+    Text,
+    Tokens,
+    TurnEvent,
+    as_tokens,
+)
+from responses_app.protocol.response.commands import Generate
+
+MIN_TOKENS = 80  # of a thought that the model sums up
+MAX_ASIDES = 8  # in one response
+SHARE = 4  # an aside gets this part of the tokens that are left, or is left out
+
+_REQUESTS = {  # by `reasoning.summary`, with how many tokens the summary may have
+    "concise": ("in one or two sentences", 120),
+    "auto": ("in two to four sentences", 200),
+    "detailed": ("in one or two paragraphs, with every step that led somewhere", 400),
+}
+REQUEST = "Write a summary of the thought above, which you had just now"
+
+
+class Summaries(Enum):
+    """Who writes summaries."""
+
+    MODEL = "model"
+    TEXT = "text"  # its own first sentences are the summary
+
+
+class SummaryTurns:
+    """The asides of one response. `style` is the request's `reasoning.summary`."""
+
+    def __init__(self, model_format: ModelFormat, style: str) -> None:
+        self._format = model_format
+        self._style = style
+        self._asides = 0
+        self._in_answer = self._has_begun = False
+        self.by_model = False
+        self._was_last = False  # the last turn was an aside
+        self.running = False  # an aside has been asked for, and has not ended
+
+    def is_due(self, kind: ItemKind, ended: ItemEnded, *, left: int | None) -> bool:
+        """Whether an item that has just ended gets an aside; `left` is how many tokens may still be sampled."""
+        _, tokens = _REQUESTS[self._style]
+        long_enough = kind is ItemKind.REASONING and ended.reasoning_tokens > MIN_TOKENS and not ended.truncated
+        affordable = left is None or left >= SHARE * tokens
+        return self.by_model and long_enough and affordable and self._asides < MAX_ASIDES
+
+    def begin(self, turn: int, said: Sequence[RenderedMessage]) -> Generate:
+        """Return what asks for the aside; `said` ends with the thought."""
+        self._asides += 1
+        self._in_answer, self._has_begun, self.running = False, False, True
+        length, tokens = _REQUESTS[self._style]
+        request = RenderedMessage(MessageKind.OTHER, self._format.user(_request(length)).tokens)
+        return Generate(turn, (*said, request), sampled=self._beginning(), budget=tokens, aside=True)
+
+    def begins_turn(self) -> bool:
+        """Note that a turn begins; return whether what tools gave back may stand before it."""
+        beside = self.running or self._was_last
+        self._was_last = self.running
+        return not beside
+
+    def end(self) -> None:
+        """The aside has ended, however that came."""
+        self.running = False
+
+    def take(self, said: Sequence[TurnEvent]) -> str:
+        """Return what of an aside is the summary's: the text of its answer."""
+        texts: list[str] = []
+        for each in said:
+            if isinstance(each, ItemStarted):
+                self._in_answer = each.kind is ItemKind.ANSWER
+            elif isinstance(each, Text) and self._in_answer:
+                texts.append(each.text)
+        text = "".join(texts)
+        text = text if self._has_begun else text.lstrip()
+        self._has_begun = self._has_begun or bool(text)
+        return text
+
+    def _beginning(self) -> "Tokens[int]":
+        """Return the tokens with which an answer begins, behind those that ask the model to go on."""
+        return as_tokens(self._format.answer_start())
+
+
+def _request(length: str) -> str:
+    return (
+        f"{REQUEST}, for the person who reads along. Begin with a headline of two to five words in bold (**…**) and an "
+        f"empty line; then say {length}, in the language of the conversation, what you considered and what you "
+        "decided. Add nothing that you did not think, do not answer the person, and write the summary and nothing else."
+    )

@@ -1,0 +1,245 @@
+"""`Timeline`: what a response did, and when: its phases, turn by turn, made of the inputs that its log has.
+
+    created                                                                                    ended
+       │ queue │ prefill │ reasoning │ call │ tool │ queue │ prefill │ answer          │ saving │
+       └────────────── turn 1 ──────────────────────┴────────────── turn 2 ─────────────────────┘
+
+Each phase begins where the one before it ends, so they do not overlap, and together they are the whole time. A phase
+begins with an input, and its end is the next one's beginning: so the log up to any point gives the beginning of the
+same timeline. Times are Unix milliseconds by the clock of the store, which all workers share; one that lies before
+another that came earlier counts as that one.
+
+A turn is one generation. What it waits for before, and the tools that it calls, belong to it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from responses_app.protocol.events.events import EventType
+from responses_app.protocol.response.commands import (
+    Await,
+    CallTool,
+    Command,
+    Finish,
+    Generate,
+    ListTools,
+    Prefill,
+    Seal,
+    Step,
+)
+from responses_app.protocol.response.inputs import Ended, Input, Sampled, TurnBegan
+from responses_app.protocol.response.response import ResponseMachine
+
+
+class PhaseKind(StrEnum):
+    """What a response does."""
+
+    QUEUE = "queue"  # it is got ready, and waits for the engine
+    PREFILL = "prefill"  # the engine has the prompt, and no item of its answer has begun
+    REASONING = "reasoning"
+    ANSWER = "answer"
+    CALL = "call"  # the model writes a call
+    TOOL = "tool"  # a tool of this server works, or a server lists its tools
+    CLIENT = "client"  # it waits for what the client says of its calls
+    SUMMARY = "summary"  # the model sums up: a thought, or all that came before
+    SAVING = "saving"  # its end is decided, and is kept before anybody hears it
+    UNKNOWN = "unknown"  # nothing is known of this time but that it belongs to the response
+
+
+_OF_ITEMS = {"reasoning": PhaseKind.REASONING, "message": PhaseKind.ANSWER}  # by their types; all others are calls
+
+
+@dataclass(slots=True)
+class Phase:
+    """A stretch of one turn; `ended` is None for the one that lasts. `name` is the tool's, where it is about one."""
+
+    kind: PhaseKind
+    turn: int
+    began: int
+    ended: int | None = None
+    name: str = ""
+
+
+@dataclass(slots=True)
+class TurnTokens:
+    """The tokens of one turn, and when the first one came (None: it did not, or nobody knows)."""
+
+    input: int = 0
+    cached: int = 0
+    output: int = 0
+    first_token: int | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Of one response. `is_timed`: its log says when what came; else its phases are only guessed by its ends."""
+
+    created: int
+    phases: list[Phase] = field(default_factory=list)
+    turns: list[TurnTokens] = field(default_factory=list)
+    ended: int | None = None
+    is_timed: bool = True
+
+    def milliseconds(self, now: int) -> int:
+        """Return how long it has taken so far, or did."""
+        return max(0, (now if self.ended is None else self.ended) - self.created)
+
+
+class TimelineReader:
+    """Reads the inputs of one response, in their order, and what its machine made of them; `timeline` is the result."""
+
+    def __init__(self, created: int) -> None:
+        self.timeline = Timeline(created)
+        self._now = created
+        self._turn = 1
+        self._begun = 0  # turns
+        self._standing: Command | None = None  # what the machine wanted last
+        self._enter(PhaseKind.QUEUE)
+
+    def take(self, given: Input, step: Step, at: int | None) -> None:
+        """Take the next input, what came of it, and when (None: not known, and so no later than the next one)."""
+        if self.timeline.ended is not None:
+            return
+        if at is not None:
+            self._now = max(self._now, at)
+        match given:
+            case TurnBegan():
+                self._begin_turn(given)
+            case Sampled():
+                self._sample(given)
+        if isinstance(self._standing, Generate) and not (self._standing.aside or self._standing.summary):
+            for event in step.events:
+                if event.type is EventType.ITEM_ADDED:
+                    self._enter_item(event.fields["item"])
+        if step.command is not None:
+            self._want(step.command)
+        if isinstance(given, Ended) and isinstance(self._standing, Finish):
+            self.end(self._now)
+
+    def end(self, at: int) -> None:
+        """The response ended then."""
+        if self.timeline.ended is None:
+            self._now = max(self._now, at)
+            self.timeline.ended = self._now
+            self.timeline.phases[-1].ended = self._now
+
+    def _begin_turn(self, given: TurnBegan) -> None:
+        wanted = self._standing
+        if not isinstance(wanted, Generate):  # the end was decided before
+            return
+        self._begun += 1
+        self.timeline.turns.append(TurnTokens(input=given.prompt_tokens))
+        sums_up = wanted.aside or wanted.summary
+        self._enter(PhaseKind.SUMMARY if sums_up else PhaseKind.PREFILL)
+
+    def _sample(self, chunk: Sampled) -> None:
+        if not self.timeline.turns:
+            return
+        turn = self.timeline.turns[-1]
+        turn.output += len(chunk.token_ids)
+        turn.cached = turn.cached or min(chunk.cached_tokens or 0, turn.input)
+        if chunk.token_ids and turn.first_token is None:
+            turn.first_token = self._now
+
+    def _enter_item(self, item: object) -> None:
+        known = item if isinstance(item, dict) else {}
+        kind = _OF_ITEMS.get(str(known.get("type")), PhaseKind.CALL)
+        name = str(known.get("name") or known.get("type") or "") if kind is PhaseKind.CALL else ""
+        self._enter(kind, name)
+
+    def _want(self, command: Command) -> None:
+        self._standing = command
+        match command:
+            case Generate():
+                self._turn = self._begun + 1
+                self._enter(PhaseKind.QUEUE)
+            case Prefill():
+                self._enter(PhaseKind.PREFILL)
+            case ListTools(server=name):
+                self._enter(PhaseKind.TOOL, name)
+            case CallTool(name=name):
+                self._enter(PhaseKind.TOOL, name)
+            case Await():
+                self._enter(PhaseKind.CLIENT)
+            case Seal():
+                self._enter(PhaseKind.SUMMARY)
+            case Finish():
+                self._enter(PhaseKind.SAVING)
+
+    def _enter(self, kind: PhaseKind, name: str = "") -> None:
+        """Begin a phase, unless it goes on: two items of a kind, one behind the other, are one phase."""
+        phases = self.timeline.phases
+        last = phases[-1] if phases else None
+        if last is not None:
+            if (last.kind, last.turn, last.name) == (kind, self._turn, name):
+                return
+            last.ended = self._now
+        phases.append(Phase(kind, self._turn, self._now, name=name))
+
+
+def timeline_of(inputs: Iterable[tuple[Input, int | None]], machine: ResponseMachine, *, created: int) -> Timeline:
+    """Return the timeline that these inputs give; `machine` is that of the response as it began.
+
+    Without any time among them it has no phases but one of unknown kind. Raises `LocalProtocolError`, or whatever the
+    inputs raise, for what is not its log.
+    """
+    reader, is_timed = TimelineReader(created), False
+    for given, at in inputs:
+        is_timed = is_timed or at is not None
+        reader.take(given, machine.receive(given), at)
+    timeline = reader.timeline
+    for tokens, used in zip(timeline.turns, machine.turns, strict=True):
+        tokens.cached, tokens.output = used.cached_tokens, used.output_tokens
+    if not is_timed:
+        timeline.is_timed = False
+        timeline.phases = [Phase(PhaseKind.UNKNOWN, 1, created)]
+        timeline.ended = None
+        for tokens in timeline.turns:
+            tokens.first_token = None
+    return timeline
+
+
+def untimed(created: int, usage: object) -> Timeline:
+    """Return what is known of a response without a log: `usage` is its object's, as it is stored."""
+    timeline = Timeline(created, [Phase(PhaseKind.UNKNOWN, 1, created)], is_timed=False)
+    timeline.turns = _turns_of(usage if isinstance(usage, dict) else {})
+    return timeline
+
+
+def guess(timeline: Timeline, *, first_token: int | None, ended: int | None) -> None:
+    """Put into a timeline without times when the first token came, and when the response ended, as far as known."""
+    if timeline.is_timed:
+        return
+    created = timeline.created
+    end = None if ended is None else max(created, ended)
+    phases = [Phase(PhaseKind.UNKNOWN, 1, created, end)]
+    if first_token is not None and created <= first_token <= (first_token if end is None else end):
+        before = Phase(PhaseKind.UNKNOWN, 1, created, first_token, "before the first token")
+        phases = [before, Phase(PhaseKind.UNKNOWN, 1, first_token, end, "from the first token on")]
+        for tokens in timeline.turns[:1]:
+            tokens.first_token = first_token
+    timeline.phases, timeline.ended = phases, end
+
+
+def _turns_of(usage: dict[str, object]) -> list[TurnTokens]:
+    """Return the turns as a stored `usage` has them; one of its sums, where it has no lists."""
+    inputs, outputs = _details(usage, "input_tokens_details"), _details(usage, "output_tokens_details")
+    lists = [inputs.get("input_tokens_per_turn"), inputs.get("cached_tokens_per_turn")]
+    lists.append(outputs.get("output_tokens_per_turn"))
+    known = [each for each in lists if isinstance(each, list)]
+    if len(known) == len(lists):
+        return [TurnTokens(*map(_count, counts)) for counts in zip(*known, strict=False)]
+    if "input_tokens" not in usage:
+        return []
+    cached = inputs.get("cached_tokens")
+    return [TurnTokens(_count(usage["input_tokens"]), _count(cached), _count(usage.get("output_tokens")))]
+
+
+def _details(usage: dict[str, object], name: str) -> dict[str, object]:
+    found = usage.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

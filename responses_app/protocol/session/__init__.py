@@ -1,0 +1,1 @@
+"""A WebSocket's session without the socket: lanes, steering, tool outputs."""

@@ -1,0 +1,320 @@
+"""`Steering`: what a client says to the responses that run on its connection: new input, an interrupt, a cancellation.
+
+    response.steer ─> accepted ─> the response ends, at a safe boundary or by itself ─> a successor, by the server
+                                                      │
+                                                      └─ with calls for the client ─> pending ─> the client's create
+                                                                                      has it in front of its input
+
+The response is `incomplete` with the reason `steered` where it was ended, and its successor has the same settings. What
+cannot be applied comes back in `response.steer.failed`; so input that was accepted is never lost while the connection
+lives. Like the session, which owns it, this is pure: frames in, commands out.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
+from responses_app.protocol.events.frames import (
+    error_frame,
+    interrupt_accepted,
+    interrupt_failed,
+    steer_accepted,
+    steer_failed,
+    steer_pending,
+)
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.requests.resources import CONTINUABLE, Status
+from responses_app.protocol.response.client_calls import required_input
+from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.session.steer_input import Refused, user_messages
+from responses_app.protocol.validation import missing, wrong_type
+
+MAX_REMEMBERED = 64  # ended responses, of which a late word is told what became of them
+_NOT_INHERITED = ("request_id", "previous_input_messages")  # a successor has an id of its own, and continues the chain
+_OVER = "The connection's time is over, so nothing is started on it any more. Continue the response on a new one."
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """Input that was accepted: as the client sent it, and as messages. `size` is in bytes."""
+
+    id: str
+    given: object
+    messages: Sequence[JsonObject]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A `response.create` on its lane. `parent` is bound when it arrives, if the connection knows it then.
+
+    Its input begins with that of `steers`; `is_successor`: it is all of it, and this server made the create.
+    """
+
+    lane: str | None
+    fields: JsonObject
+    size: int
+    parent: ChainLink | None
+    steers: tuple[Steer, ...] = ()
+    is_successor: bool = False
+
+    @property
+    def previous_response_id(self) -> str | None:
+        """The response it continues, as the client named it."""
+        value = self.fields.get("previous_response_id")
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this text frame."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Send this frame about a response of a lane, with the number of the last event of that."""
+
+    frame: JsonObject
+    lane: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the response that runs on a lane; then send `accepted`, or `failed` if its end was decided already."""
+
+    lane: str | None
+    reason: StopReason
+    accepted: JsonObject | None = None
+    failed: JsonObject | None = None
+
+
+Answer = Send | Reply | Stop
+
+
+@dataclass(slots=True)
+class _Target:
+    """A response that runs, and what was said to it."""
+
+    response_id: str
+    create: Create
+    steers: list[Steer] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why it cannot be steered."""
+        fields = self.create.fields
+        cached = fields.get("prompt_cache_options")
+        if fields.get("conversation") is not None:
+            return "A response of a conversation cannot be steered."
+        if fields.get("context_management"):
+            return "A response with automatic compaction cannot be steered."
+        if fields.get("generate") is False or (isinstance(cached, dict) and cached.get("prewarm")):
+            return "A warm-up generates nothing that could be steered."
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    """Input whose response has ended with calls; it waits for the create that says what came of them."""
+
+    response_id: str
+    steers: tuple[Steer, ...]
+
+
+class Steering:
+    """One connection's. Over `max_steers` for a response, or `max_bytes` for all, no more is accepted."""
+
+    def __init__(self, new_id: Callable[[], str], *, max_steers: int, max_bytes: int) -> None:
+        self._new_id = new_id
+        self._max_steers = max_steers
+        self._max_bytes = max_bytes
+        self._running: dict[str | None, _Target] = {}
+        self._parked: dict[str | None, _Parked] = {}
+        self._ended: OrderedDict[str, Status] = OrderedDict()
+
+    # What the client says.
+
+    def steer(self, frame: JsonObject, size: int, *, over: bool) -> list[Answer]:
+        """Take a `response.steer` of `size` bytes; `over`: nothing is started on the connection any more."""
+        response_id, given = frame.get("previous_response_id"), frame.get("input")
+        target = self._target(response_id)
+        lane = target.create.lane if target else None
+        try:
+            messages = user_messages(frame)
+            if target is None:
+                raise self._absent(response_id)
+            self._check(target, size, over=over)
+        except Refused as refused:
+            return [Reply(steer_failed(refused.code, refused.message, response_id, given), lane)]
+        steer = Steer(self._new_id(), given, messages, size)
+        target.steers.append(steer)
+        accepted = Reply(steer_accepted(steer.id, target.response_id), lane)
+        return [accepted] if len(target.steers) > 1 else [accepted, Stop(lane, StopReason.STEERED)]
+
+    def interrupt(self, frame: JsonObject) -> list[Answer]:
+        """Take a `response.interrupt`: the response ends now, and can be continued."""
+        response_id, mode = frame.get("response_id"), frame.get("mode")
+        target = self._target(response_id)
+        lane = target.create.lane if target else None
+        try:
+            if not isinstance(response_id, str):
+                raise Refused("invalid_input", "'response_id' must be the id of a response.")
+            if mode not in (None, "discard_partial_items"):
+                raise Refused("invalid_input", "'mode' is either left out or 'discard_partial_items'.")
+            if target is None:
+                raise self._absent(response_id)
+            if target.interrupted:
+                raise Refused("response_not_active", "The response was interrupted already.")
+        except Refused as refused:
+            return [Reply(interrupt_failed(refused.code, refused.message, response_id), lane)]
+        target.interrupted = True
+        reason = StopReason.DISCARDED if mode else StopReason.INTERRUPTED
+        failed = interrupt_failed("response_already_completed", "The response is ending by itself.", response_id)
+        return [Stop(lane, reason, interrupt_accepted(response_id), failed)]
+
+    def cancel(self, frame: JsonObject) -> list[Answer]:
+        """Take a `response.cancel`, which some clients know from other APIs; of one that has ended nothing is said."""
+        response_id = frame.get("response_id")
+        if not isinstance(response_id, str):
+            error = (
+                missing("response_id") if response_id is None else wrong_type("response_id", "a string", response_id)
+            )
+            return [Send(error_frame(error))]
+        target = self._target(response_id)
+        if target is not None:
+            return [Stop(target.create.lane, StopReason.CANCELLED)]
+        return [] if response_id in self._ended else [Send(error_frame(response_not_found(response_id)))]
+
+    # What becomes of responses.
+
+    def started(self, create: Create, response_id: str) -> None:
+        """A create has its response: what was said for it before is applied."""
+        self._running[create.lane] = _Target(response_id, create)
+
+    def ended(
+        self, create: Create, status: Status, link: ChainLink | None, output: Sequence[JsonObject]
+    ) -> tuple[list[Answer], Create | None]:
+        """A response has ended; return what is to be said, and the create that applies what was said to it."""
+        target = self._running.pop(create.lane, None)
+        if target is None:
+            return [], None
+        self._ended[target.response_id] = status
+        if len(self._ended) > MAX_REMEMBERED:
+            self._ended.popitem(last=False)
+        if not target.steers:
+            return [], None
+        if status not in CONTINUABLE or link is None:
+            sentence = f"The response is {status.value}, and such a response cannot be continued."
+            return list(_failed(target.steers, target.response_id, create.lane, sentence)), None
+        required = required_input(output)
+        if not required:
+            return [], _successor(target, link)
+        answers: list[Answer] = [
+            Reply(steer_pending(steer.id, target.response_id, required), create.lane) for steer in target.steers
+        ]
+        return [*self._park(target.response_id, create.lane, target.steers), *answers], None
+
+    def refused(self, create: Create, error: ApiError) -> list[Answer] | None:
+        """A create could not start; return what is to be said of a successor, None where its client sent it.
+
+        What was said for such a one waits for another.
+        """
+        if not create.steers:
+            return None
+        parent = create.previous_response_id or ""
+        if create.is_successor:
+            return list(_failed(create.steers, parent, create.lane, f"No successor could be created: {error.message}"))
+        self._park(parent, create.lane, create.steers)
+        return None
+
+    def joined(self, create: Create) -> Create:
+        """Return a create with what waits for it in front of its input."""
+        parked = self._parked.get(create.lane)
+        if parked is None or parked.response_id != create.previous_response_id:
+            return create
+        del self._parked[create.lane]
+        messages = [message for steer in parked.steers for message in steer.messages]
+        fields = {**create.fields, "input": [*messages, *_as_items(create.fields.get("input"))]}
+        size = create.size + sum(steer.size for steer in parked.steers)
+        return replace(create, fields=fields, size=size, steers=parked.steers)
+
+    def give_up(self, successor: Create) -> list[Answer]:
+        """Return what is said of a successor that is not started: the connection's time is over."""
+        return list(_failed(successor.steers, successor.previous_response_id or "", successor.lane, _OVER))
+
+    def _target(self, response_id: object) -> _Target | None:
+        return next((target for target in self._running.values() if target.response_id == response_id), None)
+
+    def _absent(self, response_id: object) -> Refused:
+        status = self._ended.get(response_id) if isinstance(response_id, str) else None
+        if status is None:
+            return Refused("response_not_found", "No response of this connection has this id.")
+        if status is Status.COMPLETED:
+            message = "The response has completed. Continue it with 'response.create'."
+            return Refused("response_already_completed", message)
+        return Refused("response_not_active", f"The response is {status.value}, and takes no more input.")
+
+    def _check(self, target: _Target, size: int, *, over: bool) -> None:
+        """Refuse what cannot be applied to a response that runs."""
+        if target.unsupported:
+            raise Refused("steering_not_supported", target.unsupported)
+        if target.interrupted:
+            raise Refused("response_not_active", "The response was interrupted, and takes no more input.")
+        if over:
+            raise Refused("successor_creation_failed", _OVER)
+        if len(target.steers) >= self._max_steers or self._bytes() + size > self._max_bytes:
+            message = "Too much input waits for this response. Wait for its successor."
+            raise Refused("too_many_pending_steers", message)
+
+    def _bytes(self) -> int:
+        parked = [steer.size for each in self._parked.values() for steer in each.steers]
+        return sum(parked) + sum(steer.size for target in self._running.values() for steer in target.steers)
+
+    def _park(self, response_id: str, lane: str | None, steers: Sequence[Steer]) -> list[Answer]:
+        """Let input wait for a create; one response a lane, so what waited for an older one comes back."""
+        before = self._parked.get(lane)
+        self._parked[lane] = _Parked(response_id, tuple(steers))
+        if before is None:
+            return []
+        sentence = "Another response of its lane waits for required input now."
+        return list(_failed(before.steers, before.response_id, lane, sentence, code="response_not_active"))
+
+
+def _failed(
+    steers: Sequence[Steer],
+    response_id: str,
+    lane: str | None,
+    message: str,
+    *,
+    code: str = "successor_creation_failed",
+) -> Iterator[Answer]:
+    for steer in steers:
+        yield Reply(steer_failed(code, message, response_id, steer.given, steer.id), lane)
+
+
+def _successor(target: _Target, link: ChainLink) -> Create:
+    """Return the create that continues a response with what was said to it, and with the same settings."""
+    create, steers = target.create, tuple(target.steers)
+    messages = [message for steer in steers for message in steer.messages]
+    settings = {name: value for name, value in create.fields.items() if name not in _NOT_INHERITED}
+    return replace(
+        create,
+        fields={**settings, "previous_response_id": target.response_id, "input": messages},
+        size=create.size + sum(steer.size for steer in steers),
+        parent=link,
+        steers=steers,
+        is_successor=True,
+    )
+
+
+def _as_items(given: object) -> list[object]:
+    """Return the input of a create as items; what is wrong with it is found where the create is read."""
+    if given is None:
+        return []
+    if isinstance(given, list):
+        return given
+    return [{"type": "message", "role": "user", "content": given}]

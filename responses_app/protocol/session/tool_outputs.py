@@ -1,0 +1,91 @@
+"""What clients say came of a call, while its response waits: `POST /v1/responses/{id}/tool_outputs`."""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.fields import ClientModel
+from responses_app.protocol.items.item_resources import part_resource
+from responses_app.protocol.items.items import Content, MediaPart
+from responses_app.protocol.json_size import json_size
+from responses_app.protocol.prompt.prompt import text_of
+from responses_app.protocol.response.inputs import OutputGiven
+from responses_app.protocol.validation import validate
+
+TOOL_MODE_HEADER = "Respsite-Tool-Mode"
+COMPLETE, WAIT = "complete", "wait"  # a response ends with calls of the client's tools, or waits for their outputs
+TOOL_MODE = "tool_mode"  # what says so in a request that is kept
+
+
+class ToolOutput(ClientModel):
+    """The body of a request: what came of the call of this `call_id`."""
+
+    tool_call_id: str = Field(min_length=1, max_length=256)
+    output: Content
+
+
+def requested_tool_mode(header: str | None, default: str) -> str:
+    """Return the mode that a request's header asks for, else the default. Raises `ApiError` (400) for another."""
+    asked = (header or "").strip().lower() or default
+    if asked not in (COMPLETE, WAIT):
+        raise invalid_request(
+            f"Unknown value in the header '{TOOL_MODE_HEADER}': {asked[:80]!r}. Known are: '{COMPLETE}' and '{WAIT}'.",
+            param=TOOL_MODE_HEADER,
+            code="invalid_value",
+        )
+    return asked
+
+
+def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGiven:
+    """Validate the body of a request. Raises `ApiError`: 413 for an output of more than `max_bytes`."""
+    size = json_size({"output": data.get("output")})
+    if size > max_bytes:
+        raise output_too_large(size, max_bytes)
+    body = validate(ToolOutput, data)
+    raw = data["output"]
+    parts: list[JsonObject] = raw if isinstance(raw, list) else []
+    # As OpenAI's types have the parts of an output: what a client read from somewhere is what the model is given.
+    kept: list[JsonObject] = [
+        part_resource(part) if isinstance(read, MediaPart) else {"type": "input_text", "text": text_of([read])}
+        for part, read in zip(parts, body.output, strict=False)  # a text has one part here, and none in `parts`
+    ]
+    return OutputGiven(body.tool_call_id, raw if isinstance(raw, str) else kept, text_of(body.output))
+
+
+def as_json(given: OutputGiven) -> JsonObject:
+    """Return an output as another worker is told of it; `from_json` reads it."""
+    return {"call_id": given.call_id, "output": given.output, "text": given.text}
+
+
+def from_json(data: Mapping[str, object]) -> OutputGiven:
+    """Read what `as_json` wrote."""
+    output = data["output"]
+    return OutputGiven(str(data["call_id"]), output if isinstance(output, list) else str(output), str(data["text"]))
+
+
+def output_too_large(size: int, limit: int) -> ApiError:
+    """The output has more bytes than this server takes (413)."""
+    message = f"The 'output' has {size} bytes; this server takes {limit} (RESPONSES_MAX_TOOL_OUTPUT_BYTES)."
+    return ApiError(message, status=413, code="request_too_large", param="output")
+
+
+def call_not_found(call_id: str) -> ApiError:
+    """The response has made no such call, or is still making it (404)."""
+    message = f"The response has no call with the 'tool_call_id' '{call_id[:80]}' that its client is to answer."
+    return not_found(message, param="tool_call_id")
+
+
+def answered_already(call_id: str) -> ApiError:
+    """The call has its output (409)."""
+    message = f"The call with the 'tool_call_id' '{call_id[:80]}' has its output already."
+    return ApiError(message, status=409, type="conflict_error", param="tool_call_id")
+
+
+def not_waiting(response_id: str) -> ApiError:
+    """The response does not wait for outputs: it was not asked to, or is ending (409)."""
+    message = (
+        f"Response '{response_id[:80]}' does not wait for outputs of tools, or has them all. Continue it with "
+        f"'previous_response_id'; responses wait that are created with the header '{TOOL_MODE_HEADER}: {WAIT}'."
+    )
+    return ApiError(message, status=409, type="conflict_error", param="response_id")

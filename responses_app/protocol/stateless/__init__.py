@@ -1,0 +1,1 @@
+"""Completions, decisions and embeddings: a request and its answer, of which nothing is kept."""

@@ -1,0 +1,356 @@
+"""`/v1/completions`: what may be asked of a raw prompt, and how what the model says is written: OpenAI's older shape.
+
+The fields are those of `openai.types.completion_create_params`; `stop_token_ids`, `stop_reason`, `prompt_logprobs`,
+`return_token_ids` and `kv_transfer_params` are as vLLM 0.32 has them (`entrypoints/openai/completion/protocol.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NotRequired
+
+import orjson
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from engine.formats.base import TextLogprob
+from engine.types import FinishReason
+from responses_app.protocol.engine_details import check_transfer
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import ClientModel, Refused
+from responses_app.protocol.json_size import json_size
+from responses_app.protocol.logprobs import LOWEST
+from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES, LogitBias
+from responses_app.protocol.stateless.embeddings import read_inputs
+from responses_app.protocol.stop_strings import Stops
+from responses_app.protocol.validation import validate
+
+MAX_CHOICES = 128  # of one request: prompts × n
+MAX_TOKENS = 16  # where a request does not say, as at OpenAI
+MAX_LOGPROBS = 20  # as vLLM gives; OpenAI stops at 5
+
+
+class CompletionStreamOptions(ClientModel):
+    """Options of a stream."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+    idle: ClassVar = HIDES_NOTHING
+    own: ClassVar = ("continuous_usage_stats",)
+
+
+class CompletionFields(ClientModel):
+    """The fields of a request beside its prompt."""
+
+    model: str | None = Field(default=None, min_length=1, max_length=256)
+    max_tokens: int | None = Field(default=None, ge=0)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    best_of: int | None = Field(default=None, ge=1)
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    stream: bool | None = None
+    stream_options: CompletionStreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    stop: Stops | None = None
+    stop_token_ids: list[int] | None = Field(default=None, max_length=64)
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    return_token_ids: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    logit_bias: LogitBias | None = None
+    ignore_eos: bool | None = None
+    user: str | None = Field(default=None, max_length=1024)
+
+    beside: ClassVar = ("prompt",)
+    refused: ClassVar = {
+        "suffix": Refused("No model here fills text in; put it into the prompt, or leave it out."),
+        "messages": Refused("A chat goes to /v1/chat/completions; here a raw text is the 'prompt'."),
+        "max_completion_tokens": Refused("Here it is 'max_tokens'."),
+        "max_output_tokens": Refused("Here it is 'max_tokens'."),
+        **dict.fromkeys(
+            ("response_format", "structured_outputs", "tools", "tool_choice"),
+            Refused("A raw prompt is held to nothing: send a chat to /v1/chat/completions."),
+        ),
+        **GUIDED,
+        **OF_ENGINES,
+        **dict.fromkeys(("min_tokens", "length_penalty", "truncate_prompt_tokens"), NO_SUCH_SAMPLING),
+    }
+    own: ClassVar = (
+        *(name for name in refused if name != "suffix"),
+        *("ignore_eos", "kv_transfer_params", "min_p", "prompt_logprobs", "repetition_penalty", "return_token_ids"),
+        *("stop_token_ids", "top_k"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionWanted:
+    """What is asked: prompts, each of which is completed `n` times, so that choices are in their order."""
+
+    fields: CompletionFields
+    prompts: Sequence[str | Sequence[int]]
+
+    @property
+    def n(self) -> int:
+        """How often each prompt is completed."""
+        return self.fields.n or 1
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """The strings that end a completion."""
+        return self.fields.stop or ()
+
+    @property
+    def max_tokens(self) -> int:
+        """How many tokens a completion may have."""
+        return MAX_TOKENS if self.fields.max_tokens is None else self.fields.max_tokens
+
+    @property
+    def counts_each(self) -> bool:
+        """Whether each part of a stream says what its completion has used so far, as vLLM has it."""
+        return self.includes_usage and bool(
+            self.fields.stream_options and self.fields.stream_options.continuous_usage_stats
+        )
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.fields.stream_options and self.fields.stream_options.include_usage)
+
+
+def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> CompletionWanted:
+    """Read a request; `engine_fields`: it may have those that are for the engine's operator. Raises `ApiError`."""
+    check_transfer(data, engine_fields=engine_fields)
+    json_size({"kv_transfer_params": data.get("kv_transfer_params")})  # the engine is given it again
+    fields = validate(CompletionFields, data)
+    prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
+    wanted = CompletionWanted(fields=fields, prompts=prompts)
+    _check(wanted, data)
+    return wanted
+
+
+def _check(wanted: CompletionWanted, data: JsonObject) -> None:
+    fields = wanted.fields
+    if fields.best_of is not None and fields.best_of != wanted.n:
+        raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
+    if fields.stream_options is not None and not fields.stream:
+        raise _invalid("stream_options", "it is only for streams: set 'stream' to true, or leave it out")
+    if fields.echo and fields.logprobs is not None:
+        raise _invalid(
+            "logprobs", "together with 'echo' it would ask for those of the prompt, which the engine here does not give"
+        )
+    if fields.stream and fields.prompt_logprobs is not None:
+        raise _invalid("prompt_logprobs", "they come with a whole answer only: set 'stream' to false, or leave it out")
+    if fields.kv_transfer_params and len(wanted.prompts) * wanted.n > 1:
+        raise _invalid("kv_transfer_params", "they are for one prompt and one completion of it")
+    if len(wanted.prompts) * wanted.n > MAX_CHOICES:
+        raise _invalid(
+            "n", f"{len(wanted.prompts)} prompts and {wanted.n} completions of each are more than {MAX_CHOICES}"
+        )
+
+
+def _invalid(param: str, reason: str) -> ApiError:
+    return invalid_request(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
+
+
+class CompletionLogprobs(TypedDict):
+    """Lists beside each other, with an entry for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionDetails(TypedDict, total=False):
+    """What a choice has where it was asked for."""
+
+    token_ids: list[int]
+    prompt_token_ids: list[int]
+    prompt_logprobs: Sequence[Any]
+
+
+class CompletionChoice(CompletionDetails):
+    """One completion, or more of it. `stop_reason` is the client's stop string, or stop token, that ended it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length", "abort"] | None
+    stop_reason: str | int | None
+
+
+class CompletionUsage(TypedDict):
+    """Tokens: each prompt counts once, however often it is completed."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: JsonObject
+
+
+class Completion(TypedDict):
+    """Completions of all prompts, or a part of a stream of them."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[CompletionUsage | None]
+    kv_transfer_params: NotRequired[JsonObject]  # for another engine, where they were asked for
+
+
+class CompletionServerSentEvent(TypedDict):
+    """A part of a stream: `data` is a completion as JSON, and in the last one `[DONE]`."""
+
+    data: str
+
+
+@dataclass(slots=True)
+class LegacyLogprobs:
+    """Log probabilities in the older shape: lists beside each other, with an entry for each token.
+
+    `text_offset` is where a token begins in the choice's text, in characters.
+    """
+
+    tokens: list[str] = field(default_factory=list)
+    token_logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[dict[str, float]] = field(default_factory=list)
+    text_offset: list[int] = field(default_factory=list)
+
+    def add(self, entry: TextLogprob, offset: int) -> None:
+        """Add a token."""
+        self.tokens.append(token_text(entry.token))
+        self.token_logprobs.append(max(entry.logprob, LOWEST))
+        chosen = {token_text(entry.token): max(entry.logprob, LOWEST)}  # which is always there, as at OpenAI and vLLM
+        self.top_logprobs.append(chosen | {token_text(token): max(value, LOWEST) for token, value in entry.top})
+        self.text_offset.append(offset)
+
+    def extend(self, other: "LegacyLogprobs") -> None:
+        """Add all of another one, which comes behind this."""
+        self.tokens += other.tokens
+        self.token_logprobs += other.token_logprobs
+        self.top_logprobs += other.top_logprobs
+        self.text_offset += other.text_offset
+
+    def body(self) -> CompletionLogprobs:
+        """Return what clients get."""
+        return {
+            "tokens": self.tokens,
+            "token_logprobs": self.token_logprobs,
+            "top_logprobs": self.top_logprobs,
+            "text_offset": self.text_offset,
+        }
+
+
+def token_text(token: bytes) -> str:
+    """Return a token as a text; one that is a part of a character as its bytes, in OpenAI's way."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{each:02x}" for each in token)
+
+
+@dataclass(slots=True, kw_only=True)
+class ChoiceDelta:
+    """More of a choice. The last one of it, and only that, has a `finish_reason`.
+
+    `token_ids`, `prompt_token_ids` and `prompt_logprobs` are there where they were asked for; the last two once.
+    `counted` is what the choice has used so far, where each part of a stream is to say it.
+    """
+
+    index: int
+    text: str = ""
+    logprobs: LegacyLogprobs | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: Sequence[int] | None = None
+    prompt_logprobs: Sequence[orjson.Fragment] | None = None
+    counted: "CompletionTokens | None" = None
+
+    def body(self) -> CompletionChoice:
+        """Return it as a choice of an answer, or of a part of a stream."""
+        finish = self.finish_reason
+        asked: CompletionDetails = {}
+        if self.token_ids is not None:
+            asked["token_ids"] = self.token_ids
+        if self.prompt_token_ids is not None:
+            asked["prompt_token_ids"] = list(self.prompt_token_ids)
+        if self.prompt_logprobs is not None:
+            asked["prompt_logprobs"] = self.prompt_logprobs
+        return {
+            **asked,
+            "index": self.index,
+            "text": self.text,
+            "logprobs": None if self.logprobs is None else self.logprobs.body(),
+            "finish_reason": None if finish is None else finish.value,
+            "stop_reason": self.stop_reason,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionTokens:
+    """Tokens of a request: each prompt counts once, however often it is completed."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+    def body(self) -> CompletionUsage:
+        """Return what clients get."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionHead:
+    """What every part of a stream says, and the whole answer. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    model: str
+
+    def body(self, choices: Sequence[ChoiceDelta], usage: CompletionTokens | None) -> Completion:
+        """Return an answer, or a part of a stream."""
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [each.body() for each in choices],
+            "usage": None if usage is None else usage.body(),
+        }
+
+    def event(self, choices: Sequence[ChoiceDelta], usage: CompletionTokens | None = None, *, tells: bool) -> bytes:
+        """Return a server-sent event; `tells`: this stream has a usage, and so all of its parts have the field."""
+        body = self.body(choices, usage)
+        if not tells:
+            del body["usage"]
+        return b"data: %b\n\n" % orjson.dumps(body)
+
+
+def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
+    """Return a whole choice, made of its deltas in their order."""
+    whole = ChoiceDelta(index=index, text="".join(each.text for each in deltas))
+    for each in deltas:
+        if each.logprobs is not None:
+            whole.logprobs = whole.logprobs or LegacyLogprobs()
+            whole.logprobs.extend(each.logprobs)
+        if each.token_ids is not None:
+            whole.token_ids = (whole.token_ids or []) + each.token_ids
+        whole.prompt_token_ids = whole.prompt_token_ids or each.prompt_token_ids
+        whole.prompt_logprobs = whole.prompt_logprobs or each.prompt_logprobs
+    whole.finish_reason, whole.stop_reason = deltas[-1].finish_reason, deltas[-1].stop_reason
+    return whole

@@ -1,0 +1,371 @@
+"""`RunPersistence`: what a run tells the store, from its acceptance to its end."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.stream import ResponseStream
+from responses_app.protocol.prompt.chain import ChainLink, new_link, with_states
+from responses_app.protocol.requests.resources import CONTINUABLE, ResponseObject, Status, as_failed
+from responses_app.protocol.requests.server_tools import ITEMS
+from responses_app.protocol.response.inputs import Ended
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
+from responses_app.runs.driving.unsaved import UnsavedEnd
+from responses_app.runs.log.run_log import RunLog
+from responses_app.runs.plan.failures import failure
+from responses_app.runs.plan.plan import RunPlan
+from responses_app.stores.base import (
+    AcceptedResponse,
+    Claim,
+    ClaimLost,
+    ConversationAppend,
+    NameTaken,
+    ParentGone,
+    StoredResponse,
+    StoreError,
+)
+from responses_app.stores.stores import Stores
+
+logger = logging.getLogger("respsite.runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How long a response took, in milliseconds."""
+
+    first_token_ms: int | None
+    duration_ms: int
+
+
+AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
+BACKGROUND_PATIENCE = 3600.0  # seconds: nobody waits for a response in the background as for an answer
+_OF_SERVER_TOOLS = frozenset(("mcp_list_tools", *ITEMS.values()))
+_CHOSEN = frozenset(status.value for status in CONTINUABLE)  # what can be a choice of a chat completion
+NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How a run ended: its response, its part of the chain, its items with their tokens, its times, its log."""
+
+    response: ResponseObject
+    link: ChainLink | None = None
+    sampled: Sequence[SampledItem] = ()
+    measured: Measured
+    log: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEnd:
+    """How a run has ended, as it is to be told: with an error where the end could not be kept. `link` continues it."""
+
+    ended: Ended
+    link: ChainLink | None
+
+
+@dataclass(frozen=True, slots=True)
+class WhenAway:
+    """What becomes of an end that cannot be kept, since the store is away: it is tried again for `patience` seconds.
+
+    Then `defer` takes it, to be kept when the store is back; it returns None where that does not fit.
+    """
+
+    defer: Callable[[StoredResponse], UnsavedEnd | None]
+    patience: float = 0.0
+
+
+class RunPersistence:
+    """Keeps one response; does nothing for one that is not stored, which has no `log` either.
+
+    `claim` is this process's, `now` its clock.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        stores: Stores,
+        *,
+        claim: Claim,
+        now: Callable[[], float],
+        away: WhenAway,
+        log: RunLog | None = None,
+    ) -> None:
+        self.now = now
+        self._patience = away.patience
+        self._defer = away.defer
+        self._plan = plan
+        self._continues = plan.continues  # which a later plan of the same response may not tell
+        self._store = stores.responses
+        self._conversations = stores.conversations
+        self.claim = claim
+        self.log = log
+        self.accepted = False
+        self.unsaved: UnsavedEnd | None = None  # its end, where that waits for the store
+        self._is_queued = False  # in the store
+        self._noting: asyncio.Task[None] | None = None
+
+    async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
+        """Keep the response before it runs; `again`: another worker has kept it already.
+
+        Raises `StoreError`; `ParentGone` where the stored response that it continues is gone, kept or not; `NameTaken`.
+        Else nobody knows whether one that raised is kept or will be: if so, it ends as failed, unless it is for another
+        try.
+        """
+        plan = self._plan
+        if plan.stored:
+            try:
+                await self._store.accept(self._as_accepted(response, again=again))
+            except (ClaimLost, NameTaken, ParentGone):
+                raise
+            except StoreError:
+                if not again:
+                    self._refuse(as_failed(response, failure(None, plan.origin.request_id)))
+                raise
+            self.accepted = True
+            self._is_queued = response["status"] == Status.QUEUED.value
+        elif plan.stored_parent and not await self._store.knows(plan.origin.project, plan.stored_parent):
+            raise ParentGone(plan.stored_parent)
+
+    async def begin(self, *, may_wait: Callable[[], bool]) -> None:
+        """Note that a response in the background has begun to answer; while the store is away, it waits with that.
+
+        Raises `ClaimLost`, also where the response has to be left to another worker: `may_wait` says that this one
+        stops. Raises `StoreError` where it cannot be noted.
+        """
+        plan = self._plan
+        if not (plan.stored and plan.background):
+            return
+        if not await self._done_in_time(self._note_begin, may_wait):
+            raise StoreError("that it has begun cannot be kept") if may_wait() else ClaimLost(plan.response_id)
+
+    async def keep_inputs(self, *, may_wait: Callable[[], bool]) -> bool:
+        """Keep all that came so far, also while nobody follows it; while the store is away, it waits with that.
+
+        Return False where it cannot be kept. Raises `ClaimLost`. What is not stored is this worker's alone.
+        """
+        return self.log is None or not self.accepted or await self._done_in_time(self.log.keep, may_wait)
+
+    async def _note_begin(self) -> None:
+        await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+
+    def note_start(self) -> None:
+        """Note soon that a response which waited for the engine has it: who asks another worker reads that.
+
+        It does not wait for the store, which may be away: `keep` does. In the background `begin` notes it.
+        """
+        if self._is_queued and not self._plan.background:
+            self._noting = asyncio.create_task(self._note_start(), name=f"start of {self._plan.response_id}")
+
+    def leave(self) -> None:
+        """The response runs here no more: nothing of it is noted any longer. `keep` has waited for what was asked."""
+        if self._noting is not None:
+            self._noting.cancel()
+
+    async def _note_start(self) -> None:
+        plan = self._plan
+        try:
+            await self._note_begin()
+        except StoreError as problem:  # also one that was deleted, or is another worker's: its end tells what then
+            logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
+        except Exception:  # whatever it is, it costs the response nothing: its end waits for this
+            logger.exception("response %s: that it has the engine is not kept", plan.response_id)
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response."""
+        return self._plan.response_id
+
+    @property
+    def goes_on_elsewhere(self) -> bool:
+        """Whether another worker that takes it over goes on with it, or lets it fail behind its log.
+
+        All others the store lets fail by itself, and no worker counts what they used.
+        """
+        return self._plan.background or (self.log is not None and self.log.is_kept)
+
+    async def give_back(self, response: ResponseObject) -> None:
+        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there.
+
+        Where the store does not take it now, they find it once this worker is dead to them. Raises nothing.
+        """
+        assert self.log is not None, "background responses are stored"
+        try:
+            await self.log.flush()
+            await self._store.give_back(self._as_accepted(response, again=True))
+            logger.info("response %s goes to another worker: the server stops", response["id"])
+        except StoreError as problem:
+            logger.error("response %s could not be given to another worker now: %s", response["id"], problem)
+        except Exception:
+            logger.exception("response %s could not be given to another worker now: the store broke", response["id"])
+
+    def _refuse(self, response: ResponseObject) -> None:
+        """Let the response fail later, if it was accepted: its acceptance was not answered, and it is not to run.
+
+        Its input, if it is kept, is kept already. Here it would wait with every request that is refused while the store
+        is away, and one may have MAX_BODY_BYTES.
+        """
+        end = self._stored(RunEnd(response=response, measured=NOT_MEASURED))
+        self.unsaved = self._defer(replace(end, accepted=True, input_items=()))
+
+    def replan(self, plan: RunPlan) -> None:
+        """Keep what another plan makes of the same response: its chain begins anew."""
+        self._plan = plan
+
+    def _as_accepted(self, response: ResponseObject, *, again: bool) -> AcceptedResponse:
+        plan = self._plan
+        return AcceptedResponse(
+            project=plan.origin.project,
+            response=response,
+            claim=self.claim,
+            input_items=tuple(plan.input_items),
+            transport=plan.origin.transport,
+            key_id=plan.origin.key_id,
+            request=self._request() if plan.background else None,
+            again=again,
+            parent=plan.stored_parent,
+            public=plan.public,
+        )
+
+    def _request(self) -> JsonObject:
+        """Return what another worker needs to run it; a public id may stand for a later response there."""
+        request, parent = self._plan.request, self._plan.parent
+        asked = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
+        if request.previous_response_id is None or parent is None:
+            return asked
+        return {**asked, "previous_response_id": parent.response_id}
+
+    def link(self, machine: ResponseMachine, status: Status) -> ChainLink | None:
+        """Return the response's part of its chain; None for one that cannot be continued."""
+        if status not in CONTINUABLE:
+            return None
+        plan, stream = self._plan, machine.stream
+        link = new_link(
+            plan.parent,
+            response_id=plan.response_id,
+            started_on=plan.link.started_on,
+            messages=[*plan.input_messages, *stream.messages],
+            items=[*plan.context_items, *stream.output],
+            in_background=plan.client_tools.in_background,
+        )
+        link = with_states(link, machine.server.news)
+        return replace(link, stored=plan.stored, public=plan.public, continues=self._continues)
+
+    async def keep(
+        self, machine: ResponseMachine, ending: Ending, measured: Measured, *, may_wait: Callable[[], bool]
+    ) -> KeptEnd | None:
+        """Keep the end that a machine has decided; if it cannot be kept for long, as a failure later.
+
+        None, and nothing is kept, where a background response is for another worker, since this one stops: then
+        `may_wait` is false. Raises `ClaimLost`.
+        """
+        ended = Ended(int(self.now()))
+        link = self.link(machine, ending.status)
+        end = RunEnd(
+            response=machine.outcome(ended.at),
+            link=link,
+            sampled=_known_items(machine.stream),
+            measured=measured,
+            log=self._whole_log(ended),
+        )
+        try:
+            saved = await self._done_in_time(partial(self._save, end), may_wait)
+        finally:
+            if self._noting is not None:  # it was asked for before, so it is over by now, or very soon
+                await self._noting
+        if saved:
+            return KeptEnd(ended, link)
+        if self._plan.background and not may_wait():
+            return None
+        return self.fail(machine, measured)
+
+    def fail(self, machine: ResponseMachine, measured: Measured) -> KeptEnd:
+        """Keep later that a response has failed, whose end is decided and cannot be kept; return how it ends now."""
+        error = failure(None, self._plan.origin.request_id)
+        ended = Ended(int(self.now()), error)
+        try:
+            end = RunEnd(response=machine.outcome(ended.at, error), measured=measured, log=self._whole_log(ended))
+        except Exception:  # then no reader can be shown it either; what came so far is kept without its log
+            logger.exception("response %s: its end cannot be made", self._plan.response_id)
+            end = RunEnd(response=as_failed(machine.stream.kept(), error), measured=measured)
+        if self._plan.stored:
+            self.unsaved = self._defer(self._stored(end))
+        return KeptEnd(ended, None)
+
+    def _whole_log(self, last: Ended) -> bytes:
+        return b"" if self.log is None else self.log.whole(last)
+
+    async def _done_in_time(self, act: Callable[[], Awaitable[None]], may_wait: Callable[[], bool]) -> bool:
+        """Tell the store, again while it is away; return False if that failed. Raises `ClaimLost`.
+
+        Trying again may keep what was kept already, its answer lost on the way: the store takes that for one.
+        """
+        clock = asyncio.get_running_loop().time
+        patience = self._patience if not self._plan.background else max(self._patience, BACKGROUND_PATIENCE)
+        ends_at = clock() + (patience if self._patience and self._plan.stored else 0.0)
+        while True:
+            try:
+                await act()
+                return True
+            except ClaimLost:
+                raise
+            except StoreError as problem:
+                if not (problem.passing and may_wait() and clock() + AGAIN_SECONDS < ends_at):
+                    logger.error("response %s could not be stored: %s", self._plan.response_id, problem)
+                    return False
+            except Exception:
+                logger.exception("response %s: the store broke", self._plan.response_id)
+                return False
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _save(self, end: RunEnd) -> None:
+        if self._plan.stored:
+            await self._store.save(self._stored(end))
+            return
+        append = self._append(end.response, end.link)
+        if append is not None:  # a conversation keeps its items, whoever made them
+            await self._conversations.append(self._plan.origin.project, append.conversation_id, append.items)
+
+    def _append(self, response: ResponseObject, link: ChainLink | None) -> ConversationAppend | None:
+        """Return what the response adds to its conversation; one that cannot be continued adds nothing."""
+        conversation = self._plan.conversation
+        if conversation is None or link is None:
+            return None
+        asked = (item for item in self._plan.input_items if item["type"] != "compaction_trigger")  # it only asks
+        items = (*asked, *response["output"])
+        return ConversationAppend(conversation_id=conversation.id, items=items, read_version=conversation.version)
+
+    def _stored(self, end: RunEnd) -> StoredResponse:
+        plan = self._plan
+        return StoredResponse(
+            project=plan.origin.project,
+            response=end.response,
+            link=end.link,
+            input_items=tuple(plan.input_items),
+            sampled=tuple(end.sampled),
+            transport=plan.origin.transport,
+            key_id=plan.origin.key_id,
+            first_token_ms=end.measured.first_token_ms,
+            duration_ms=end.measured.duration_ms,
+            conversation=self._append(end.response, end.link),
+            accepted=self.accepted,
+            claim=self.claim,
+            log=end.log,
+            chat=plan.chat if end.response["status"] in _CHOSEN else None,
+        )
+
+
+def _known_items(stream: ResponseStream) -> list[SampledItem]:
+    """Return the items that clients can name by their ids. Those of this server's tools have no tokens of their own:
+    where they come back, they are rendered anew.
+    """
+    known = {item.id for item in stream.sampled}
+    others = (item for item in stream.output if item["type"] in _OF_SERVER_TOOLS and item["id"] not in known)
+    silent = RenderedMessage(MessageKind.OTHER, as_tokens())
+    return [*stream.sampled, *(SampledItem(str(item["id"]), fingerprint(item), silent) for item in others)]

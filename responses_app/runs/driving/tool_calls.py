@@ -1,0 +1,187 @@
+"""A tool is called, within its time: one of this server's, or one of the client's, whose outputs are waited for.
+
+Whatever comes of a tool of this server is something for the model to read: nothing that it does ends the response.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import orjson
+
+from responses_app.observing.traces import NO_SPAN, Span
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.response.commands import Await, CallTool
+from responses_app.protocol.response.inputs import Input, TimedOut, ToolProgressed, ToolReturned, ToolsListed, WaitBegan
+from responses_app.runs.driving.effects import NotPermitted
+from responses_app.runs.plan.toolbox import MAX_OUTPUT_BYTES, Entry
+from responses_app.stores.base import ClaimLost
+from responses_app.tools.base import (
+    MAX_STATE_BYTES,
+    BaseTool,
+    ToolCall,
+    ToolFailed,
+    ToolResult,
+    nothing_to_confirm,
+)
+
+logger = logging.getLogger("respsite.runs")
+
+TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
+_CUT = (
+    "Error: the server stopped while the tool ran. What it has done by then is not known, and it does not say that it "
+    "can be run twice."
+)
+_BROKE = "Error: the tool broke."
+_GONE = "Error: this tool is not there (any more)."
+_TOO_LARGE = "Error: what the tool gave back is larger than this server takes."
+
+
+def cut_call(wanted: CallTool) -> ToolReturned:
+    """Return what came of a call that was under way when its worker died, where the tool is not `repeatable`."""
+    return ToolReturned(_CUT, failed=True, shown=_error(wanted, _CUT))
+
+
+def unmade_call(wanted: CallTool, why: str) -> ToolReturned:
+    """Return what came of a call that was not made."""
+    text = f"Error: the tool was not called: {why}"
+    return ToolReturned(text, failed=True, shown=_error(wanted, text))
+
+
+def _error(wanted: CallTool, text: str) -> JsonObject:
+    """Return the typed `error` of a call's item: only the calls of MCP servers have one."""
+    content = [{"type": "text", "text": text}]
+    return {"error": {"type": "mcp_tool_execution_error", "content": content}} if wanted.tool else {}
+
+
+async def call_tool(
+    entry: Entry | None,
+    wanted: CallTool,
+    *,
+    tell: Callable[[Input], object],
+    confirm: Callable[[], Awaitable[None]] = nothing_to_confirm,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+    span: Span = NO_SPAN,
+) -> ToolReturned:
+    """Call a tool for a response; a cancellation ends its work, and nothing else is raised but what `confirm` raises.
+
+    `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns. Of
+    its text the model reads `max_output_bytes` of UTF-8.
+    """
+    with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
+        result = await _result(entry, wanted, tell, confirm)
+        if result.failed:
+            own.fail("tool_failed")
+        most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
+        return _returned(result, wanted, max_output_bytes, most_shown)
+
+
+async def _result(
+    entry: Entry | None,
+    wanted: CallTool,
+    tell: Callable[[Input], object],
+    confirm: Callable[[], Awaitable[None]],
+) -> ToolResult:
+    if entry is None:
+        return _failed(wanted, _GONE)
+    tool, response_id = entry.tool, entry.use.response_id
+    now = asyncio.get_running_loop().time
+    ends_at = now() + tool.max_seconds
+    try:
+        async with asyncio.timeout_at(min(ends_at, now() + tool.idle_seconds)) as time_left:
+
+            def report(fields: JsonObject) -> None:
+                time_left.reschedule(min(ends_at, now() + tool.idle_seconds))
+                tell(ToolProgressed(fields))
+
+            call = ToolCall(
+                use=entry.use,
+                name=wanted.name,
+                arguments=wanted.arguments,
+                item_id=wanted.item_id,
+                tool=wanted.tool,
+                state=wanted.state,
+                report=report,
+                confirm=confirm,
+            )
+            return await tool.call(call)
+    except TimeoutError:
+        if not time_left.expired():  # the tool's own, which it should have caught
+            logger.exception("response %s: the tool %s broke", response_id, wanted.name)
+            return _failed(wanted, _BROKE)
+        seconds = tool.max_seconds if now() >= ends_at else tool.idle_seconds
+        return _failed(wanted, f"Error: the tool did not answer within {seconds:g} s.")
+    except (NotPermitted, ClaimLost):
+        raise
+    except ToolFailed as problem:
+        text = f"Error: {problem}"
+        return ToolResult(text, problem.shown or _error(wanted, text), failed=True)
+    except Exception:
+        logger.exception("response %s: the tool %s broke", response_id, wanted.name)
+        return _failed(wanted, _BROKE)
+
+
+async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
+    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed.
+
+    Listing reports no progress, so it may take as long as a call without a report.
+    """
+    tool, use = entry.tool, entry.use
+    seconds = min(tool.max_seconds, tool.idle_seconds)
+    try:
+        async with asyncio.timeout(seconds) as time_left:
+            tools = await tool.list_tools(use)
+        offer = tool.offer_listed(use, tools)
+        return ToolsListed(entry.server, tools, offer.tools), offer
+    except TimeoutError:
+        problem = f"it did not answer within {seconds:g} s" if time_left.expired() else "it broke"
+    except ToolFailed as failed:
+        problem = str(failed)
+    except Exception:
+        logger.exception("response %s: the server %s could not be listed", use.response_id, entry.server)
+        problem = "it broke"
+    return ToolsListed(entry.server, error=f"The tools of '{entry.server}' could not be listed: {problem}"), None
+
+
+def _failed(wanted: CallTool, text: str) -> ToolResult:
+    return ToolResult(text, _error(wanted, text), failed=True)
+
+
+def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int, max_shown_bytes: int) -> ToolReturned:
+    """Bound what a tool gave back: what the model reads, what its item shows, and what later calls want to know."""
+    try:
+        shown = len(orjson.dumps(result.shown))
+        state = 0 if result.state is None else len(orjson.dumps(result.state))
+    except (orjson.JSONEncodeError, TypeError):
+        logger.exception("the tool %s gave back what is not JSON", wanted.name)
+        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes, max_shown_bytes)
+    if shown > max_shown_bytes:
+        logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)
+        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes, max_shown_bytes)
+    if state > MAX_STATE_BYTES:
+        logger.warning("the tool %s wants to keep %d bytes: too many", wanted.name, state)
+    kept = result.state if state <= MAX_STATE_BYTES else None
+    return ToolReturned(cut_text(result.text, max_output_bytes), result.failed, result.shown, kept)
+
+
+def cut_text(text: str, max_bytes: int) -> str:
+    """Return a text of at most `max_bytes` of UTF-8, and behind it a note of how much is missing, if anything is."""
+    written = text.encode(errors="replace")
+    if len(written) <= max_bytes:
+        return written.decode()
+    return f"{written[:max_bytes].decode(errors='ignore')}\n[{len(written) - max_bytes} more bytes are left out]"
+
+
+async def wait_for_outputs(wanted: Await, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:
+    """Return when the client's time is over: `seconds` from `now` on (Unix seconds), or what a takeover has left of it.
+
+    Outputs come by `ResponseRun.give`, which ends this once none is missing.
+    """
+    if wanted.until is None:
+        tell(WaitBegan(now + seconds))
+        left = seconds
+    else:  # it began on another worker
+        left = max(wanted.until - now, TAKEOVER_SECONDS)
+    await asyncio.sleep(left)
+    return TimedOut(seconds)

@@ -1,0 +1,348 @@
+"""`EventJournal`: the one buffer of a response's events. Transports are cursors into it.
+
+    run ── extend() ──> journal <── take() ── reader (WebSocket)
+                                <── take() ── reader (SSE, JSON)
+
+Events are serialised once, here, and never renumbered or merged. A reader of another dialect gets what its `Wording`
+makes of the same bytes; the terminal event, whose content may differ, is serialised once more when the first such
+reader comes to it. What every reader has taken is forgotten, unless the journal is kept, so that a stream can be picked
+up again. A reader that falls more than `max_lag_bytes` behind is dropped, so the journal never holds more than that for
+it, and the largest lot of events that came at once: an item's last events repeat its whole text, and nobody can take
+them before all are there.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from responses_app.protocol.events.events import TERMINAL, Event, EventType
+from responses_app.protocol.events.wording import Call, Wording
+
+logger = logging.getLogger("respsite.runs")
+
+ENTRY_BYTES = 150  # of memory beside an entry's JSON: counted too, since deltas are short
+GATHERED_TURNS = 8  # of the loop, see `gather`
+GATHERED_BYTES = 16 * 1024  # of events; over it they are written, or the reader would fall behind for that
+
+
+@dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
+class Entry:
+    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
+
+    type: str
+    number: int
+    json: bytes
+    end: int
+
+
+class ReaderTooSlow(Exception):
+    """The reader fell further behind than the journal waits for."""
+
+
+class EventsForgotten(Exception):
+    """A reader asks for events that are not kept any more."""
+
+
+class EventJournal:
+    """Events of one response, from the first that a reader has not taken; from the very first where it is `kept`.
+
+    `first` is the number of the first event that it will get.
+    """
+
+    def __init__(self, *, max_lag_bytes: int, kept: bool = False, first: int = 0) -> None:
+        self._max_lag_bytes = max_lag_bytes
+        self._kept = kept
+        self._entries: list[Entry] = []
+        self._first = first  # number of the first entry kept
+        self.appended_bytes = 0  # ever appended
+        self._largest_lot = 0  # bytes
+        self._readers: list[JournalReader] = []
+        self.closed = False  # nothing follows: a terminal event was appended, or the run went elsewhere
+        self.last_number = first - 1
+        self._ending: Event | None = None  # the terminal event, and its JSON with the usage of each turn
+        self._ending_per_turn: bytes | None = None
+        self.calls: dict[str, Call] = {}  # by their items' ids: events tell a call's name once, dialects more often
+
+    @property
+    def readers(self) -> int:
+        """How many readers are attached."""
+        return len(self._readers)
+
+    @property
+    def next_position(self) -> int:
+        """The place of the event that comes next: its number, unless one before it could not be written."""
+        return self._first + len(self._entries)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal event is here: no stream that goes on elsewhere, or broke, has it."""
+        return self._ending is not None
+
+    def extend(self, events: Sequence[Event]) -> None:
+        """Add events that come at once, and wake the readers. After a terminal event nothing may follow."""
+        before = self.appended_bytes
+        for event in events:
+            self._add(event)
+        if len(events) > 1:
+            self._largest_lot = max(self._largest_lot, self.appended_bytes - before)
+        if events:
+            self._tell_readers()
+
+    def _add(self, event: Event) -> None:
+        type, number, json = event.type, event.sequence_number, event.as_json()
+        if self.closed:
+            raise RuntimeError(f"{type} after the terminal event")
+        self.appended_bytes = end = self.appended_bytes + len(json) + ENTRY_BYTES
+        self._entries.append(Entry(type, number, json, end))
+        self.last_number = number
+        if type in TERMINAL:
+            self.closed, self._ending = True, event
+        elif type is EventType.ITEM_ADDED:
+            self.note(event)
+
+    def note(self, event: Event) -> None:
+        """Remember what later events do not tell again, of an item that begins; also of one that nobody reads here."""
+        item = event.fields["item"]
+        if isinstance(item, dict) and "call_id" in item and "name" in item:
+            self.calls[str(item["id"])] = Call(str(item["call_id"]), str(item["name"]))
+
+    def _tell_readers(self) -> None:
+        # A lot is given to readers whole, so one that had taken everything before is behind by the lot at once: that
+        # does not count. After the end nobody is dropped: nothing more will come, and what is there is bounded.
+        oldest = self.appended_bytes - self._max_lag_bytes - self._largest_lot
+        for reader in tuple(self._readers):  # a copy: who is dropped, or detaches when it is woken, leaves the list
+            try:
+                if reader.taken_bytes < oldest and not self.closed:
+                    self._drop(reader)
+                reader.wake()
+            except Exception:  # a transport's own bug: the run and its other readers go on
+                logger.exception("a reader cannot be told that there are events")
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory its events take."""
+        return self.appended_bytes - self._bytes_before(0)
+
+    def attach(
+        self,
+        wake: Callable[[], None],
+        dropped: Callable[[], None],
+        *,
+        starting_after: int | None = None,
+        wording: Wording | None = None,
+    ) -> "JournalReader":
+        """Add a reader that starts at the first event kept, or behind the event `starting_after`.
+
+        `wording` is how it hears them, None for as they are.
+
+        `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once. What lies
+        in the journal when a reader comes does not count as its lag.
+        Raises `EventsForgotten`.
+        """
+        start = 0 if starting_after is None else starting_after + 1 - self._first
+        if start < 0:
+            raise EventsForgotten
+        start = min(start, len(self._entries))
+        # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
+        # from here on: from all that was ever appended, not from what it has taken.
+        reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, wording)
+        if wording is not None and start > 0:
+            last = self._entries[start - 1]
+            reader.again = [
+                Entry(type, last.number, json, last.end)
+                for type, json in wording.behind(last.type, last.number, last.json)
+            ]
+        self._readers.append(reader)
+        return reader
+
+    def has_after(self, number: int | None) -> bool:
+        """Whether all events behind this one are here, or are yet to come; None stands for all events."""
+        return self._first <= (0 if number is None else number + 1)
+
+    def keep_no_longer(self) -> None:
+        """Forget from now on what all readers have had."""
+        self._kept = False
+        self._forget()
+        if self.closed and not self._readers:
+            self._first += len(self._entries)
+            self._entries.clear()
+
+    def end(self) -> None:
+        """Close without a terminal event: the run goes on elsewhere."""
+        self.closed = True
+        self._tell_readers()
+
+    def _bytes_before(self, index: int) -> int:
+        """Return how many bytes had been appended before an entry."""
+        if index >= len(self._entries):
+            return self.appended_bytes
+        entry = self._entries[index]
+        return entry.end - len(entry.json) - ENTRY_BYTES
+
+    def detach(self, reader: "JournalReader") -> None:
+        """Remove a reader; detaching twice is not an error."""
+        if reader in self._readers:
+            self._readers.remove(reader)
+            self._forget()
+
+    def _drop(self, reader: "JournalReader") -> None:
+        reader.too_slow = True
+        self.detach(reader)
+        reader.dropped()
+
+    def take(self, reader: "JournalReader", limit: int) -> list[Entry]:
+        """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
+        start = reader.position - self._first
+        if start == 0 and len(self._entries) <= limit and len(self._readers) == 1 and not self._kept:
+            taken, self._entries = self._entries, []  # the usual case, without a copy: one reader, nothing to keep
+            self._first += len(taken)
+        else:
+            taken = self._entries[start : start + limit]
+        if taken:
+            reader.position += len(taken)
+            reader.taken_bytes = max(reader.taken_bytes, taken[-1].end)  # one that catches up counts as further
+            self._forget()
+        return taken
+
+    def worded(self, entry: Entry, wording: Wording) -> list[Entry]:
+        """Return what an entry is in another dialect."""
+        json = entry.json
+        if wording.usage_per_turn and self._ending is not None and entry.number == self._ending.sequence_number:
+            if self._ending_per_turn is None:
+                self._ending_per_turn = self._ending.as_json(usage_per_turn=True)
+            json = self._ending_per_turn
+        worded = wording.of(entry.type, entry.number, json)
+        if len(worded) == 1 and worded[0][1] is entry.json:
+            return [entry]
+        return [Entry(type, entry.number, json, entry.end) for type, json in worded]
+
+    def _forget(self) -> None:
+        """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
+        if self._kept or not self._readers or not self._entries:
+            return
+        oldest = min(reader.position for reader in self._readers)
+        if self._first < oldest:
+            del self._entries[: oldest - self._first]
+            self._first = oldest
+
+
+class JournalReader:
+    """A cursor into a journal. Not a queue: what it has not taken lies in the journal, once for all readers."""
+
+    def __init__(
+        self,
+        journal: EventJournal,
+        callbacks: tuple[Callable[[], None], Callable[[], None]],
+        position: int,
+        taken_bytes: int,
+        wording: Wording | None,
+    ) -> None:
+        self._journal = journal
+        self._wording = wording
+        self.wake, self.dropped = callbacks
+        self.position = position
+        self.taken_bytes = taken_bytes
+        self.too_slow = False
+        self.again: list[Entry] = []  # what its dialect puts behind the event that it begins behind
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event has been taken, or all there is of a stream that is not whole."""
+        return self._journal.closed and self.position >= self._journal.next_position
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal event is among its events."""
+        return self._journal.is_whole
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far it is behind."""
+        return self._journal.appended_bytes - self.taken_bytes
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are events it has not taken."""
+        return self.position < self._journal.next_position
+
+    @property
+    def has_little(self) -> bool:
+        """Whether there are events it has not taken, and so few that more may come with them."""
+        return self.position < self._journal.next_position and self.lag_bytes < GATHERED_BYTES
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event taken, -1 before the first."""
+        return self.position - 1
+
+    def take(self, limit: int = 64) -> list[Entry]:
+        """Return the next events, without waiting; of up to `limit` in the journal, a dialect may make more.
+
+        Raises `ReaderTooSlow` once the reader was given up.
+        """
+        if self.too_slow:
+            raise ReaderTooSlow
+        taken = self._journal.take(self, limit)
+        if self._wording is None:
+            return taken
+        again, self.again = self.again, []
+        return [*again, *(worded for entry in taken for worded in self._journal.worded(entry, self._wording))]
+
+
+async def gather(has_little: Callable[[], bool]) -> None:
+    """Let others have their turn after something was written, and let what comes all the time come together.
+
+    Writing an event costs as much as making it. So where there is news again within a turn of the loop, which is to say
+    that it comes faster than it can be written, that of a few turns is written at once; `has_little` says whether there
+    is news, and so little that more may come with it. Turns are short where there is little to do: then nobody waits
+    for longer than some microseconds.
+    """
+    for _ in range(GATHERED_TURNS):
+        await asyncio.sleep(0)
+        if not has_little():
+            break
+
+
+class Waiter:
+    """A `wake` for a reader that is one coroutine: `await waiter.wait()` returns when there is news."""
+
+    def __init__(self) -> None:
+        self._news = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None  # one for many waits: there is a wait for every event
+
+    def __call__(self) -> None:
+        self._news = True  # stays until a `wait` takes it, so news that come between two waits are not lost
+        self._end_wait()
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait for news, at most `timeout` seconds; return whether there is any."""
+        if not self._news:
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            self._due = loop.time() + timeout if timeout is not None else math.inf
+            # A timer that an earlier wait left will do: a reader's waits have the same timeout, so it rings before this
+            # one is due, and `_ring` sets the next one.
+            if self._timer is None and timeout is not None:
+                self._timer = loop.call_at(self._due, self._ring)
+            await self._waiting
+        news, self._news = self._news, False
+        return news
+
+    def _ring(self) -> None:
+        """The timer is up: end a wait whose time is over, look again at the end of a later one."""
+        self._timer = None
+        if self._waiting is None or self._waiting.done():
+            return
+        loop = self._waiting.get_loop()
+        if loop.time() >= self._due:
+            self._end_wait()
+        elif self._due < math.inf:
+            self._timer = loop.call_at(self._due, self._ring)
+
+    def _end_wait(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)

@@ -1,0 +1,350 @@
+"""The log of a run: its inputs as bytes, and `LiveLogs`, which keeps the logs of what still runs.
+
+Whoever has a response's plan and its inputs has all its events, with the same ids and numbers (see
+`protocol.response.inputs`). So what is kept of a run is its inputs, about 4 bytes a token. When that is done:
+
+    every stored response          with its end, in the same transaction
+    in the background, and what    from its first input on, at most every `BACKGROUND_SECONDS`,
+    waits for outputs of tools     or every `FOLLOWED_SECONDS` while somebody reads it
+    what another worker follows    from the moment it asks on, at most every `FOLLOWED_SECONDS`
+
+The logs of all runs of a process are appended to in one transaction. Example: 50 background responses at 60 tokens/s
+are 4 transactions a second, with 50 rows of 60 bytes each.
+
+What may be done only once outside (a call of a tool that must not be repeated) waits until its asking is kept, whatever
+is kept otherwise: `RunLog.keep`. So whoever takes the response over knows that it may have been done.
+
+Readers of a background response hear only what is kept. If its worker is killed, another one goes on behind the kept
+log, and samples again what was not kept; no reader has heard that, so none hears it twice, or in two versions. What
+follows from the request alone (`response.created`, that it waits, that it starts) is told at once: it would be the
+same.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Sequence
+
+from responses_app.protocol.events.events import Event, EventType
+from responses_app.protocol.response.input_codec import encode_one
+from responses_app.protocol.response.inputs import Enqueued, Input, Sampled, Started
+from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.log.tasks import end_tasks
+from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
+
+logger = logging.getLogger("respsite.runs")
+
+BACKGROUND_SECONDS = 0.25
+FOLLOWED_SECONDS = 0.1
+INTEREST_SECONDS = 10.0  # how long a follower's question holds; it asks again before that is over
+RETRY_SECONDS = 1.0  # after the store has failed
+KEEP_SECONDS = 5.0  # how long a caller waits until something is kept
+
+
+class RunLog:
+    """What came to one response; `journal` has its readers. `only_kept`: they hear only what is kept.
+
+    `from_the_first`: it is kept from its first input on, whoever follows it.
+    """
+
+    def __init__(
+        self,
+        response_id: str,
+        claim: Claim,
+        *,
+        live: "LiveLogs",
+        journal: EventJournal,
+        only_kept: bool,
+        from_the_first: bool = False,
+    ) -> None:
+        self.response_id = response_id
+        self.claim = claim
+        self._live = live
+        self._journal = journal
+        self._only_kept = only_kept
+        self._from_the_first = from_the_first
+        self._is_text = False  # what came last was tokens, and nothing else
+        self._waiters: set[asyncio.Future[None]] = set()  # for the next append
+        self._written: set[asyncio.Future[None]] = set()  # for the append that is being written
+        self._data = bytearray()
+        self._kept = 0  # bytes of it that are in the store for sure
+        # Events that wait until they are kept, and where the log ends that they come of.
+        self._unpublished: deque[tuple[int, Sequence[Event]]] = deque()
+        self._followed_until = 0.0  # by the loop's clock
+        self.closed = False
+
+    def take(self, given: Input, events: Sequence[Event]) -> None:
+        """Note an input and what came of it."""
+        was_text, self._is_text = self._is_text, isinstance(given, Sampled) and given.finish is None
+        only_goes_on = was_text and self._is_text and not any(each.type is EventType.ITEM_ADDED for each in events)
+        self._data += encode_one(given, None if only_goes_on else self._at())
+        if self.closed or not self._only_kept:
+            self._journal.extend(events)
+            wanted = self._from_the_first or (self._followed_until and self.is_followed)
+            if wanted and not self.closed:
+                self._live.note(self)
+        elif isinstance(given, Enqueued | Started) and not self._unpublished:
+            self._journal.extend(events)
+        else:
+            if events:
+                self._unpublished.append((len(self._data), events))
+            self._live.note(self)
+
+    def go_on_behind(self, data: bytes) -> None:
+        """Begin with what another worker has kept, and told."""
+        self._data[:] = data
+        self._kept = len(data)
+
+    def whole(self, last: Input) -> bytes:
+        """Return the log as it will be with its last input."""
+        return bytes(self._data) + encode_one(last, self._at())
+
+    def so_far(self) -> bytes:
+        """Return the log as it is now, kept or not."""
+        return bytes(self._data)
+
+    def _at(self) -> int | None:
+        """Return the time, in Unix milliseconds."""
+        return None if self._live.now is None else int(self._live.now() * 1000)
+
+    def end(self) -> None:
+        """Publish what still waits: the response's end is kept, or it will be kept later."""
+        self.closed = True
+        self._publish_up_to(len(self._data))
+        self._release(self._waiters)
+        self._release(self._written)
+        if self.is_followed:
+            self._live.ring(self.response_id)
+
+    async def keep(self) -> None:
+        """Return once all that came so far is kept, soon, by an append that begins after this: so the response was this
+        worker's then. Raises `StoreError` where it cannot be kept now, and `ClaimLost`.
+        """
+        if self.closed:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        self._live.note(self, now=True)  # never beside it: two appends at once could keep a part twice
+        try:
+            async with asyncio.timeout(KEEP_SECONDS):
+                await waiter
+        except TimeoutError:
+            raise _not_kept(self.response_id) from None
+        finally:
+            self._waiters.discard(waiter)
+            self._written.discard(waiter)
+
+    async def flush(self) -> None:
+        """Keep it now, since another worker is to go on. Raises `StoreError`, and `ClaimLost`."""
+        append = self.news()
+        if append.data or self._written:
+            if self.response_id in await self._live.append([append]):
+                raise ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more")
+            self.has_kept(append)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether any of it is in the store, for whoever takes the response over."""
+        return self._kept > 0
+
+    # What `LiveLogs` does with it.
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a reader on another worker follows it."""
+        return asyncio.get_running_loop().time() < self._followed_until
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody, here or elsewhere, waits for what is kept."""
+        return self.is_followed or (self._only_kept and self._journal.readers > 0)
+
+    def follow(self) -> None:
+        """Keep it while it runs: somebody follows it, for the next `INTEREST_SECONDS`."""
+        self._followed_until = asyncio.get_running_loop().time() + INTEREST_SECONDS
+        if not self.closed:
+            self._live.note(self)
+
+    @property
+    def wants_answer(self) -> bool:
+        """Whether it is to be appended to even where it has no news: somebody wants to know whose the response is."""
+        return bool(self._waiters or self._written)
+
+    def news(self) -> LogAppend:
+        """Return what is not kept for sure: it is appended now."""
+        self._written |= self._waiters
+        self._waiters.clear()
+        data = bytes(self._data[self._kept :])
+        return LogAppend(response_id=self.response_id, claim=self.claim, position=self._kept, data=data)
+
+    def has_kept(self, append: LogAppend) -> None:
+        """Go on behind what is kept now, and publish what waited for that."""
+        self._kept = max(self._kept, append.position + len(append.data))
+        self._publish_up_to(self._kept)
+        self._release(self._written)
+
+    def has_lost(self) -> None:
+        """Tell whoever waits that nothing more is kept: the response is another worker's, or was deleted."""
+        for waiter in self._waiters | self._written:
+            if not waiter.done():
+                waiter.set_exception(ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more"))
+
+    @staticmethod
+    def _release(waiters: "Collection[asyncio.Future[None]]") -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _publish_up_to(self, position: int) -> None:
+        """Publish what comes of the log up to a position, as one lot: its readers had no chance to take it before."""
+        lot: list[Event] = []
+        while self._unpublished and self._unpublished[0][0] <= position:
+            lot += self._unpublished.popleft()[1]
+        if not self._journal.closed:  # as it is where another worker goes on
+            self._journal.extend(lot)
+
+
+class LiveLogs:
+    """Keeps the logs of the runs of this process: all that have news in one transaction, and not too often.
+
+    `tell` rings the bell for those who follow, `lose` stops what another worker took over, `gone` what was deleted.
+    `now` (Unix seconds) dates the inputs with which a phase of a response may begin or end, see
+    `protocol.response.timeline`.
+    """
+
+    def __init__(
+        self,
+        store: BaseResponseStore,
+        *,
+        lose: Callable[[str], None],
+        gone: Callable[[str], None],
+        tell: Callable[[Collection[str]], Coroutine[None, None, object]],
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self.now = now
+        self._store = store
+        self._lose = lose
+        self._gone = gone
+        self._tell = tell
+        self._news: dict[str, RunLog] = {}
+        self._rung: set[str] = set()  # responses whose followers are to be told
+        self._keeping: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[object] | None = None  # of its own: Redis may take long
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the next transaction may begin, by the loop's clock
+        self._failed = False  # and it was said
+
+    def note(self, log: RunLog, *, now: bool = False) -> None:
+        """Keep a log soon, or `now`: it has news."""
+        self._news[log.response_id] = log
+        if now:
+            self._due = 0.0
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        self._schedule()
+
+    def ring(self, response_id: str) -> None:
+        """Tell those who follow a response that there is more of it in the store."""
+        self._rung.add(response_id)
+        self._schedule()
+
+    async def append(self, appends: Sequence[LogAppend]) -> Collection[str]:
+        """Append to logs now; return which responses are not this worker's any more. Raises `StoreError`."""
+        appended = await self._store.append(appends)
+        for response_id in appended.lost:
+            self._lose(response_id)
+        for response_id in appended.gone:
+            self._gone(response_id)
+        return appended.lost | appended.gone
+
+    async def aclose(self) -> None:
+        """Stop; what runs has ended before."""
+        self._news.clear()
+        self._rung.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        await end_tasks((self._keeping, self._telling))
+
+    def _schedule(self) -> None:
+        """See to it that what is to be done is done: at once, or once it is due; one thing at a time."""
+        if self._keeping is None and self._timer is None and (self._news or self._rung):
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._due:
+                self._timer = loop.call_at(self._due, self._begin)
+            else:
+                self._begin()
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._keeping = asyncio.create_task(self._keep_all(), name="live logs")
+        self._keeping.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._keeping = None
+        if task.cancelled():
+            return
+        problem = task.exception()
+        if problem is not None:
+            logger.error("the logs of running responses cannot be kept", exc_info=problem)
+            self._due = asyncio.get_running_loop().time() + RETRY_SECONDS
+        self._schedule()
+
+    async def _keep_all(self) -> None:
+        """Keep what has news, all of it at once."""
+        logs = [log for log in self._news.values() if not log.closed]
+        self._news.clear()
+        pause = BACKGROUND_SECONDS
+        if logs and not await self._keep(logs):
+            pause = RETRY_SECONDS
+        else:
+            self._rung.update(log.response_id for log in logs if log.is_followed)
+            if self._rung:
+                self._tell_followers()
+            if any(log.wants_answer for log in self._news.values()):
+                pause = 0.0
+            elif any(log.is_awaited for log in logs):
+                pause = FOLLOWED_SECONDS
+        self._due = asyncio.get_running_loop().time() + pause
+
+    def _tell_followers(self) -> None:
+        """Ring the bell, unless it is being rung: what came since is told the next time."""
+        if self._telling is None or self._telling.done():
+            rung, self._rung = self._rung, set()
+            self._telling = asyncio.create_task(self._tell(rung), name="bell")
+
+    async def _keep(self, logs: Sequence[RunLog]) -> bool:
+        """Append to these logs; return whether that could be done."""
+        wanted = {log.response_id for log in logs if log.wants_answer}
+        appends = [log.news() for log in logs]
+        try:
+            not_ours = await self.append([each for each in appends if each.data or each.response_id in wanted])
+        except StoreError as problem:
+            if not self._failed:
+                logger.warning("the logs of %d running responses cannot be kept now: %s", len(logs), problem)
+            self._failed = True
+            self._note_again(logs)
+            return False
+        except Exception:
+            self._note_again(logs)
+            raise
+        self._failed = False
+        for log, append in zip(logs, appends, strict=True):
+            if log.response_id in not_ours:
+                log.has_lost()
+            elif not log.closed:  # one that ended meanwhile has published all
+                try:
+                    log.has_kept(append)
+                except Exception:  # its own end tells its readers, and the others wait for nothing
+                    logger.exception("response %s: what is kept of it cannot be told", log.response_id)
+                await asyncio.sleep(0)  # after an outage each has much to tell: beats and requests are not to wait
+        return True
+
+    def _note_again(self, logs: Sequence[RunLog]) -> None:
+        self._news.update({log.response_id: log for log in logs if not log.closed})
+
+
+def _not_kept(response_id: str) -> StoreError:
+    problem = StoreError(f"the log of {response_id} could not be kept in {KEEP_SECONDS:g} s")
+    problem.passing = True
+    return problem

@@ -1,0 +1,1 @@
+"""What was decided before a run starts."""

@@ -1,0 +1,180 @@
+"""What was decided before a run starts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine.formats.base import ModelFormat, RenderedMessage, Tokens, as_tokens
+from engine.grammar import TurnGrammar
+from engine.types import GenerationRequest, SamplingOptions
+from responses_app.observing.traces import NO_SPAN, Span
+from responses_app.protocol.api_keys import Caller
+from responses_app.protocol.chat.stored import StoredChoice
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.client_tools import ClientTools
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.prompt.prompt import PromptWriter
+from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.rate_limits import Amount, Limited
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.turn_rules import RulesOfTurns
+from responses_app.protocol.response.inputs import Asked, Declared, Mode, Offered, Started
+from responses_app.runs.plan.toolbox import NO_TOOLS, Toolbox
+from responses_app.stores.conversations import ConversationRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a request came from: for ownership and for the log.
+
+    `models` are those that its key may use, `scopes` what the key may do; none mean all. `limited` are those whose
+    limits hold for it.
+    `awaits_tools`: the response does not end with calls of its client's tools, but waits for their outputs. `span` is
+    the request's, and then the response's: what is done for it is traced below it.
+    """
+
+    transport: str
+    project: str
+    request_id: str = ""
+    key_id: str = ""
+    models: Sequence[str] = ()
+    scopes: Sequence[str] = ()
+    limited: Sequence[Limited] = ()
+    awaits_tools: bool = False
+    span: Span = NO_SPAN
+
+    @classmethod
+    def of(
+        cls,
+        caller: Caller,
+        transport: str,
+        *,
+        request_id: str,
+        awaits_tools: bool = False,
+        span: Span = NO_SPAN,
+    ) -> "Origin":
+        """Return the origin of what this caller asks for."""
+        return cls(
+            transport=transport,
+            project=caller.project,
+            request_id=request_id,
+            key_id=caller.key_id,
+            models=caller.models,
+            scopes=caller.scopes,
+            limited=caller.limited,
+            awaits_tools=awaits_tools,
+            span=span,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What happens before a response answers: its first turn sums up what came before.
+
+    `kept` follows the summary as it was. `sampling` is the answer's; None where the compaction is all that is wanted.
+    `writer` writes the prompt of what follows. `seal` makes what the client gets of it. `stands_for` are digests of the
+    user's messages that the client gets beside it.
+    """
+
+    kept: Sequence[RenderedMessage]
+    sampling: SamplingOptions | None
+    writer: PromptWriter
+    seal: Callable[[bytes], str]
+    stands_for: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make
+class RunPlan:
+    """Everything that was decided before a run starts. What changes later makes a plan of its own (`replace`).
+
+    `format` is how its model is written to. `link` is the chain with the request's own input at its end,
+    `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
+    conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
+    `generation` is the first turn's, and its prompt was made of `draft` (`ModelFormat.prompt_of`). `created_at` is in
+    Unix seconds. `omitted` counts what the model cannot read
+    of the request. `writer` writes its prompts. `tools` are those that this server runs. `late_tools` were declared
+    in the conversation, not in the request. The engine holds the model to `rules`, if it can (`is_held`), and
+    `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas. Clients
+    have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages that
+    the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
+    items. `public` is what clients call the response, where that is not its own id. `tier` is the service tier that
+    runs, and `priority` how urgent it is, also to an engine that does not ask: less is sooner. `details` are what its
+    client wants to know of the engine's work. `chat` is what it is as a choice of a chat completion.
+    """
+
+    response_id: str
+    created_at: float
+    request: CreateRequest
+    origin: Origin
+    format: ModelFormat
+    link: ChainLink
+    parent: ChainLink | None
+    conversation: ConversationRecord | None
+    input_messages: Sequence[RenderedMessage]
+    context_items: Sequence[JsonObject]
+    input_items: Sequence[JsonObject]
+    generation: GenerationRequest
+    draft: "Tokens[int]" = field(default_factory=as_tokens)
+    stored: bool
+    writer: PromptWriter
+    omitted: int = 0
+    tools: Toolbox = NO_TOOLS
+    is_held: bool = False
+    client_tools: ClientTools  # that the model can call: those of the request, and those that came later
+    late_tools: Sequence[JsonObject] = ()
+    rules: RulesOfTurns | None = None
+    grammar: TurnGrammar | None = None
+    compaction: CompactionPlan | None = None
+    delta_seconds: float = 0.0
+    tool_seconds: float = 300.0
+    shown: list[JsonObject] | None = None
+    asked: Asked = field(default_factory=Asked)
+    public: PublicId | None = None
+    tier: str = "default"
+    priority: int = 0
+    details: EngineDetails | None = None
+    chat: StoredChoice | None = None
+
+    @property
+    def started(self) -> Started:
+        """How it starts."""
+        budget, waits = self.generation.sampling.max_output_tokens, self.origin.awaits_tools
+        if self.request.warm_up:
+            return Started(Mode.WARM_UP)
+        if self.compaction is None:
+            return Started(Mode.ANSWER, budget, waits)
+        return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
+
+    @property
+    def declarations(self) -> list[Declared | Offered]:
+        """What its machine is told before it says anything."""
+        offered = self.tools.offered
+        return [*([Declared(self.late_tools)] if self.late_tools else []), *([offered] if offered else [])]
+
+    @property
+    def amount(self) -> Amount:
+        """What it takes of the limits until it ends: of its output as much as it asks for."""
+        return Amount(1, len(self.generation.prompt_token_ids), self.request.max_output_tokens or 1)
+
+    @property
+    def background(self) -> bool:
+        """Whether it outlives its readers."""
+        return bool(self.request.background)
+
+    @property
+    def stored_parent(self) -> str:
+        """The stored response it continues by its id, which the store must still know; "" for none."""
+        named = self.request.previous_response_id is not None
+        return self.parent.response_id if named and self.parent and self.parent.stored else ""
+
+    @property
+    def continues(self) -> str | None:
+        """What the response says that it continues: what its whole turn does, where a turn has one id."""
+        if self.parent is not None and self.public is not None and self.public.leg > 1:
+            return self.parent.continues
+        return self.request.previous_response_id
+
+    @property
+    def resumable(self) -> bool:
+        """Whether its events are kept, so that its stream can be picked up again."""
+        return self.stored and (self.background or self.origin.transport in ("sse", "websocket"))

@@ -1,0 +1,90 @@
+"""What is served: models, each with its engine and its format."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.backends.base import BaseEngine
+from engine.errors import EngineUnavailable
+from engine.formats.base import ModelFormat, RenderedMessage
+from engine.told import Told
+from engine.types import EngineInfo
+from responses_app.observing.metrics import ModelMeter
+from responses_app.protocol.api_keys import model_not_allowed
+from responses_app.protocol.errors import model_not_found
+from responses_app.runs.queues.fair_turns import FairTurns
+
+# What a message of a chain says, whichever model's it is; None where nobody can read it.
+Tell = Callable[[RenderedMessage], Sequence[Told] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """An engine under the name that clients know, and how its model is written to.
+
+    `info` is None until it started; `meter` counts its responses. `turns` are those that the engine does at once.
+    `aliases` are other names for it.
+    """
+
+    name: str
+    engine: BaseEngine
+    info: Callable[[], EngineInfo | None]
+    created: int
+    format: ModelFormat
+    meter: ModelMeter
+    turns: FairTurns = field(default_factory=FairTurns)
+    aliases: Sequence[str] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All names of it; responses have the first, whichever was asked for."""
+        return (self.name, *self.aliases)
+
+    async def ready(self) -> EngineInfo:
+        """Return what its engine is. Raises `EngineError` where it takes no request now: it is away, or starting."""
+        await self.engine.health()
+        if (info := self.info()) is None:  # a pool can have a healthy server before it has asked all of them
+            raise EngineUnavailable("The engine is starting.")
+        return info
+
+
+class ServedModels:
+    """The models of this server, one at least, in order; the first is meant where nobody names one.
+
+    A chain may go on with any of them. What was said in another format is told by `told`, and rendered anew.
+    """
+
+    def __init__(self, models: Iterable[ServedModel], *, told: Tell = lambda _: None) -> None:
+        self.told = told
+        self._models = tuple(models)
+        self._by_name = {name: model for model in self._models for name in model.names}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    @property
+    def first(self) -> ServedModel:
+        """The default one."""
+        return self._models[0]
+
+    def named(self, name: str) -> ServedModel | None:
+        """Return the model with this name or alias."""
+        return self._by_name.get(name)
+
+    def chosen(self, name: str | None, usable: Sequence[str]) -> ServedModel:
+        """Return the model that is asked for; without a name the first that may be used (`usable`, as in `allowed`).
+
+        Raises `ApiError` (404, 403).
+        """
+        allowed = self.allowed(usable)
+        model = next(iter(allowed), self.first) if name is None else self.named(name)
+        if model is None:
+            raise model_not_found(str(name), [each.name for each in allowed])
+        if model not in allowed:
+            raise model_not_allowed(name or model.name, usable)
+        return model
+
+    def allowed(self, names: Sequence[str]) -> Sequence[ServedModel]:
+        """Return those that somebody may use who may use these names, whichever of a model's; no names mean all."""
+        if not names:
+            return self._models
+        return [model for model in self._models if not set(names).isdisjoint(model.names)]

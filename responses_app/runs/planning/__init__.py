@@ -1,0 +1,1 @@
+"""A request and what it continues become the plan of a run."""

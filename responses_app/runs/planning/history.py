@@ -1,0 +1,297 @@
+"""What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from responses_app.protocol import ids
+from responses_app.protocol.api_keys import READS_CONVERSATIONS, missing_scope
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    conversation_not_found,
+    invalid_request,
+    overloaded,
+    previous_response_in_progress,
+    previous_response_not_found,
+    response_not_found,
+)
+from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.items.calls import answered_calls
+from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from responses_app.protocol.items.item_resources import input_item_resource
+from responses_app.protocol.items.items import (
+    InputItem,
+    ItemReference,
+    SampledItem,
+    parse_input,
+)
+from responses_app.protocol.items.shown_files import ReadDocument, files_in
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.prompt.prompt import Items, is_of_user, places_replaced, text_of, with_results
+from responses_app.protocol.public_ids import PublicId, TurnLeg, leg_to_continue
+from responses_app.protocol.requests.image_tools import is_image_by_id
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.resources import RUNNING, Status
+from responses_app.protocol.sealing import Sealer
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.planning.file_reading import FileReading, no_reader
+from responses_app.runs.planning.unsealing import Unsealing, is_sealed
+from responses_app.runs.registry.registry import RunRegistry
+from responses_app.stores.base import BaseResponseStore, NotMigrated, StoredLog, StoreError
+from responses_app.stores.conversations import ConversationRecord
+from responses_app.stores.stores import Stores
+
+LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
+
+_NOTHING = Items()
+Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """What the model is to read: the chain of `parent`, then the items of its conversation, then the request's `own`.
+
+    `before` has those of the conversation that the chain does not have. `sampled` is what this server knows of the
+    items. `next_leg` is what clients call the response if it goes on with the turn of `parent`; None where that has no
+    id of its own. `shows_files`: files stand in them, of any size.
+    """
+
+    parent: ChainLink | None
+    before: Items
+    own: Items
+    sampled: Mapping[str, SampledItem]
+    next_leg: PublicId | None = None
+    conversation: ConversationRecord | None = None
+    shows_files: bool = False
+
+    @property
+    def raw(self) -> list[JsonObject]:
+        """All items as JSON."""
+        return [*self.before.raw, *self.own.raw]
+
+
+class History:
+    """Finds a chain first in the connection, then among what runs, then in the store."""
+
+    def __init__(
+        self, stores: Stores, registry: RunRegistry, *, sealer: Sealer, read_document: ReadDocument = no_reader
+    ) -> None:
+        self._store = stores.responses
+        self._conversations = stores.conversations
+        self._registry = registry
+        self._sealer = sealer
+        self._files = FileReading(stores.files, read_document)
+
+    async def context(
+        self, origin: Origin, request: CreateRequest, recall: Recall, *, dialect: Dialect = OPENAI
+    ) -> Context:
+        """Return what a request continues. Raises `ApiError` for what cannot be found."""
+        try:
+            return await self._context(origin, request, recall, dialect)
+        except StoreError as error:
+            raise store_away(error) from error
+
+    async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
+        """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
+
+        The chain has no tokens of them; what its first response was asked has them, where that is kept. Raises
+        `ApiError` where the store is away.
+        """
+        if parent is None:
+            return []
+        try:
+            kept = await self._store.input_items(project, parent.root_id)
+        except StoreError as error:
+            raise store_away(error) from error
+        if not kept:
+            return []
+        asked = await asyncio.to_thread(self._parsed, project, kept)
+        if any(files_in(asked.parsed)):
+            asked, _ = await self._files.read(project, asked, _NOTHING)
+        return await asyncio.to_thread(_replaced_of_user, asked)
+
+    def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
+        return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
+
+    async def _context(self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect) -> Context:
+        project, own = origin.project, await self._resolved(origin, request)
+        context = Context(parent=None, before=_NOTHING, own=own, sampled={})
+        if request.previous_response_id is not None:
+            completed = dialect.completed_calls_are_answered
+            answered = answered_calls(own.raw, completed=completed)
+            parent, next_leg = await self._continued(project, request.previous_response_id, recall, answered)
+            context.parent, context.next_leg = parent, next_leg
+            own = with_results(own, parent.awaited) if completed else own
+        elif request.conversation_id is not None:
+            context = await self._in_conversation(project, request.conversation_id, context)
+        context.before, context.own = await self._opened(project, request, context.before, own)
+        context.shows_files = any(files_in([*context.before.parsed, *context.own.parsed]))
+        if context.shows_files:
+            context.before, context.own = await self._files.read(project, context.before, context.own)
+        context.sampled = await self._sampled(project, [*context.before.parsed, *context.own.parsed])
+        return context
+
+    async def _opened(self, project: str, request: CreateRequest, before: Items, own: Items) -> tuple[Items, Items]:
+        """Open the seals of a conversation's items and of the request's own. Raises `ApiError` for a broken one."""
+        if not (is_sealed(before) or is_sealed(own)):
+            return before, own
+        unsealing = Unsealing(self._sealer, project)
+
+        def opened() -> tuple[Items, Items]:
+            return unsealing.opened(before, named=False), unsealing.opened(own, named=True)
+
+        # Items from the store or a conversation may be of any size.
+        if request.size > LONG_INPUT or before.parsed or own.raw is not request.input_json:
+            return await asyncio.to_thread(opened)
+        return opened()
+
+    async def _continued(
+        self, project: str, named: str, recall: Recall, answered: Set[str]
+    ) -> tuple[ChainLink, PublicId | None]:
+        """Return the chain that a request continues, and what the next leg of its turn is called, if it is one's.
+
+        The request has `named` the response, by its own or its public id, and says what came of the calls `answered`.
+        """
+        known = recall(named)
+        if known is not None and known.public is None:
+            return known, None
+        if known is None and (link := await self._ended(project, named)) is not None:
+            return link, None
+        return await self._turn(project, named, known, answered)
+
+    async def _turn(
+        self, project: str, name: str, known: ChainLink | None, answered: Set[str]
+    ) -> tuple[ChainLink, PublicId]:
+        """Return the leg of a turn that a request continues, and what the next leg is called.
+
+        `known` is one that the connection remembers; of those that are kept, others may have made more.
+        """
+        lineage = known.lineage() if known is not None else ()
+        links = {link.response_id: link for link in lineage if link.public is not None and link.public.name == name}
+        if known is None or known.stored:
+            legs = await self._store.legs(project, name)
+        else:
+            legs = [_as_leg(link) for link in links.values()]
+        if any(leg.status in RUNNING for leg in legs):
+            raise previous_response_in_progress(name)
+        leg = leg_to_continue(legs, answered)
+        link = None
+        if leg is not None:
+            link = links.get(leg.response_id) or await self._leg(project, name, leg)
+        if link is None:
+            raise previous_response_not_found(name)
+        return link, PublicId(name, legs[0].number).next_leg
+
+    async def _leg(self, project: str, name: str, leg: TurnLeg) -> ChainLink | None:
+        """Return the chain of a leg that is kept, None if it has gone meanwhile."""
+        link = await self._store.chain(project, leg.response_id)
+        kept = await self._store.response(project, leg.response_id) if link is not None else None
+        if link is None or kept is None:
+            return None
+        return replace(link, public=PublicId(name, leg.number), continues=kept["previous_response_id"])
+
+    async def _ended(self, project: str, response_id: str) -> ChainLink | None:
+        """Return the chain of a response by its own id, None where it cannot be continued.
+
+        Raises `ApiError` for one that still runs.
+        """
+        running = self._registry.find(project, response_id)
+        if running is not None and not running.journal.closed:
+            raise previous_response_in_progress(response_id)
+        link = await self._store.chain(project, response_id)
+        if link is None:
+            kept = await self._store.response(project, response_id)
+            if kept is not None and kept["status"] in RUNNING:  # another worker runs it
+                raise previous_response_in_progress(response_id)
+        return link
+
+    async def _in_conversation(self, project: str, conversation_id: str, context: Context) -> Context:
+        """Put the conversation before the request's items: the chain of its head, and what was added since."""
+        record = await self._conversations.get(project, conversation_id)
+        if record is None:
+            raise conversation_not_found(conversation_id, param="conversation")
+        head = await self._store.chain(project, record.head) if record.head else None
+        covered = record.head_position if head else 0
+        entries = await self._conversations.entries_since(project, conversation_id, covered)
+        before = Items(*parse_input([entry.item for entry in entries]))
+        return replace(context, parent=head, before=before, conversation=record)
+
+    async def _resolved(self, origin: Origin, request: CreateRequest) -> Items:
+        """Return a request's items with the items that it names by their ids.
+
+        Those of conversations are for keys that may read conversations.
+        """
+        reads_all = not origin.scopes or READS_CONVERSATIONS in origin.scopes
+        if not reads_all:
+            await self._check_images(origin.project, request.input_json)
+        named = {item.id for item in request.input if isinstance(item, ItemReference)}
+        if not named:
+            return Items(request.input, request.input_json)
+        known = await self._store.items(origin.project, named, conversations=reads_all)
+        for index, item in enumerate(request.input):
+            if isinstance(item, ItemReference) and item.id not in known:
+                if not reads_all:
+                    raise missing_scope(READS_CONVERSATIONS, param=f"input[{index}].id")
+                raise _unresolved_reference(index, item.id)
+        whole = [
+            known[item.id] if isinstance(item, ItemReference) else raw
+            for item, raw in zip(request.input, request.input_json, strict=True)
+        ]
+        return Items(*parse_input(whole))
+
+    async def _check_images(self, project: str, items: Sequence[JsonObject]) -> None:
+        """Raise `ApiError` (403) where an image is named by its id alone, and only conversations have it."""
+        places = {str(item.get("id")): place for place, item in enumerate(items) if is_image_by_id(item)}
+        if not places:
+            return
+        of_responses = await self._store.items(project, places, conversations=False)
+        known = await self._store.items(project, places.keys() - of_responses.keys())
+        if known:
+            raise missing_scope(READS_CONVERSATIONS, param=f"input[{min(places[each] for each in known)}].id")
+
+    async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
+        replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
+        return await self._store.sampled_items(project, replayed) if replayed else {}
+
+
+def _as_leg(link: ChainLink) -> TurnLeg:
+    """Return a leg that only a connection remembers: one that can be continued."""
+    assert link.public is not None, "it is a leg"
+    return TurnLeg(link.response_id, link.public.leg, Status.COMPLETED.value, link.awaited.keys())
+
+
+def _replaced_of_user(asked: Items) -> list[tuple[str, JsonObject]]:
+    replaced = [(asked.parsed[place], asked.raw[place]) for place in sorted(places_replaced(asked.parsed))]
+    return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
+
+
+_OWN_PREFIXES = (
+    ids.MESSAGE,
+    ids.REASONING,
+    ids.FUNCTION_CALL,
+    ids.CUSTOM_TOOL_CALL,
+    *(kind.prefix for kind in CLIENT_KINDS.values()),
+)
+
+
+def _unresolved_reference(index: int, item_id: str) -> ApiError:
+    param = f"input[{index}].id"
+    return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
+
+
+async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
+    """Return a stored response with its log. Raises `ApiError`: 404 where the project has none, 503."""
+    try:
+        stored = await store.log(project, response_id)
+    except StoreError as error:
+        raise store_away(error) from error
+    if stored is None:
+        raise response_not_found(response_id)
+    return stored
+
+
+def store_away(error: StoreError) -> ApiError:
+    """The store fails; the log says why, and the client is told what an operator can do at once."""
+    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
+    return overloaded(told, retry_after=2)

@@ -1,0 +1,108 @@
+"""Which tools of this server a request gets: those that it declares, as far as they can be had here.
+
+Not to be had: 400, naming the setting; only a web search is then left out silently, unless `tool_choice` demands it
+(Codex declares one in every request).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items.approvals import approved_calls
+from responses_app.protocol.items.offers import ApprovedCall
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
+from responses_app.runs.plan.toolbox import MAX_OUTPUT_BYTES, NO_TOOLS, Entry, Toolbox
+from responses_app.runs.planning.history import Context
+from responses_app.tools.base import BaseTool, ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The tools that this server has. `max_output_bytes` is what the model reads of one call."""
+
+    tools: Sequence[BaseTool] = ()
+    max_output_bytes: int = MAX_OUTPUT_BYTES
+
+    def tool_of(self, kind: str) -> BaseTool | None:
+        """Return the tool of a kind; None where there is none."""
+        return next((tool for tool in self.tools if kind in tool.kinds), None)
+
+    async def offered(self, request: CreateRequest, context: Context, *, project: str, response_id: str) -> Toolbox:
+        """Return the tools that a request gets. Raises `ApiError` for what it may not have.
+
+        `context` is what the request continues; `response_id` is the id of the response to it.
+        """
+        parent = context.parent
+        served = [] if request.tool_choice.forbids else request.served
+        earlier = [*(parent.all_tool_items() if parent else ()), *context.raw]
+        approved = approved_calls(context.own.raw, earlier)
+        states = parent.all_states() if parent else {}  # also of tools that are not declared any more
+        _refuse_unserved(approved, served)
+        if not served:
+            return replace(NO_TOOLS, states=states)
+        chain_id = parent.root_id if parent else response_id
+        entries: list[Entry] = []
+        for index, declared in enumerate(request.tools_json):
+            tool = self._available(declared, index, request)
+            if tool is None or _is_there(tool, declared, entries):
+                continue
+            use = ToolUse(
+                declared=declared,
+                private=request.private.get(str(declared.get("server_label")), {}),
+                project=project,
+                response_id=response_id,
+                chain_id=chain_id,
+                include=request.include or (),
+                items=earlier,
+                state=states.get(ITEMS[str(declared["type"])]),
+            )
+            entries.append(Entry(tool, use, await tool.offer(use)))
+        return Toolbox(tuple(entries), approved, states, self.max_output_bytes)
+
+    def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
+        kind = str(declared["type"])
+        problem = self._problem(declared)
+        if problem is None:
+            return self.tool_of(kind) if kind in ITEMS else None
+        if kind in WEB_SEARCH and not _demands_search(request):
+            return None
+        raise unsupported_parameter("tool_choice" if kind in WEB_SEARCH else f"tools[{index}].type", problem)
+
+    def leaves_out(self, declared: JsonObject) -> bool:
+        """Whether a declared tool is a web search, which cannot be had here now."""
+        return declared["type"] in WEB_SEARCH and self._problem(declared) is not None
+
+    def _problem(self, declared: JsonObject) -> str | None:
+        """Return why a declared tool of a server cannot be had; None for one that can, and for those of clients."""
+        missing = server_tool_missing(str(declared["type"]))
+        if missing is None:
+            return None
+        tool = self.tool_of(str(declared["type"]))
+        return missing if tool is None else tool.problem() or tool.refusal(declared)
+
+
+def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[Entry]) -> bool:
+    """Whether a tool was declared before: the model knows each by one name, but for MCP servers."""
+    return declared["type"] != "mcp" and any(entry.tool is tool for entry in entries)
+
+
+def _demands_search(request: CreateRequest) -> bool:
+    choice = request.tool_choice
+    if not choice.demands:
+        return False
+    named = any(each.item == ITEMS[WEB_SEARCH[0]] for each in choice.hosted)
+    others = len(request.tools) > 0 or any(tool["type"] not in WEB_SEARCH for tool in request.served)
+    return named or (choice.allowed is None and not others)
+
+
+def _refuse_unserved(approved: Sequence[ApprovedCall], served: Sequence[Mapping[str, object]]) -> None:
+    labels = {str(tool.get("server_label")) for tool in served}
+    for call in approved:
+        if call.server not in labels:
+            raise invalid_request(
+                f"'{call.request_id}' approves a call of the MCP server '{call.server}', which is not in 'tools'. "
+                "Declare it again: nothing of its access is kept.",
+                param="tools",
+                code="invalid_value",
+            )

@@ -1,0 +1,307 @@
+"""A request and what it continues → the plan of its run. Pure computation, off the event loop where it is long."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import orjson
+
+from engine.backends.base import BaseEngine
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage
+from engine.grammar import AnyText
+from engine.types import EngineInfo, GenerationRequest
+from responses_app.protocol.api_keys import DEFAULT_PROJECT
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.items.approvals import taken_as_refused, unanswered
+from responses_app.protocol.items.calls import check_outputs, no_call
+from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
+from responses_app.protocol.items.compaction import digest
+from responses_app.protocol.items.item_resources import input_item_resource
+from responses_app.protocol.items.items import ItemReference, OpenedCompaction
+from responses_app.protocol.items.offers import mcp_name
+from responses_app.protocol.prompt.chain import ChainLink, new_link
+from responses_app.protocol.prompt.long_texts import check_request_can_fit, text_size
+from responses_app.protocol.prompt.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
+from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.requests.requests import CreateRequest, with_choice
+from responses_app.protocol.response.inputs import Asked
+from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.plan.compaction import bounded, plan_compaction, summary_sampling
+from responses_app.runs.plan.plan import Origin, RunPlan
+from responses_app.runs.plan.served import Tell
+from responses_app.runs.plan.toolbox import Toolbox
+from responses_app.runs.planning.grammars import plan_rules
+from responses_app.runs.planning.history import LONG_INPUT, Context
+from responses_app.runs.planning.sampling import sampling_of
+from responses_app.runs.planning.translating import in_format, is_foreign
+
+_USER = MessageKind.USER.value
+NOT_APPROVED = "[the user has not approved this call, and went on]"
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make, and there is one a request
+class Draft:
+    """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
+
+    `format` is how the model is written to; `told` tells what was written in another one. `tools` are those that this
+    server runs. `seal` seals for the request's project. `late_tools` are those that the conversation declares. `public`
+    is what clients are to call the response, None for its own id. The others are as in `RunPlan`.
+    """
+
+    response_id: str
+    created_at: float
+    request: CreateRequest
+    origin: Origin
+    format: ModelFormat
+    told: Tell
+    context: Context
+    input_items: list[JsonObject]
+    tier: str
+    stored: bool
+    tools: Toolbox
+    seal: Callable[[bytes], str]
+    late_tools: Sequence[JsonObject]
+    asked: Asked
+    delta_seconds: float
+    tool_seconds: float
+    public: PublicId | None = None
+
+    @property
+    def size(self) -> int:
+        """How much there is to render, in bytes, about: the request, its conversation's items and its files."""
+        context = self.context
+        return self.request.size + text_size(context.before) + (text_size(context.own) if context.shows_files else 0)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether planning it may hold up the event loop.
+
+        It is large, or has items from the store, of any size; or the model is held to something: a grammar that is not
+        remembered takes 10 ms a schema. Or its prompt is rendered elsewhere, or its conversation is in another format.
+        """
+        request = self.request
+        held = (
+            len(request.tools) > 0
+            or bool(self.tools.entries)
+            or not isinstance(request.answer.content, AnyText)
+            or bool(self.late_tools)
+        )
+        named = any(isinstance(item, ItemReference) for item in request.input)
+        shown = bool(request.enable_response_messages)
+        reads = self.context.shows_files
+        if self.format.renders_elsewhere or is_foreign(self.context.parent, self.format):
+            return True
+        return request.size > LONG_INPUT or bool(self.context.before.parsed) or held or named or shown or reads
+
+
+def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
+    """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
+    draft = _in_its_format(draft)
+    context, tools = draft.context, draft.request.tools
+    if draft.late_tools:
+        tools = tools.joined(read_tools(list(draft.late_tools), at="input"))
+    request = with_choice(draft.request, tools)
+    rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
+    link, messages = _rendered(draft, info)
+    priority = _priority(draft)
+    if not (request.warm_up or request.only_compacts):
+        _check_outputs(context, tools)
+    sampling = sampling_of(
+        request,
+        draft.format,
+        top_logprobs=request.logprobs if engine.supports_logprobs else None,
+        max_output_tokens=request.max_output_tokens,
+    )
+    writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
+    compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
+    if compaction is None:
+        plan, prompt = None, writer.prompt(request, link)
+        sampling = bounded(sampling, room=info.max_model_len - len(prompt.tokens))
+    else:
+        plan, prompt = compaction
+        sampling = summary_sampling(writer)
+    return RunPlan(
+        response_id=draft.response_id,
+        created_at=draft.created_at,
+        request=request,
+        origin=draft.origin,
+        format=draft.format,
+        link=link,
+        parent=context.parent,
+        conversation=context.conversation,
+        input_messages=messages,
+        context_items=[*map(taken_as_refused, _ignored_requests(context)), *context.raw],
+        input_items=draft.input_items,
+        generation=GenerationRequest(
+            request_id=draft.response_id,
+            prompt_token_ids=prompt.tokens,
+            sampling=sampling,
+            priority=priority if engine.supports_priority else 0,
+            cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
+            affinity=request.affinity or link.root_id,
+        ),
+        draft=prompt.draft,
+        stored=draft.stored,
+        writer=writer,
+        is_held=engine.supports_grammar,
+        omitted=count_omitted(context.own.parsed, context.own.raw),
+        tools=draft.tools,
+        client_tools=tools,
+        late_tools=draft.late_tools,
+        rules=rules,
+        grammar=grammar,
+        compaction=plan,
+        delta_seconds=draft.delta_seconds,
+        tool_seconds=draft.tool_seconds,
+        asked=draft.asked,
+        public=draft.public,
+        shown=draft.format.messages_of(prompt.tokens) if request.enable_response_messages else None,
+        tier=draft.tier,
+        priority=priority,
+    )
+
+
+def _in_its_format(draft: Draft) -> Draft:
+    """Return a draft whose conversation is written as its model reads it. Raises `ApiError`."""
+    context = in_format(draft.context, draft.format, draft.told)
+    return replace(draft, context=context)
+
+
+def tools_declared_in(context: Context) -> list[JsonObject]:
+    """Return the tools that the items of a conversation declare, the latest last."""
+    before = context.parent.all_late_tools() if context.parent else []
+    return [*before, *late_tools(context.raw)]
+
+
+def _check_outputs(context: Context, tools: ClientTools) -> None:
+    """Raise `ApiError` where a call has no output, or an output no call."""
+    parent = context.parent
+    check_outputs(
+        context.own.raw,
+        before=context.before.raw,
+        known=parent.awaited if parent else {},
+        made=parent.has_call if parent else no_call,
+        in_background=tools.in_background,
+    )
+
+
+def plan_to_compact(
+    draft: Draft, engine: BaseEngine, info: EngineInfo, *, before: Sequence[tuple[str, JsonObject]]
+) -> tuple[RunPlan, list[JsonObject]]:
+    """Plan what only compacts; return the plan, and the user's messages so far, for which its summary will stand.
+
+    `before` are those, as text and as items, that the chain it continues has in a summary only. Raises `ApiError` as
+    `make_plan` does.
+    """
+    draft = _in_its_format(draft)
+    plan = make_plan(draft, engine, info)
+    assert plan.compaction is not None, "the request only compacts"
+    said = [*before, *_said_by_user(draft)]
+    compaction = replace(plan.compaction, stands_for=frozenset(digest(text) for text, _ in said))
+    return replace(plan, compaction=compaction), [item for _, item in said]
+
+
+def _said_by_user(draft: Draft) -> list[tuple[str, JsonObject]]:
+    """Return the user's messages, oldest first, as text and as items.
+
+    Those of the request are as they were sent; of what it continues, and of compactions, the text is known.
+    """
+    items, text_of_message = draft.context.own.parsed, draft.format.text_of
+    own = {digest(text_of(item.content)) for item in items if is_of_user(item)}
+    lineage = reversed(list(draft.context.parent.lineage())) if draft.context.parent else ()
+    before = [text_of_message(tokens) for link in lineage for kind, tokens in link.own.messages() if kind == _USER]
+    said = [(text, _user_item(text)) for text in before]
+    for item, raw in zip(items, draft.input_items, strict=True):
+        if is_of_user(item):
+            said.append((text_of(item.content), input_item_resource(raw)))
+        elif isinstance(item, OpenedCompaction):
+            kept = [text_of_message(message.tokens) for message in item.compacted.kept if message.kind.value == _USER]
+            said += [(text, _user_item(text)) for text in kept if digest(text) not in own]
+    return said
+
+
+def _user_item(text: str) -> JsonObject:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def count_prompt(draft: Draft, info: EngineInfo) -> int:
+    """Return how many tokens the prompt has; also of one that is longer than the model takes, but not of any length.
+
+    Raises `ApiError` as `make_plan` does where not even the longest tokens could make it fit.
+    """
+    draft = _in_its_format(draft)
+    link, _ = _rendered(draft, info)
+    writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
+    try:
+        return len(writer.prompt(draft.request, link).tokens)
+    except ApiError:
+        return writer.frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
+
+
+def _rendered(draft: Draft, info: EngineInfo) -> tuple[ChainLink, list[RenderedMessage]]:
+    """Return the chain with what is new at its end, and that alone. Raises `ApiError`."""
+    context = draft.context
+    if draft.size >= info.max_model_len:  # else it fits, whatever its tokens are
+        check_request_can_fit(draft.request, context.before, context.own, draft.format, info.max_model_len)
+    messages = render_items(
+        draft.format,
+        context.own.parsed,
+        context.own.raw,
+        parent=context.parent,
+        sampled=context.sampled,
+        before=context.before,
+    )
+    ignored = [
+        draft.format.output(mcp_name(str(each["server_label"]), str(each["name"])), NOT_APPROVED, hosted=True)
+        for each in _ignored_requests(context)
+    ]
+    messages = [*ignored, *_previous_messages(draft), *messages]
+    today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
+    link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
+    return link, messages
+
+
+def _ignored_requests(context: Context) -> list[JsonObject]:
+    """Return the requests for approval that the user goes on without answering: the model waits for their outputs."""
+    return unanswered(context.parent.all_tool_items(), context.raw) if context.parent else []
+
+
+def _previous_messages(draft: Draft) -> list[RenderedMessage]:
+    """Return what the request says came before it, in the model's own words."""
+    try:
+        return draft.format.render_messages(draft.request.previous_input_messages or ())
+    except UnreadableMessage as problem:
+        param = f"previous_input_messages[{problem.index}]"
+        raise invalid_request(f"Invalid value for '{param}': {problem}", param=param, code="invalid_value") from None
+
+
+def _priority(draft: Draft) -> int:
+    """Return how soon the engine is to begin: what the request says itself, else what its tier says; less is sooner."""
+    asked, tier = draft.request.priority, PRIORITIES[draft.tier]
+    options = draft.request.background_options
+    if asked is None and options is not None and options.in_hours:
+        return max(tier, PRIORITIES["flex"])
+    return tier if asked is None else asked
+
+
+def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
+    """Return what separates the engine's prefix cache: one salt for each project, and in it for each cache key.
+
+    A salt of the client's own counts before the key. It is not sent as it is: so nobody shares blocks with another
+    project, whose salt it may have guessed, or with a key that reads the same. What a prompt costs tells who has asked
+    it before: so projects share nothing, instructions either. The default project has no salt: it is
+    the only one where nobody is asked for a key.
+    """
+    if request.cache_salt is not None:
+        return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
+    if request.prompt_cache_key is not None:
+        return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()
+    return project_salt(origin)
+
+
+def project_salt(origin: Origin) -> str | None:
+    """Return what separates a project's part of the engine's prefix cache."""
+    if origin.project == DEFAULT_PROJECT:
+        return None
+    return hashlib.sha256(orjson.dumps([origin.project])).hexdigest()

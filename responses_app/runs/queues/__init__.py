@@ -1,0 +1,1 @@
+"""Who is next: projects share the engine, its threads and the background."""

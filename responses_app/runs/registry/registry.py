@@ -1,0 +1,374 @@
+"""`RunRegistry`: owns the tasks of all runs of this process.
+
+A transport attaches to a run's journal and detaches; a foreground run that no transport reads any more is cancelled, at
+once or after its reconnect grace. So a cancelled request or a closed socket never cancels a run by itself, and no task
+outlives the registry.
+"""
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from responses_app.observing.context import bind
+from responses_app.protocol.errors import overloaded
+from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.events.wording import Scene, no_limits, wording
+from responses_app.protocol.items.items import Exact
+from responses_app.protocol.response.inputs import StopReason
+from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.log.following import FollowedResponse
+from responses_app.runs.log.journal import JournalReader
+from responses_app.runs.log.reader import EventSource, ResponseReader
+from responses_app.runs.queues.background import BackgroundQueue
+from responses_app.runs.registry.resumable import ResumableLimits, ResumableStreams
+from responses_app.runs.registry.tracing import execute_in_span
+
+logger = logging.getLogger("respsite.runs")
+
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """Bounds of one process's runs.
+
+    `reconnect_grace` (seconds): how long a stored stream goes on without a reader. `store_ttl` (seconds from its
+    creation, 0 for ever): how long a stored response is known, also while it runs.
+    """
+
+    max_runs: int = 2000
+    max_background: int = 64
+    max_queued: int = 1000
+    reconnect_grace: float = 0.0
+    store_ttl: float = 0.0
+    resumable: ResumableLimits = field(default_factory=ResumableLimits)
+
+
+class RunRegistry:
+    """The running responses, and the streams of those that can be picked up again.
+
+    `now` is the clock by which responses are dated, in Unix seconds.
+    """
+
+    def __init__(self, limits: RunLimits, *, now: Callable[[], float]) -> None:
+        self._now = now
+        self._limits = limits
+        self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
+        self._graces: dict[str, asyncio.TimerHandle] = {}
+        self._readers: set[JournalReader] = set()
+        self._coming = 0  # runs that are being accepted
+        self._guests = 0  # places of what is no response: choices of completions, decisions, embeddings
+        self._coming_again: dict[str, ResponseRun] = {}  # those of them that another worker has accepted before
+        self.draining = False  # the server stops
+        self._hurry = asyncio.Event()
+        self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
+        self.resumable = ResumableStreams(
+            limits.resumable, cancel=lambda run: self.cancel(run, reason="its stream was given up")
+        )
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def now(self) -> float:
+        """Return the time by which responses are dated, in Unix seconds."""
+        return self._now()
+
+    def get(self, response_id: str) -> ResponseRun | None:
+        """Return a response that still runs."""
+        known = self._runs.get(response_id)
+        return known[0] if known and not known[0].journal.closed else None
+
+    def find(self, project: str, response_id: str) -> ResponseRun | None:
+        """Return a response of a project that still runs, or whose stream is kept."""
+        run = self.get(response_id) or self.resumable.get(response_id)
+        return run if run and run.plan.origin.project == project and not self.is_forgotten(run) else None
+
+    def is_forgotten(self, run: ResponseRun) -> bool:
+        """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
+        ttl = self._limits.store_ttl
+        return run.deleted or bool(ttl and run.plan.stored and int(run.plan.created_at) + ttl <= self._now())
+
+    def named(self, project: str, name: str) -> ResponseRun | None:
+        """Return a response of a project that still runs, by the public id under which clients know it."""
+        open_runs = (run for run in self.running if not run.journal.closed and run.plan.origin.project == project)
+        return next((run for run in open_runs if run.plan.public and run.plan.public.name == name), None)
+
+    @property
+    def remembers(self) -> ResumableLimits:
+        """The bounds of what is remembered of responses for a while after their end."""
+        return self._limits.resumable
+
+    @property
+    def running(self) -> Sequence[ResponseRun]:
+        """All that have not ended."""
+        return [run for run, _ in self._runs.values()]
+
+    def check_capacity(self, *, places: int = 1) -> None:
+        """Raise `ApiError` (503) if no run can start now, or not so many."""
+        if self.draining:
+            raise overloaded("The server is stopping. Send the request again.", retry_after=2)
+        if len(self._runs) + self._coming + self._guests + places > self._limits.max_runs:
+            message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
+            raise overloaded(message, retry_after=2)
+
+    def take_places(self, count: int) -> None:
+        """Take places of runs for what is no response and generates all the same. Raises `ApiError` (503), or has all.
+
+        Each is given back with `give_place`.
+        """
+        self.check_capacity(places=count)
+        self._guests += count
+
+    def give_place(self) -> None:
+        """Give such a place back."""
+        self._guests -= 1
+
+    @contextmanager
+    def guest(self, count: int = 1) -> Iterator[None]:
+        """Have such places for as long as this lasts. Raises `ApiError` (503)."""
+        self.take_places(count)
+        try:
+            yield
+        finally:
+            self._guests -= count
+
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """Have a place for a run while it is accepted. Raises `ApiError` as `check_capacity` does."""
+        self.check_capacity()
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def admission_again(self, run: ResponseRun) -> Iterator[None]:
+        """Have a place for a run whose id clients know: it may be deleted while it is accepted. Raises `ApiError`."""
+        with self.admission():
+            self._coming_again[run.response_id] = run
+            try:
+                yield
+            finally:
+                del self._coming_again[run.response_id]
+
+    def remembered(self, response_id: str) -> ResponseRun | None:
+        """Return a response that runs, is about to run again, or whose stream is kept."""
+        return self._coming_again.get(response_id) or self.get(response_id) or self.resumable.get(response_id)
+
+    def enter(self) -> None:
+        """Take a place for a run that is being accepted: a stop waits for it."""
+        self._coming += 1
+
+    def leave(self) -> None:
+        """Give that place back: the run has started, or will not."""
+        self._coming -= 1
+
+    def start(self, run: ResponseRun) -> None:
+        """Start a run, which has been admitted, in a task and a context of its own."""
+        context = contextvars.Context()
+        context.run(bind, **_about(run))
+        task = asyncio.create_task(execute_in_span(run), name=run.response_id, context=context)
+        self._runs[run.response_id] = run, task
+        task.add_done_callback(lambda _: self._ended(run))
+        if run.plan.resumable:
+            self.resumable.keep(run)
+
+    def attach(
+        self,
+        source: EventSource,
+        *,
+        starting_after: int | None = None,
+        dialect: Dialect = OPENAI,
+        images: Sequence[str] = (),
+    ) -> ResponseReader:
+        """Add a reader to a response, at the first event kept or behind the event `starting_after`.
+
+        `images` are the URLs of those of its input, where it asks for them.
+        Raises `EventsForgotten` where the events behind `starting_after` are not kept.
+        """
+
+        def dropped() -> None:
+            self._readers.discard(cursor)
+            logger.warning(
+                "response %s: a reader fell more than STREAM_MAX_LAG_BYTES behind and was dropped", source.response_id
+            )
+            self._left(source, "its reader was too slow")
+
+        def leave(reason: str) -> None:
+            source.journal.detach(cursor)
+            if cursor in self._readers:
+                self._readers.discard(cursor)
+                self._left(source, reason)
+
+        def cancel(reason: str) -> None:
+            if isinstance(source, ResponseRun):
+                self.cancel(source, reason=reason)
+
+        def stop(reason: StopReason) -> bool:
+            return isinstance(source, ResponseRun) and source.stop(reason)
+
+        def said() -> Exact | None:
+            return source.said if isinstance(source, ResponseRun) else None
+
+        journal = source.journal
+        limits = source.ticket.lines if isinstance(source, ResponseRun) else no_limits
+        words = wording(dialect, Scene(source.known_as, journal.calls, limits, images))
+        cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
+        self._readers.add(cursor)
+        self._end_grace(source)
+        return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave, said=said)
+
+    def _left(self, source: EventSource, reason: str) -> None:
+        """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""
+        if source.journal.readers:
+            return
+        if isinstance(source, FollowedResponse):
+            source.stop()
+        if not isinstance(source, ResponseRun):
+            return
+        self.resumable.left(source)
+        if source.journal.closed or source.plan.background:
+            return
+        if self._limits.reconnect_grace and source.plan.resumable:
+            self._begin_grace(source, reason)
+        else:
+            self.cancel(source, reason=reason)
+
+    def _begin_grace(self, run: ResponseRun, reason: str) -> None:
+        """Cancel a run in a while, unless its client comes back, here or at another worker."""
+
+        def over() -> None:
+            if run.is_followed:
+                self._begin_grace(run, reason)
+            else:
+                self.cancel(run, reason=f"{reason} and did not come back")
+
+        self._end_grace(run)
+        loop = asyncio.get_running_loop()
+        self._graces[run.response_id] = loop.call_later(self._limits.reconnect_grace, over)
+
+    def _end_grace(self, source: EventSource) -> None:
+        grace = self._graces.pop(source.response_id, None)
+        if grace:
+            grace.cancel()
+
+    def _ended(self, run: ResponseRun) -> None:
+        run.end_anyway()  # its task may have broken beside `execute`
+        known = self._runs.get(run.response_id)
+        if known is not None and known[0] is run:  # not a later one that goes on with the response here
+            del self._runs[run.response_id]
+        if run.lost and self.resumable.get(run.response_id) is run:
+            self.resumable.drop(run.response_id)  # what became of it stands in the store
+        if run.plan.background:
+            self.queue.leave()
+        self._end_grace(run)
+        run.settle()
+
+    def cancel(self, run: ResponseRun, *, reason: str) -> None:
+        """Cancel a run unless it is ending already.
+
+        Soon, not now: a task that is cancelled before its first step never takes it, and its readers would wait for
+        ever.
+        """
+        known = self._runs.get(run.response_id)
+        if known and not run.finishing:
+            run.abandoned_reason = reason
+            asyncio.get_running_loop().call_soon(_cancel, *known)
+
+    def forget(self, run: ResponseRun, *, reason: str) -> None:
+        """Drop a response that was deleted: its stream is not kept, and what runs is cancelled."""
+        run.deleted = True
+        self.resumable.drop(run.response_id)
+        self.cancel(run, reason=reason)
+
+    def lose(self, response_id: str) -> None:
+        """Stop a run whose response another worker has taken over."""
+        known = self._runs.get(response_id)
+        if known is not None:
+            known[0].lost = True  # where its end is decided already, the store refuses to keep it, with the same effect
+            self.cancel(known[0], reason="another worker took it over")
+
+    def follow(self, response_ids: Collection[str]) -> None:
+        """Keep the logs of those of these responses that run here while they run: somebody follows them."""
+        for response_id in response_ids:
+            run = self.get(response_id)
+            if run is not None:
+                run.follow()
+
+    async def wait_for_end(self, run: ResponseRun, seconds: float | None = None) -> None:
+        """Return when a run has ended, or after so many seconds."""
+        known = self._runs.get(run.response_id)
+        if known:
+            await asyncio.wait([known[1]], timeout=seconds)
+
+    def hurry(self) -> None:
+        """Give no grace, or no more of it."""
+        self._hurry.set()
+
+    async def aclose(self, *, grace: float = 0.0, last_words: float = 0.0) -> None:
+        """Refuse new runs, give the present ones `grace` seconds, then stop them and wait until they ended.
+
+        Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
+        """
+        await self.drain(grace)
+        while self._runs or self._coming:
+            if not self._runs:
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            for run, _ in self._runs.values():
+                run.stopping = True
+                self.cancel(run, reason="the server stopped")
+            await asyncio.wait([task for _, task in self._runs.values()])
+        if self._readers:
+            await self._hear(last_words)
+        self.resumable.close()
+
+    async def drain(self, grace: float) -> None:
+        """Refuse new runs, and give the present ones `grace` seconds."""
+        self.draining = True
+        for run, _ in self._runs.values():
+            if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
+                run.stopping = True
+                self.cancel(run, reason="the server stopped")
+        if self._runs and grace > 0 and not self._hurry.is_set():
+            logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurried())]
+            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+
+    async def _all_ended(self) -> None:
+        while self._runs:
+            await asyncio.wait([task for _, task in self._runs.values()])
+
+    async def hurried(self) -> None:
+        """Return once no grace is to be given any more."""
+        await self._hurry.wait()
+
+    async def _hear(self, seconds: float) -> None:
+        for _ in range(round(seconds / POLL_SECONDS)):
+            done = not self._readers
+            await asyncio.sleep(POLL_SECONDS)  # once more at the end: a JSON body is sent when its reader has left
+            if done:
+                break
+
+
+def _unheard() -> None:
+    """Nobody listens to a reader yet."""
+
+
+def _about(run: ResponseRun) -> dict[str, str]:
+    """Return what log lines of a run are about."""
+    origin = run.plan.origin
+    asked_by = "connection_id" if origin.transport == "websocket" else "request_id"
+    about = {"response_id": run.response_id, asked_by: origin.request_id}
+    return about | {"project": origin.project, "key_id": origin.key_id}
+
+
+def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:
+    if not run.finishing:
+        task.cancel()

@@ -1,0 +1,139 @@
+"""`ResumableStreams`: the streams that can be picked up again, bounded in number, bytes and time.
+
+A stream is a stored run with its kept journal, from its start until `ttl` seconds after its last event or reader.
+At a bound the longest idle finished stream goes first, then the longest unread foreground one, whose run is cancelled;
+never one that is read, and never a background run.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from responses_app.runs.driving.run import ResponseRun
+
+logger = logging.getLogger("respsite.runs")
+
+SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumableLimits:
+    """Bounds of one process's streams; `ttl` in seconds."""
+
+    ttl: float = 600.0
+    max_streams: int = 2000
+    max_bytes: int = 256 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Stream:
+    run: ResponseRun
+    idle_since: float  # when it last had an event or a reader
+    last_number: int = -1
+
+
+class ResumableStreams:
+    """The streams of this process. `cancel` ends a run that is given up."""
+
+    def __init__(self, limits: ResumableLimits, *, cancel: Callable[[ResponseRun], None]) -> None:
+        self._limits = limits
+        self._cancel = cancel
+        self._streams: dict[str, _Stream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory of all their events."""
+        return sum(stream.run.journal.kept_bytes for stream in self._streams.values())
+
+    def keep(self, run: ResponseRun) -> None:
+        """Keep the stream of a run that begins; without room for it, it cannot be picked up again."""
+        self._streams[run.response_id] = _Stream(run, asyncio.get_running_loop().time())
+        excess = len(self._streams) - self._limits.max_streams
+        if excess > 0 and not self._make_room(excess, beside=run):
+            self._forget(run.response_id)
+        self._schedule()
+
+    def get(self, response_id: str) -> ResponseRun | None:
+        """Return a run whose stream is kept."""
+        stream = self._streams.get(response_id)
+        return stream.run if stream else None
+
+    def left(self, run: ResponseRun) -> None:
+        """A reader has left: the time to live begins anew."""
+        if run.response_id in self._streams:
+            self._streams[run.response_id].idle_since = asyncio.get_running_loop().time()
+
+    def drop(self, response_id: str) -> None:
+        """Forget a stream at once: its response was deleted."""
+        self._forget(response_id)
+
+    def close(self) -> None:
+        """Forget all."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        self._streams.clear()
+
+    def sweep(self) -> None:
+        """Forget what is past its time, and what is over the bound of bytes."""
+        now = asyncio.get_running_loop().time()
+        for response_id, stream in list(self._streams.items()):
+            journal = stream.run.journal
+            if journal.readers or journal.last_number != stream.last_number:
+                stream.idle_since, stream.last_number = now, journal.last_number
+            elif journal.closed and now - stream.idle_since >= self._limits.ttl:
+                self._forget(response_id)
+        excess = self.kept_bytes - self._limits.max_bytes
+        if excess > 0:
+            finished, running = self._unread()
+            for stream in [*finished, *running]:
+                if excess <= 0:
+                    break
+                excess -= stream.run.journal.kept_bytes
+                self._give_up(stream.run)
+
+    def _make_room(self, excess: int, *, beside: ResponseRun) -> bool:
+        """Forget `excess` streams; return whether that could be done without the one of `beside`.
+
+        Some more finished ones go at once, so that not every new stream has to look through all.
+        """
+        finished, running = self._unread()
+        running = [stream for stream in running if stream.run is not beside]
+        for stream in finished[: excess + self._limits.max_streams // 20]:
+            self._give_up(stream.run)
+        for stream in running[: max(0, excess - len(finished))]:
+            self._give_up(stream.run)
+        return len(finished) + len(running) >= excess
+
+    def _unread(self) -> tuple[list[_Stream], list[_Stream]]:
+        """Return the finished and the running foreground streams that nobody reads, the longest idle ones first."""
+        unread = [stream for stream in self._streams.values() if not stream.run.journal.readers]
+        unread.sort(key=lambda stream: stream.idle_since)
+        finished = [stream for stream in unread if stream.run.journal.closed]
+        running = [s for s in unread if not s.run.journal.closed and not s.run.plan.background]
+        return finished, running
+
+    def _give_up(self, run: ResponseRun) -> None:
+        if not run.journal.closed:
+            logger.warning("response %s: its unread stream was given up, to make room for others", run.response_id)
+            self._cancel(run)
+        self._forget(run.response_id)
+
+    def _forget(self, response_id: str) -> None:
+        stream = self._streams.pop(response_id, None)
+        if stream:
+            stream.run.journal.keep_no_longer()
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._streams:
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.sweep()
+        self._schedule()

@@ -1,0 +1,1 @@
+"""Completions, decisions and embeddings: what runs without a response."""

@@ -1,0 +1,273 @@
+"""`Completing`: the completions of one request while they are generated.
+
+    one task a choice: a turn at the engine, tokens → text ──> deltas ──> take() ──> whoever encodes them
+
+A choice is a generation of its own. It waits for its turn as a response does, goes on where a replica of the engine
+dies, and ends with its reader: who lets go of a `Completing` ends all its generations.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.errors import EngineError, GenerationCut
+from engine.formats.base import as_tokens
+from engine.types import FinishReason, GenerationRequest, TokenChunk
+from responses_app.limits.rates import Ticket
+from responses_app.observing.metrics import Outcome
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import ApiError, server_error, too_slow
+from responses_app.protocol.rate_limits import Amount
+from responses_app.protocol.stateless.completion_text import CompletionText
+from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionTokens
+from responses_app.runs.driving.continuing import Continuing
+from responses_app.runs.log.journal import ReaderTooSlow
+from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.queues.fair_turns import Place
+from responses_app.runs.stateless.deltas import Deltas
+
+logger = logging.getLogger("respsite.runs")
+
+
+@dataclass(slots=True)
+class Choice:
+    """One completion of a prompt: what the engine is asked, and its text so far."""
+
+    request: GenerationRequest
+    text: CompletionText
+    left: int  # tokens that may still be sampled
+    gives_tokens: bool = False
+    counts: bool = False  # each part of its text says what it has used so far
+    sampled: int = 0  # tokens
+
+
+class Completing:
+    """The completions of one request, as they come. Whoever has it lets go of it with `aclose`."""
+
+    def __init__(
+        self,
+        head: CompletionHead,
+        model: ServedModel,
+        origin: Origin,
+        ticket: Ticket,
+        *,
+        deltas: Deltas,
+        left: "Callable[[Completing], None]",
+    ) -> None:
+        self.head = head
+        self.usage = CompletionTokens()
+        self.kv_transfer_params: Mapping[str, Any] | None = None  # what the engine gives for the next one
+        self.ended = asyncio.Event()
+        self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
+        self._model = model
+        self._origin = origin
+        self._ticket = ticket
+        self._left = left
+        self._deltas = deltas
+        self._tasks: list[asyncio.Task[None]] = []
+        self._began = time.monotonic()
+        self._first_token: float | None = None
+        self._status = "cancelled"
+        self._error: str | None = None
+        self._stopped = False
+        self._closing = False
+
+    def start(self, choices: Sequence[Choice], places: Sequence[Place]) -> None:
+        """Begin to generate all choices."""
+        self._open = len(choices)
+        self._tasks = [
+            asyncio.create_task(self._run(choice, place), name=choice.request.request_id)
+            for choice, place in zip(choices, places, strict=True)
+        ]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: self.ended_one())
+
+    async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
+        """Return what comes next, nothing where nothing did in these seconds. Raises `ApiError` where one has failed.
+
+        Whoever takes too little of it is given up: it never waits for its reader while the engine works for it.
+        """
+        try:
+            deltas = await self._deltas.take(seconds)
+        except ApiError as problem:
+            self._fail(problem)
+            raise
+        self._open -= sum(each.finish_reason is not None for each in deltas)
+        if not self._open:
+            self._status = "completed"
+        return deltas
+
+    def _fail(self, problem: ApiError) -> None:
+        self._status, self._error = "failed", problem.code or problem.type
+
+    @property
+    def generating(self) -> int:
+        """How many of its choices have not ended."""
+        return sum(not task.done() for task in self._tasks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all choices have been told to their ends."""
+        return not self._open
+
+    def stop(self) -> None:
+        """End it since the server stops; its reader is told so."""
+        self._stopped = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """End what still runs, count what was used, and let go. Twice is not an error."""
+        if self._closing:
+            return
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        finally:
+            usage = self.usage
+            self._ticket.settle(Amount(1, usage.prompt_tokens, usage.completion_tokens))
+            self._note()
+            self._left(self)
+            self.ended.set()
+
+    async def _run(self, choice: Choice, place: Place) -> None:
+        try:
+            async with place.turn():
+                await self._complete(choice)
+        except asyncio.CancelledError:
+            if not self._stopped or self._closing:
+                raise
+            self._deltas.fail(unanswered_by_stopped_server())
+        except EngineError as error:
+            logger.warning("completion %s: the engine failed: %s: %s", self.head.id, type(error).__name__, error)
+            self._deltas.fail(refusal(error, self._origin.request_id))
+        except Exception:
+            logger.exception("completion %s broke", self.head.id)
+            self._deltas.fail(server_error(self._origin.request_id))
+        finally:
+            place.leave()
+
+    def _give_up_reader(self) -> None:
+        """End all other choices too; the reader is told why, where it reads on."""
+        logger.warning("completion %s: its reader fell more than STREAM_MAX_LAG_BYTES behind", self.head.id)
+        problem = too_slow()
+        self._fail(problem)
+        self._deltas.give_up(problem)
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def _complete(self, choice: Choice) -> None:
+        """Generate a choice, as often as it is cut and can go on."""
+        continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
+        while True:
+            if not choice.left:
+                await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.LENGTH))
+                return
+            request = _further(choice, continuing)
+            try:
+                async with aclosing(self._sampled(request)) as chunks:
+                    async for chunk in chunks:
+                        if meter is not None and chunk.token_ids:
+                            meter.note(len(chunk.token_ids))
+                        if await self._take(choice, chunk):
+                            return
+                await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.STOP))
+                return
+            except EngineError as error:
+                await continuing.wait(error)
+                if isinstance(error, GenerationCut):
+                    self._model.meter.continued()
+
+    async def _sampled(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        attributes = {"respsite.prompt_tokens": len(request.prompt_token_ids)}
+        with self._origin.span.child("completion", attributes, calls=True) as span:
+            traced = replace(request, trace_headers=span.headers)
+            async with aclosing(self._model.engine.generate(traced)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _take(self, choice: Choice, chunk: TokenChunk) -> bool:
+        """Count a chunk and tell what it says; return whether its choice has ended."""
+        count = len(chunk.token_ids)
+        if count and self._first_token is None:
+            self._first_token = time.monotonic() - self._began
+        choice.left -= count
+        choice.sampled += count
+        self.usage.completion_tokens += count
+        if chunk.finish_reason is not None:
+            self.usage.cached_tokens += chunk.cached_tokens or 0
+        if chunk.kv_transfer_params is not None:
+            self.kv_transfer_params = chunk.kv_transfer_params
+        delta = await self._with_details(choice, chunk, choice.text.feed(chunk))
+        if delta is not None:
+            if choice.counts:
+                delta.counted = CompletionTokens(
+                    prompt_tokens=len(choice.request.prompt_token_ids), completion_tokens=choice.sampled
+                )
+            try:
+                self._deltas.put(delta, count)
+            except ReaderTooSlow:
+                self._give_up_reader()
+                return True
+            if self._deltas.are_many:
+                await asyncio.sleep(0)  # an engine that gives many at once lets the reader have its turn
+        return choice.text.ended
+
+    async def _with_details(self, choice: Choice, chunk: TokenChunk, delta: ChoiceDelta | None) -> ChoiceDelta | None:
+        """Add what was asked for of the engine's work; there may be no text of it yet."""
+        if choice.gives_tokens and (chunk.token_ids or delta is not None):
+            delta = delta or ChoiceDelta(index=choice.text.index)
+            delta.token_ids = list(chunk.token_ids)
+            if len(choice.text.tokens) == len(chunk.token_ids):
+                delta.prompt_token_ids = choice.request.prompt_token_ids
+        if chunk.prompt_logprobs is not None:
+            delta = delta or ChoiceDelta(index=choice.text.index)
+            told = EngineDetails(prompt_logprobs=chunk.prompt_logprobs, token_bytes=self._model.format.token_bytes)
+            delta.prompt_logprobs = await asyncio.to_thread(told.logprobs_as_json)
+        return delta
+
+    def _note(self) -> None:
+        seconds, usage = time.monotonic() - self._began, self.usage
+        self._model.meter.ended(
+            Outcome(
+                transport=self._origin.transport,
+                status=self._status,
+                error=self._error,
+                input_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                first_token=self._first_token,
+                duration=seconds,
+            )
+        )
+        logger.info(
+            "completion %s %s %s input=%d output=%d duration=%dms",
+            self.head.id,
+            self._origin.transport,
+            self._status,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            seconds * 1000,
+        )
+
+
+def _further(choice: Choice, continuing: Continuing) -> GenerationRequest:
+    """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
+    request, said = choice.request, choice.text.tokens
+    sampling = replace(request.sampling, max_output_tokens=choice.left)
+    if not continuing.cuts:
+        return replace(request, sampling=sampling)
+    prompt = as_tokens(request.prompt_token_ids)
+    prompt.extend(said)
+    again = f"{request.request_id}.{continuing.cuts}"
+    if said:  # the prompt, and caches of others, are behind it
+        sampling, request = replace(sampling, prompt_logprobs=None), replace(request, kv_transfer_params=None)
+    return replace(request, request_id=again, prompt_token_ids=prompt, sampling=sampling, avoid=continuing.avoid)

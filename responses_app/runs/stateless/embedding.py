@@ -1,0 +1,146 @@
+"""`EmbeddingService`: makes embeddings: whose limits hold, when the engine has a turn, what is counted of it.
+
+Nothing of it is kept: a request is answered while its client waits, or not at all.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest
+from engine.errors import EmbeddingRefused, EngineError, EngineUnavailable
+from engine.types import EngineInfo
+from responses_app.limits.rates import Rates
+from responses_app.observing.metrics import Metrics
+from responses_app.protocol.api_keys import model_not_allowed
+from responses_app.protocol.errors import invalid_request, model_not_found
+from responses_app.protocol.rate_limits import Amount
+from responses_app.protocol.stateless.embeddings import EmbeddingsWanted
+from responses_app.runs.plan.failures import refusal
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.queues.fair_turns import FairTurns
+
+logger = logging.getLogger("respsite.runs")
+
+TIER = "default"  # that embeddings wait in, where they do
+
+
+@dataclass(frozen=True, slots=True)
+class ServedEmbeddings:
+    """An embedding model under the names that clients know; `info` is None until its engine has started."""
+
+    name: str
+    engine: BaseEmbeddings
+    info: Callable[[], EngineInfo | None]
+    created: int
+    turns: FairTurns = field(default_factory=FairTurns)
+    aliases: Sequence[str] = ()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All names of it; answers have the first."""
+        return (self.name, *self.aliases)
+
+
+class EmbeddingModels:
+    """The embedding models of this server, in order; there may be none."""
+
+    def __init__(self, models: Iterable[ServedEmbeddings]) -> None:
+        self._models = tuple(models)
+        self._by_name = {name: model for model in self._models for name in model.names}
+
+    def __iter__(self) -> Iterator[ServedEmbeddings]:
+        return iter(self._models)
+
+    def named(self, name: str) -> ServedEmbeddings | None:
+        """Return the model with this name or alias."""
+        return self._by_name.get(name)
+
+    def allowed(self, names: Sequence[str]) -> Sequence[ServedEmbeddings]:
+        """Return those that somebody may use who may use these names; no names mean all."""
+        return [each for each in self._models if not names or not set(names).isdisjoint(each.names)]
+
+
+@dataclass(slots=True)
+class EmbeddingService:
+    """Embeds for clients. `guest` is a place beside what runs, and raises `ApiError` where there is none;
+    `generates` says whether a name is that of a model which generates text."""
+
+    models: EmbeddingModels
+    rates: Rates
+    metrics: Metrics
+    guest: Callable[[], AbstractContextManager[None]]
+    generates: Callable[[str], bool]
+
+    async def embed(self, wanted: EmbeddingsWanted, origin: Origin) -> tuple[str, Embedded]:
+        """Return the name of the model that answers, and its vectors. Raises `ApiError`."""
+        model = self._model(wanted.model, origin)
+        with self.guest():
+            return await self._answer(wanted, model, origin)
+
+    async def _answer(self, wanted: EmbeddingsWanted, model: ServedEmbeddings, origin: Origin) -> tuple[str, Embedded]:
+        began, status = time.monotonic(), "failed"
+        tokens = model.engine.count(wanted.inputs)
+        place = model.turns.place(origin.project, TIER, 0)
+        place.admit()
+        try:
+            ticket = await self.rates.admit(origin.limited, Amount(1, tokens), None)
+        except BaseException:
+            place.leave()
+            raise
+        try:
+            with origin.span.child("embeddings", {"gen_ai.request.model": model.name}, calls=True):
+                async with place.turn():
+                    embedded = await self._embed(model, wanted)
+            tokens, status = embedded.tokens, "completed"
+        except EmbeddingRefused as error:
+            raise invalid_request(error.reason, param=error.param, code="invalid_value") from error
+        except EngineError as error:
+            logger.warning("embeddings: the engine failed: %s: %s", type(error).__name__, error)
+            raise refusal(error, origin.request_id) from error
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        finally:
+            place.leave()
+            ticket.settle(Amount(1, tokens))
+            self._note(model, status, len(wanted.inputs), tokens, time.monotonic() - began)
+        return model.name, embedded
+
+    async def _embed(self, model: ServedEmbeddings, wanted: EmbeddingsWanted) -> Embedded:
+        if model.info() is None:
+            raise EngineUnavailable("The engine is starting.")
+        return await model.engine.embed(EmbeddingRequest(inputs=wanted.inputs, dimensions=wanted.dimensions))
+
+    def _model(self, name: str | None, origin: Origin) -> ServedEmbeddings:
+        """Return the model a request asks for; without a name the first that its key may use."""
+        allowed = self.models.allowed(origin.models)
+        model = next(iter(allowed), None) if name is None else self.models.named(name)
+        if model is None:
+            if name is not None and self.generates(name):
+                raise _makes_none(name, [each.name for each in allowed])
+            raise model_not_found(name or "", [each.name for each in allowed])
+        if model not in allowed:
+            raise model_not_allowed(name or model.name, origin.models)
+        return model
+
+    def _note(self, model: ServedEmbeddings, status: str, inputs: int, tokens: int, seconds: float) -> None:
+        metrics = self.metrics
+        metrics.embeddings.count(model.name, status)
+        metrics.embedding_seconds.note(seconds, model.name)
+        if status == "completed":
+            metrics.embedded_inputs.count(model.name, by=inputs)
+            metrics.embedded_tokens.count(model.name, by=tokens)
+        logger.info(
+            "embeddings %s %s inputs=%d tokens=%d duration=%dms", model.name, status, inputs, tokens, seconds * 1000
+        )
+
+
+def _makes_none(name: str, others: Sequence[str]) -> Exception:
+    hint = f"These do: {', '.join(others)}." if others else "This server has no model that does (EMBEDDINGS_URL)."
+    return invalid_request(
+        f"The model '{name[:80]}' generates text, and makes no embeddings. {hint}", param="model", code="invalid_value"
+    )

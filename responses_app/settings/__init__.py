@@ -1,0 +1,1 @@
+"""The settings: read once, from the environment, and nowhere else."""

@@ -1,0 +1,374 @@
+"""MODELS: the models that one server serves, each under its names, with an engine of its own.
+
+    {"gpt-oss-120b": {"engine": "vllm-server", "url": ["http://gpu-1:8001", "http://gpu-2:8001"], "aliases": ["large"]},
+     "gpt-oss-20b": {"engine": "vllm-server", "url": "http://gpu-3:8001", "model": "openai/gpt-oss-20b"}}
+
+It may be a file with that JSON, too.
+Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
+of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
+CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engine.models.family import FORMATS, VLLMS
+from responses_app.protocol.tiers import QueueBounds
+from responses_app.settings.types import choice, json_object, queued, setting, text, urls, whole
+
+MAX_MODELS = 32  # each is a label of metrics
+MAX_NAME = 200  # characters
+OF_ONE = ("MODEL", "MODEL_NAME", "TOKENIZER", "ENGINE_URL", "ENGINE_OPTIONS", "ENGINE_SCRIPT")
+
+EMBEDS = ("vllm-embeddings", "hashing")  # engines of models that make embeddings, and generate nothing
+
+
+def own_or_vllms(*own: str) -> Callable[[str], str]:
+    """One of these parsers, or one of vLLM's own: `vllm:NAME`."""
+
+    def parse(value: str) -> str:
+        name = value.strip()
+        if name.startswith(VLLMS) and name != VLLMS:
+            return name
+        if name.lower() not in own:
+            raise ValueError(f"one of {', '.join(own)} or {VLLMS}NAME")
+        return name.lower()
+
+    return parse
+
+
+engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
+_any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
+model_format = choice(*FORMATS)
+reasoning_parser = own_or_vllms("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
+tool_parser = own_or_vllms("auto", "none", "hermes", "qwen", "json", "llama3_json")
+_EXAMPLE = (
+    'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}, or a file '
+    "with one"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """One model: the names that clients know, and its engine. `model` is what the engine loads, or asks for."""
+
+    name: str
+    engine: str
+    model: str
+    aliases: tuple[str, ...] = ()
+    format: str = "harmony"
+    tokenizer: str = ""
+    reasoning_parser: str = "auto"
+    tool_parser: str = "auto"
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    url: tuple[str, ...] = ()
+    api_key: str = field(default="", repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    script: str = ""
+    max_running: int = 0
+    max_queued: QueueBounds
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it makes embeddings, and generates nothing."""
+        return self.engine in EMBEDS
+
+    @property
+    def lacks(self) -> tuple[Sequence[str], str] | None:
+        """The field that it needs and does not have, behind those because of which it does; None where it has all."""
+        if self.engine == "vllm-server" and not self.url:
+            return ("engine",), "url"
+        if self.engine == "scripted" and not self.script:
+            return ("engine",), "script"
+        if self.format == "chat-template" and self.engine == "vllm-server" and not self.tokenizer:
+            return ("format", "engine"), "tokenizer"
+        return None
+
+    @property
+    def has_other_format(self) -> bool:
+        """Whether it has another format than its engine, which plays a model that speaks Harmony."""
+        return self.format == "chat-template" and self.engine in ("demo", "scripted")
+
+
+_VARIABLES = {  # of the fields of one model
+    "engine": "ENGINE",
+    "format": "MODEL_FORMAT",
+    "url": "ENGINE_URL",
+    "script": "ENGINE_SCRIPT",
+    "tokenizer": "TOKENIZER",
+}
+_ABOUT = {
+    "url": "like http://127.0.0.1:8001, and MODEL, the name the model has there",
+    "script": "the file with its completions",
+    "tokenizer": "the folder of its tokenizer",
+}
+
+Entries = tuple[tuple[str, Mapping[str, Any]], ...]  # names, and what MODELS says of each
+
+
+def models(value: str) -> Entries:
+    """Read MODELS. Raises `ValueError`, whose text never has a value: one of them is a key."""
+    text = value.strip()
+    try:
+        content = text if text.startswith("{") else Path(text).read_text()
+        given = json.loads(content, object_pairs_hook=_unique)
+    except (OSError, ValueError):
+        given = None
+    if not isinstance(given, dict) or not 0 < len(given) <= MAX_MODELS:
+        raise ValueError(f"a JSON object of at most {MAX_MODELS} {_EXAMPLE}")
+    entries = tuple((_name(name), _fields(name, fields)) for name, fields in given.items())
+    names = [each for name, fields in entries for each in (name, *fields.get("aliases", ()))]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"each name once, as a name or among the aliases, and {twice!r} is there twice")
+    return entries
+
+
+def complete(entries: Entries, common: ModelSettings) -> tuple[ModelSettings, ...]:
+    """Return the models, with what `common` says where an entry says nothing; without entries that is the one."""
+    return tuple(replace(common, name=name, **{"model": name, **fields}) for name, fields in entries) or (common,)
+
+
+def problem_of(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
+    """Return what is wrong with these models, as a sentence; None where nothing is. `given` are settings by name."""
+    return _problem_of_several(served, given) if "models" in given else _problem_of_one(served[0], given)
+
+
+def _problem_of_one(model: ModelSettings, given: Mapping[str, object]) -> str | None:
+    if model.has_other_format:
+        return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
+    lacks = model.lacks
+    if lacks is None and model.engine == "vllm-server" and "model" not in given:
+        lacks = ("engine",), "url"
+    if lacks is not None:
+        because, needed = lacks
+        said = " with ".join(f"{_VARIABLES[name]}={getattr(model, name)}" for name in because)
+        return f"{said} needs {_VARIABLES[needed]}, {_ABOUT[needed]}."
+    if model.engine == "vllm" and "model" not in given:
+        return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
+    return None
+
+
+def _problem_of_entry(model: ModelSettings) -> str | None:
+    if model.has_other_format:
+        return f"its engine is {model.engine}, which speaks Harmony, and so 'format' cannot be chat-template"
+    if model.lacks is None:
+        return None
+    because, needed = model.lacks
+    said = " and ".join(f"its {name} is {getattr(model, name)}" for name in because)
+    return f"{said}, and so it needs {needed!r}"
+
+
+def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
+    one = next((name for name in OF_ONE if name.lower() in given), None)
+    if one is not None:
+        return f"{one} is for one model, and MODELS says it of each: leave {one} out."
+    for each in served:
+        problem = _problem_of_entry(each)
+        if problem is not None:
+            return f"MODELS is not valid: of {each.name!r}, {problem}."
+    if all(each.embeds for each in served):
+        return "MODELS is not valid: all of its models make embeddings, and one must generate."
+    here = [each.name for each in served if each.engine == "vllm"]
+    if len(here) > 1:
+        names = ", ".join(map(repr, here))
+        return f"A process loads one model with vLLM, and MODELS has {len(here)} with the engine vllm: {names}."
+    return None
+
+
+def _fields(name: str, given: object) -> Mapping[str, Any]:
+    if not isinstance(given, dict):
+        raise ValueError(f"a JSON object as {name!r}")
+    unknown = sorted(given.keys() - _READERS.keys())
+    if unknown:
+        raise ValueError(f"of {name!r} the fields {', '.join(sorted(_READERS))}, and not {unknown[0]!r}")
+    return {key: _read(name, key, value) for key, value in given.items()}
+
+
+def _read(name: str, key: str, value: object) -> Any:
+    try:
+        return _READERS[key](value)
+    except ValueError as wanted:
+        raise ValueError(f"as {key!r} of {name!r} {wanted}") from None
+
+
+def _text(parse: Callable[[str], Any]) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError("a text that is not empty")
+        return parse(value.strip())
+
+    return read
+
+
+def _number(parse: Callable[[str], Any]) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        return parse("" if isinstance(value, bool) else str(value))
+
+    return read
+
+
+def _urls(value: object) -> tuple[str, ...]:
+    several = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) for each in several):
+        raise ValueError("a URL, or a list of URLs")
+    return urls(",".join(several))
+
+
+def _aliases(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError("a list of names")
+    return tuple(map(_name, value))
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value.strip()) == len(value) <= MAX_NAME or not value.isprintable():
+        raise ValueError(f"names of 1 to {MAX_NAME} characters that can be printed")
+    return value
+
+
+def _options(value: object) -> Mapping[str, Any]:
+    return json_object(json.dumps(value))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse what JSON allows and means nothing here: a name that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+_READERS: Mapping[str, Callable[[object], Any]] = {
+    "engine": _text(_any_engine),
+    "model": _text(text),
+    "aliases": _aliases,
+    "format": _text(model_format),
+    "tokenizer": _text(text),
+    "reasoning_parser": _text(reasoning_parser),
+    "tool_parser": _text(tool_parser),
+    "chat_template_kwargs": _options,
+    "url": _urls,
+    "api_key": _text(text),
+    "options": _options,
+    "script": _text(text),
+    "max_running": _number(whole()),
+    "max_queued": _number(queued),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """The settings of engines and models, as `conf` reads them. A field's name in capitals is its variable."""
+
+    engine: str = setting(
+        "demo", engine_kind,
+        "what generates: `demo` (no model), `vllm` (vLLM in this process), `vllm-server` (vLLM servers at "
+        "ENGINE_URL) or `scripted` (for tests)",
+    )  # fmt: skip
+    engine_url: tuple[str, ...] = setting(
+        (), urls,
+        "the vLLM servers that ENGINE=vllm-server asks, separated by commas (see Several engines)",
+        default_text="unset",
+    )  # fmt: skip
+    engine_api_key: str = setting(
+        "", text,
+        "the key that the vLLM servers at ENGINE_URL and EMBEDDINGS_URL ask for: what they were given as `--api-"
+        "key`",
+        default_text="unset", secret=True,
+    )  # fmt: skip
+    engine_core: str = setting(
+        "", text,
+        "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one by itself",
+        default_text="unset: loaded in this process",
+    )  # fmt: skip
+    model: str = setting(
+        "", text,
+        "what the engine loads: a name on the hub or a folder; with ENGINE=vllm-server the model's name there",
+        default_text="the engine's name",
+    )  # fmt: skip
+    model_format: str = setting(
+        "harmony", model_format,
+        "how prompts are written and answers read: `harmony` (gpt-oss), `chat-template` (the model's own "
+        "template), or what fits the model's files (`auto`; see Serve a model that is not gpt-oss)",
+    )  # fmt: skip
+    tokenizer: str = setting(
+        "", text,
+        "folder of the model's tokenizer and chat template; MODEL_FORMAT=chat-template with ENGINE=vllm-server "
+        "needs it",
+        default_text="what MODEL says",
+    )  # fmt: skip
+    reasoning_parser: str = setting(
+        "auto", reasoning_parser,
+        "how the model's thinking is told from its answer, with MODEL_FORMAT=chat-template: by think tags "
+        "(`think`, `qwen3`), also where the first tag is in the prompt (`think-open`), not at all (`none`), as "
+        "vLLM's parser does (`vllm:NAME`), or as the model's files say (`auto`)",
+    )  # fmt: skip
+    tool_parser: str = setting(
+        "auto", tool_parser,
+        "how the model's calls of tools are read, with MODEL_FORMAT=chat-template: as `hermes`, as JSON like "
+        "Llama 3's (`json`), not at all (`none`), as vLLM's parser does (`vllm:NAME`), or as the model's files "
+        "say (`auto`)",
+    )  # fmt: skip
+    model_name: str = setting(
+        "", text, "the model's name for clients, in requests and in `/v1/models`", default_text="what MODEL says"
+    )
+    chat_template_kwargs: dict[str, Any] = setting(
+        {}, json_object, 'variables of the model\'s chat template, as JSON: `{"thinking": true}`', default_text="{}"
+    )
+    engine_options: dict[str, Any] = setting(
+        {}, json_object,
+        'options of the engine, as JSON: for ENGINE=demo `{"tokens_per_second": 50}`, for ENGINE=vllm those of vLLM',
+        default_text="{}",
+    )  # fmt: skip
+    engine_script: str = setting("", text, "file with what ENGINE=scripted says", default_text="unset")
+    models: Entries = setting(
+        (), models,
+        "several models at once, each with an engine of its own, as JSON or a file (see Several models)",
+        default_text="unset: one model, as ENGINE and MODEL say", secret=True,
+    )  # fmt: skip
+    engine_max_running: int = setting(
+        0, whole(),
+        "turns that the engine does at once for one worker, others wait, and projects get equal shares; 0 = any "
+        "number",
+    )  # fmt: skip
+    engine_max_queued: QueueBounds = setting(
+        QueueBounds(1000), queued,
+        "requests of one project and service tier that may wait for the engine in one worker; `1000,flex=5000` "
+        "says it for one tier apart",
+        default_text="1000",
+    )  # fmt: skip
+
+    @property
+    def served(self) -> tuple[ModelSettings, ...]:
+        """The models that generate; the first is meant where a request names none."""
+        return tuple(model for model in self.all_models if not model.embeds)
+
+    @property
+    def all_models(self) -> tuple[ModelSettings, ...]:
+        """Those, and the models of MODELS that make embeddings."""
+        common = ModelSettings(
+            name=self.model_name or self.model or self.engine,
+            engine=self.engine,
+            model=self.model or self.engine,
+            format=self.model_format,
+            tokenizer=self.tokenizer,
+            reasoning_parser=self.reasoning_parser,
+            tool_parser=self.tool_parser,
+            chat_template_kwargs=self.chat_template_kwargs,
+            url=self.engine_url,
+            api_key=self.engine_api_key,
+            options=self.engine_options,
+            script=self.engine_script,
+            max_running=self.engine_max_running,
+            max_queued=self.engine_max_queued,
+        )
+        return complete(self.models, common)
+
+    @property
+    def in_process(self) -> ModelSettings | None:
+        """The model that vLLM loads here, or in an engine core beside; None for none."""
+        return next((model for model in self.served if model.engine == "vllm"), None)

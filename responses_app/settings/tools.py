@@ -1,0 +1,147 @@
+"""The settings of tools that the server runs, as `conf` reads them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from responses_app.settings.types import (
+    flag,
+    hosts,
+    image_url,
+    mcp_tool,
+    sandbox,
+    search_url,
+    seconds,
+    setting,
+    text,
+    whole,
+)
+from responses_app.tools.mcp.servers import ServerAccess, parse_servers
+from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings:
+    """A field's name in capitals is its environment variable."""
+
+    server_tool_seconds: float = setting(
+        120.0, seconds(1), "how long a call of a tool that the server runs may take without a sign of progress"
+    )
+    server_tool_max_output_bytes: int = setting(
+        64 * KIB, whole(KIB), "how much of what a tool of the server gives back the model reads; the rest is left out"
+    )
+    mcp_servers: Mapping[str, ServerAccess] = setting(
+        {}, parse_servers,
+        "MCP servers by their labels, as JSON or a file (see MCP servers)",
+        default_text="unset: none", secret=True,
+    )  # fmt: skip
+    mcp_server_urls: bool = setting(
+        True, flag, "let requests name MCP servers by their URL, beside those of MCP_SERVERS"
+    )
+    mcp_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks that MCP URLs in requests may name: `mcp.internal,127.0.0.1:8900`",
+        default_text="unset: none",
+    )  # fmt: skip
+    sandbox: str = setting(
+        "auto", sandbox,
+        "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "
+        "`off` for no code interpreter (see Code interpreter)",
+    )  # fmt: skip
+    sandbox_mcp: str = setting(
+        "", mcp_tool,
+        "a server of MCP_SERVERS, or one tool of it, that runs the model's code in place of a sandbox on this "
+        "machine",
+        default_text="unset",
+    )  # fmt: skip
+    sandbox_python: str = setting(
+        "", text,
+        "the Python in the sandbox: the model's code can import its packages",
+        default_text="the Python that the server's environment was made with",
+    )  # fmt: skip
+    sandbox_memory_bytes: int = setting(
+        1024 * MIB, whole(64 * MIB),
+        "the most memory that all processes of a container may have; a container has 1 GiB unless it asks for "
+        "more",
+    )  # fmt: skip
+    sandbox_disk_bytes: int = setting(256 * MIB, whole(MIB), "size of the files of a container, which lie in memory")
+    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of one container")
+    sandbox_call_seconds: float = setting(
+        120.0, seconds(0.1), "how long one call's code may run in the sandbox; then it is interrupted"
+    )
+    sandbox_max_containers: int = setting(
+        32, whole(1, 4096),
+        "containers that one worker has at once; the one that is idle for longest makes room for a new one",
+    )  # fmt: skip
+    sandbox_project_containers: int = setting(
+        0, whole(0, 4096),
+        "containers of one project that work at once in one worker; what more it wants waits "
+        "(0: three quarters of SANDBOX_MAX_CONTAINERS)",
+    )  # fmt: skip
+    sandbox_wait_seconds: float = setting(
+        30.0, seconds(0), "how long a call waits for a container where as many work as may; then it fails"
+    )
+    sandbox_idle_seconds: float = setting(
+        1200.0, seconds(1), "how long nothing may be done in a container; then it expires"
+    )
+    search_url: str = setting(
+        "", search_url,
+        "what `web_search` asks: a SearXNG, or with `ddgs+http://…` a server of ddgs (see Web search)",
+        default_text="unset: no web search",
+    )  # fmt: skip
+    search_mcp: str = setting(
+        "", mcp_tool,
+        "a server of MCP_SERVERS that `web_search` asks, or one tool of it: `brave.brave_web_search`",
+        default_text="unset",
+    )  # fmt: skip
+    search_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks whose pages `web_search` may open: `wiki.internal,10.1.0.0/16`",
+        default_text="unset: none",
+    )  # fmt: skip
+    file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
+    files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = any number")
+    uploads_max_open: int = setting(100, whole(), "uploads in parts that one project may have open; 0 = any number")
+    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "size of all files of one project together; 0 = any size")
+    file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
+    vector_stores_max_entries: int = setting(
+        1000, whole(), "vector stores that one project may have (see File search); 0 = any number"
+    )
+    vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = any number")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = any number")
+
+    image_service_url: str = setting(
+        "", image_url,
+        "a service with OpenAI's Images API, which makes the images of `image_generation`: "
+        "`http://127.0.0.1:8188/v1` (see Images)",
+        default_text="unset: no image generation",
+    )  # fmt: skip
+    image_service_key: str = setting(
+        "", text, "the API key that the service at IMAGE_SERVICE_URL asks for", default_text="unset", secret=True
+    )
+    image_service_model: str = setting(
+        "", text,
+        "the model that the service at IMAGE_SERVICE_URL is asked for, whatever requests say",
+        default_text="unset: what a request says",
+    )  # fmt: skip
+    image_service_seconds: float = setting(
+        180.0, seconds(1), "how long the service at IMAGE_SERVICE_URL may take for one image"
+    )
+    image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is made, or taken to be edited")
+
+    enable_computer_call: bool = setting(
+        False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"
+    )
+
+    @property
+    def problem_of_tools(self) -> str | None:
+        """What does not fit together, in one sentence; None for nothing."""
+        if self.search_url and self.search_mcp:
+            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
+        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
+            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
+        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
+            if value and value.partition(".")[0] not in self.mcp_servers:
+                return f"{name}={value} names no server of MCP_SERVERS."
+        return None

@@ -1,0 +1,267 @@
+"""How settings are read: each of these takes the text of a variable, and returns its value.
+
+Raises `ValueError` for what is not one, with what the variable takes: the end of a sentence.
+"""
+
+import json
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from engine.backends.vllm.server_urls import WANTED, as_part, as_server, has_secret
+from responses_app.protocol.answer_headers import is_printable
+from responses_app.protocol.events.dialects import PRESETS, Dialect, parse_dialect
+from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
+from responses_app.tools.network import AddressRefused, AllowedHosts
+
+
+def setting(
+    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
+) -> Any:
+    """Declare a setting: a field of `Settings`. `about` and `default_text` are what the reference says."""
+    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata, repr=not secret)
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+def text(value: str) -> str:
+    """Any text."""
+    return value
+
+
+def header_value(value: str) -> str:
+    """What an HTTP header can say."""
+    if not is_printable(value):
+        raise ValueError("up to 128 printable ASCII characters")
+    return value
+
+
+def flag(value: str) -> bool:
+    """On or off."""
+    lowered = value.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("on or off")
+
+
+def whole(minimum: int = 0, maximum: int | None = None) -> Callable[[str], int]:
+    """A whole number."""
+    wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
+
+    def parse(value: str) -> int:
+        if not value.strip().isdecimal() or int(value) < minimum or (maximum is not None and int(value) > maximum):
+            raise ValueError(wanted)
+        return int(value)
+
+    return parse
+
+
+def seconds(minimum: float = 0.0) -> Callable[[str], float]:
+    """A number of seconds."""
+
+    def parse(value: str) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not minimum <= seconds < 10**9:
+            raise ValueError(f"a number of seconds of at least {minimum:g}")
+        return seconds
+
+    return parse
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """One of several words."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def url_of(wanted: str, *schemes: str) -> Callable[[str], str]:
+    """A URL that begins with one of these schemes."""
+
+    def parse(value: str) -> str:
+        if not value.strip().startswith(schemes):
+            raise ValueError(wanted)
+        return value.strip()
+
+    return parse
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Host names."""
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise ValueError("host names, separated by commas")
+    return names
+
+
+def hosts(value: str) -> AllowedHosts:
+    """Hosts that tools may reach wherever they are."""
+    try:
+        return AllowedHosts.parse(value)
+    except ValueError:
+        raise ValueError(
+            "host names, .endings of names, addresses and networks, separated by commas, the names with a port or "
+            "without, like mcp.internal:8900, .corp.example, 10.1.0.0/16"
+        ) from None
+
+
+def search_url(value: str) -> str:
+    """The URL of a search server."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url.removeprefix("ddgs+"))
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://", "ddgs+http://", "ddgs+https://")):
+        raise ValueError(
+            "the URL of a SearXNG, like http://searxng:8080, or ddgs+http://127.0.0.1:8000 for one of ddgs"
+        )
+    return url
+
+
+def image_url(value: str) -> str:
+    """The URL of an image service."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url)
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
+    return url.removesuffix("/generations").removesuffix("/images")
+
+
+def mcp_tool(value: str) -> str:
+    """The label of an MCP server, or a tool of it."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):
+        raise ValueError("the label of an MCP server, or label.tool, like brave.brave_web_search")
+    return value.strip()
+
+
+def sandbox(value: str) -> str:
+    """What keeps code apart."""
+    if value.strip().lower() == "pyeryx":
+        raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
+    return choice("auto", "bubblewrap", "sandlock", "off")(value)
+
+
+def secrets(value: str) -> tuple[str, ...]:
+    """Secrets that are long enough."""
+    secrets = tuple(secret.strip() for secret in value.split(",") if secret.strip())
+    if not secrets or min(map(len, secrets)) < 16:
+        raise ValueError("secrets of at least 16 characters, separated by commas")
+    return secrets
+
+
+def tiers(value: str) -> tuple[str, ...]:
+    """Service tiers."""
+    tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
+    if not tiers or not set(tiers) <= set(TIERS):
+        raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
+    return tiers
+
+
+def queued(value: str) -> QueueBounds:
+    """How many of each service tier may wait."""
+    try:
+        return queue_bounds(value)
+    except ValueError:
+        raise ValueError("a whole number of at least 0, and others for some tiers, like 1000,flex=5000") from None
+
+
+def dialect(value: str) -> Dialect:
+    """Presets and switches of a dialect."""
+    try:
+        return parse_dialect(value)
+    except ValueError:
+        names = ", ".join(PRESETS)
+        raise ValueError(f"the presets {names}, and switches (see Dialects), separated by commas") from None
+
+
+def origins(value: str) -> tuple[str, ...]:
+    """Origins of pages that the server itself has."""
+    origins = tuple(origin.strip().rstrip("/") for origin in value.split(",") if origin.strip())
+    if not origins or not all(origin.startswith(("http://", "https://")) for origin in origins):
+        raise ValueError("origins with their scheme, separated by commas, like https://models.example.com")
+    return origins
+
+
+def pages(value: str) -> tuple[str, ...]:
+    """Origins of web pages."""
+    pages = tuple(page.strip().rstrip("/").lower() for page in value.split(",") if page.strip())
+    if not pages or not all(re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#*]+", page) for page in pages):
+        raise ValueError("origins with their scheme, separated by commas, like http://localhost:3000, or * for any")
+    return pages
+
+
+def urls(value: str) -> tuple[str, ...]:
+    """Parts of ENGINE_URL. One with a password is left to the engine, whose sentence about it does not show it."""
+    given = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_part(part) for part in given]
+    named = tuple(part for part in parts if part is not None)
+    if not named or len(named) < len(given):
+        raise ValueError(WANTED)
+    return named
+
+
+def server_urls(value: str) -> tuple[str, ...]:
+    """URLs of servers alone: no names that stand for several, and no files. One with a password is left as above."""
+    given = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_server(part) for part in given]
+    named = tuple(part for part in parts if part is not None)
+    if not named or len(named) < len(given):
+        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8002")
+    return named
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError('a JSON object, like {"tokens_per_second": 50}')
+    return parsed
+
+
+def secret(name: str, environ: Mapping[str, str]) -> str:
+    """Return what the variable of a secret says, or what is in the file that `NAME_FILE` names.
+
+    Raises `ValueError` with a whole sentence.
+    """
+    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
+    if not file:
+        return raw
+    if raw.strip():
+        raise ValueError(f"{name} and {name}_FILE are both set: one of them is enough.")
+    try:
+        content = Path(file).read_text()
+    except (OSError, ValueError) as error:  # ValueError: not text
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"{name}_FILE={file} cannot be read ({reason}).") from None
+    if not content.strip():
+        raise ValueError(f"{name}_FILE={file} is empty.")
+    return content
+
+
+def resolves(host: str) -> bool:
+    """Whether an address is one: some shells export HOST as the machine's name, which need not be."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Conversations, in Django's database."""

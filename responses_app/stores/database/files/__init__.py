@@ -1,0 +1,1 @@
+"""Files and uploads, in Django's database."""

@@ -1,0 +1,156 @@
+"""`DatabaseFileStore`: files in Django's database, SQLite or PostgreSQL, so that every host finds them.
+
+A file's row comes first and is hidden, then its pieces, each in a transaction of its own, and at last the row is shown:
+so no write waits for more than one piece, and two uploads at once cannot exceed a limit together. A file goes in the
+opposite order. What a process leaves hidden, as it was ended in between, is removed by `purge`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from responses_app.models import StoredFile
+from responses_app.stores.base import StoreError
+from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.files.pieces import add_piece, owners_of, piece_of, write_pieces
+from responses_app.stores.database.files.rows import (
+    check_limits,
+    files_to_purge,
+    locked_file,
+    record_of,
+    remove_some_of,
+    row_of,
+    unexpired_files,
+    usage_of,
+)
+from responses_app.stores.database.files.uploads import purge_uploads
+from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.threaded import ThreadedStore
+from responses_app.stores.files import BaseFileStore, FileGone, FileLimits, FileRecord, FileUsage
+
+logger = logging.getLogger("respsite.stores")
+
+
+class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
+    """Keeps files in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
+
+    unlimited = FileLimits()
+
+    async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
+        await self._threads.run(lambda db: self._reserve(db, project, record))
+        try:
+            await write_pieces(self._threads, record.id, record.bytes, pieces, write=_write_piece)
+            await self._threads.run(lambda db: _show(db, record.id))
+        except BaseException:
+            await asyncio.shield(self._give_up(record.id))
+            raise
+
+    async def get(self, project: str, file_id: str) -> FileRecord | None:
+        if not can_be_known(file_id):
+            return None
+
+        def read(connection: BaseDatabaseWrapper) -> FileRecord | None:
+            row = self._known(connection, project).filter(pk=file_id).first()
+            return None if row is None else record_of(row)
+
+        return await self._threads.run(read)
+
+    async def some(self, project: str, file_ids: Sequence[str]) -> Sequence[FileRecord]:
+        wanted = sorted({file_id for file_id in file_ids if can_be_known(file_id)})
+
+        def read(connection: BaseDatabaseWrapper) -> list[FileRecord]:
+            known = self._known(connection, project)
+            return [record_of(row) for some in in_parts(wanted) for row in known.filter(pk__in=some).order_by("pk")]
+
+        return await self._threads.run(read) if wanted else []
+
+    async def listed(
+        self, project: str, *, purpose: str | None, after: str | None, descending: bool, limit: int
+    ) -> Sequence[FileRecord] | None:
+        if after is not None and not can_be_known(after):
+            return None
+
+        def read(connection: BaseDatabaseWrapper) -> list[FileRecord] | None:
+            known = self._known(connection, project)
+            rows = known if purpose is None else known.filter(purpose=purpose)
+            if after is not None:
+                if not known.filter(pk=after).exists():
+                    return None
+                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
+            return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+
+        return await self._threads.run(read)
+
+    async def pieces(self, project: str, file_id: str) -> AsyncIterator[bytes]:
+        record = await self.get(project, file_id)
+        if record is None:
+            raise FileGone(file_id)
+        for owner, owned in await self._threads.run(lambda db: owners_of(db, file_id, record.bytes)):
+            position = size = 0
+            while size < owned:
+                piece = await self._threads.run(lambda db, owner=owner, at=position: piece_of(db, owner, at))
+                if piece is None:
+                    raise FileGone(file_id)
+                yield piece
+                position, size = position + 1, size + len(piece)
+
+    async def delete(self, project: str, file_id: str) -> bool:
+        if not can_be_known(file_id):
+            return False
+
+        def hide(connection: BaseDatabaseWrapper) -> bool:
+            return bool(self._known(connection, project).filter(pk=file_id).update(is_whole=False))
+
+        if not await self._threads.run(hide):
+            return False
+        await asyncio.shield(self._give_up(file_id))
+        return True
+
+    async def usage(self, project: str) -> FileUsage:
+        return await self._threads.run(lambda db: usage_of(db, project, self._now()))
+
+    async def purge(self) -> int:
+        gone = await self._threads.run(lambda db: files_to_purge(db, self._now()))
+        for file_id in gone:
+            await self._remove(file_id)
+        return len(gone) + await purge_uploads(self._threads, self._now())
+
+    async def _give_up(self, file_id: str) -> None:
+        """Remove a hidden file; later, where the database is away."""
+        try:
+            await self._remove(file_id)
+        except StoreError as problem:
+            logger.warning("%s is removed later: %s", file_id, problem)
+
+    async def _remove(self, file_id: str) -> None:
+        while not await self._threads.run(lambda db: remove_some_of(db, file_id)):
+            pass
+
+    # What follows runs on a thread.
+
+    def _known(self, connection: BaseDatabaseWrapper, project: str) -> "QuerySet[StoredFile]":
+        return unexpired_files(connection, project, self._now()).filter(is_whole=True)
+
+    def _reserve(self, connection: BaseDatabaseWrapper, project: str, record: FileRecord) -> None:
+        with transaction.atomic(using=connection.alias):
+            if StoredFile.objects.using(connection.alias).filter(pk=record.id).exists():
+                return  # an earlier attempt was committed after all
+            check_limits(connection, self._limits, project, record.bytes, self._now())
+            row_of(project, record).save(using=connection.alias, force_insert=True)
+
+
+def _write_piece(connection: BaseDatabaseWrapper, file_id: str, position: int, piece: bytes) -> None:
+    """Write a piece of a file that is hidden still, once, however often this is called. Raises `FileGone`."""
+    with transaction.atomic(using=connection.alias):
+        if locked_file(connection, file_id) is None:
+            raise FileGone(file_id)
+        add_piece(connection, file_id, position, piece)
+
+
+def _show(connection: BaseDatabaseWrapper, file_id: str) -> None:
+    if not StoredFile.objects.using(connection.alias).filter(pk=file_id).update(is_whole=True):
+        raise FileGone(file_id)

@@ -1,0 +1,120 @@
+"""Rows of files, and of uploads as far as they count as files. Nothing here is for an event loop."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Count, Q, QuerySet, Sum
+
+from responses_app.models import StoredFile, Upload
+from responses_app.stores.database.files.pieces import remove_parts, remove_some
+from responses_app.stores.files import FileLimits, FileRecord, FilesFull, FileUsage
+from responses_app.stores.uploads import UploadStatus
+
+CREATION_LOCK = 0x66696C65  # of PostgreSQL's advisory locks, the space in which each project has one
+UNFINISHED = timedelta(hours=1)  # after that, a hidden file is nobody's: an upload is written in seconds
+MAX_PURGED = 1000  # files that one purge removes
+
+
+def as_time(seconds: float) -> datetime:
+    """Return Unix seconds as the database has them."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def record_of(row: StoredFile) -> FileRecord:
+    """Return what is known of a file."""
+    return FileRecord(
+        id=row.pk,
+        filename=row.filename,
+        purpose=row.purpose,
+        bytes=row.bytes,
+        created_at=int(row.created_at.timestamp()),
+        expires_at=None if row.expires_at is None else int(row.expires_at.timestamp()),
+    )
+
+
+def row_of(project: str, record: FileRecord) -> StoredFile:
+    """Return the row of a new file, which is hidden."""
+    return StoredFile(
+        id=record.id,
+        project=project,
+        purpose=record.purpose,
+        filename=record.filename,
+        bytes=record.bytes,
+        created_at=as_time(record.created_at),
+        expires_at=None if record.expires_at is None else as_time(record.expires_at),
+    )
+
+
+def unexpired_files(connection: BaseDatabaseWrapper, project: str, now: float) -> "QuerySet[StoredFile]":
+    """Return the files of a project whose time is not over, hidden ones too."""
+    rows = StoredFile.objects.using(connection.alias).filter(project=project)
+    return rows.filter(Q(expires_at=None) | Q(expires_at__gt=as_time(now)))
+
+
+def open_uploads(connection: BaseDatabaseWrapper, now: float) -> "QuerySet[Upload]":
+    """Return the uploads that take parts."""
+    return Upload.objects.using(connection.alias).filter(status=UploadStatus.PENDING, expires_at__gt=as_time(now))
+
+
+def usage_of(connection: BaseDatabaseWrapper, project: str, now: float) -> FileUsage:
+    """Return how much a project keeps."""
+    files = unexpired_files(connection, project, now).aggregate(number=Count("pk"), bytes=Sum("bytes"))
+    uploads = open_uploads(connection, now).filter(project=project).aggregate(number=Count("pk"), bytes=Sum("bytes"))
+    size = (files["bytes"] or 0) + (uploads["bytes"] or 0)
+    return FileUsage(files["number"] + uploads["number"], size, uploads["number"])
+
+
+def check_limits(connection: BaseDatabaseWrapper, limits: FileLimits, project: str, size: int, now: float) -> FileUsage:
+    """Raise `FilesFull` where a project may not keep another file of this size; else return what it keeps.
+
+    In the transaction that keeps it: until its end nobody else keeps a file of this project.
+    """
+    if limits == FileLimits():
+        return FileUsage(0, 0)
+    if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
+    used = usage_of(connection, project, now)
+    if 0 < limits.max_files <= used.files:
+        raise FilesFull(f"This project has {used.files} files, and may have no more (FILES_MAX_ENTRIES)")
+    if 0 < limits.max_bytes < used.bytes + size:
+        raise FilesFull(
+            f"The files of this project have {used.bytes} bytes, and with this one they would have more than "
+            f"{limits.max_bytes} (FILES_MAX_BYTES)"
+        )
+    return used
+
+
+def files_to_purge(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:
+    """Return files that have expired, and what uploads that were broken off have left."""
+    at, rows = as_time(now), StoredFile.objects.using(connection.alias)
+    expired = rows.filter(expires_at__isnull=False, expires_at__lte=at)
+    left = rows.filter(is_whole=False, created_at__lte=at - UNFINISHED)
+    return [file_id for some in (expired, left) for file_id in some.values_list("pk", flat=True)[:MAX_PURGED]]
+
+
+def remove_files(using: str, file_ids: Iterable[str]) -> None:
+    """Remove files at once, in small transactions."""
+    for file_id in file_ids:
+        StoredFile.objects.using(using).filter(pk=file_id).update(is_whole=False)
+        while not remove_some_of(connections[using], file_id):
+            pass
+
+
+def remove_some_of(connection: BaseDatabaseWrapper, file_id: str) -> bool:
+    """Remove a few pieces of a file, or, with the last, the file; return whether nothing is left of it."""
+    with transaction.atomic(using=connection.alias):
+        row = locked_file(connection, file_id)
+        if not (remove_some(connection, [file_id]) and remove_parts(connection, file_id=file_id)):
+            return False
+        if row is not None:
+            row.delete(using=connection.alias)
+        return True
+
+
+def locked_file(connection: BaseDatabaseWrapper, file_id: str) -> StoredFile | None:
+    """Return a file that nobody else changes until this transaction ends."""
+    rows = StoredFile.objects.using(connection.alias).select_for_update().filter(pk=file_id)
+    return next(iter(rows), None)

@@ -1,0 +1,1 @@
+"""Responses and stored chats, in Django's database."""

@@ -1,0 +1,183 @@
+"""Stored chat completions in the database: rows beside those of the responses that their choices are.
+
+Metadata is searched as the text it is kept as: `{"a":"b","c":"d"}` has the pair c, d since `,"c":"d"` stands in it.
+That is exact, since quotes within a JSON string are escaped: no text of a client's can look like a pair.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models import ChatChoice, json_text
+from responses_app.protocol.chat.stored import ChatForm, ChatQuery
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.stores.chats import BaseChatStore, KeptCompletion
+from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.response_sql import CHOICES, RESPONSES, placeholders
+from responses_app.stores.database.responses.rows import time_value
+
+_WHOLE = f"""
+choice.choices = (SELECT COUNT(*) FROM {CHOICES} AS other
+    WHERE other.first_id = choice.first_id AND other.project = choice.project)
+"""
+_ONE = f"""
+FROM {CHOICES} AS choice
+WHERE choice.id = %s AND choice.place = 0 AND choice.project = %s AND choice.created_at > %s
+"""
+_AT = f"SELECT choice.created_at {_ONE}"
+_MESSAGES = f"SELECT choice.messages {_ONE} AND {_WHOLE}"
+# CROSS: SQLite is to look the choices up, and then their responses.
+_BODIES = f"""
+SELECT choice.first_id, choice.place, choice.choices, choice.form, choice.metadata, response.body, response.status
+FROM {CHOICES} AS choice CROSS JOIN {RESPONSES} AS response
+WHERE response.id = choice.id AND choice.first_id IN ({{ids}}) AND choice.project = %s AND response.created_at > %s
+ORDER BY choice.first_id, choice.place
+"""
+
+
+class DatabaseChatStore(BaseChatStore):
+    """Of the database `using`. `ttl` is how long responses are known, in seconds (0: for ever), by the clock `now`.
+
+    `timeout` bounds, in seconds, whatever waits for the database.
+    """
+
+    def __init__(
+        self,
+        *,
+        using: str = "default",
+        ttl: float = 0.0,
+        now: Callable[[], float] = time.time,
+        timeout: float = math.inf,
+    ) -> None:
+        self._ttl = ttl
+        self._now = now
+        self._readers = DatabaseReaders(using, timeout=timeout)
+
+    async def get(self, project: str, first: str) -> KeptCompletion | None:
+        if not can_be_known(first):
+            return None
+        since = self._known_since()
+        found = await self._readers.run(lambda db: _completions(db, project, [first], since))
+        return found.get(first)
+
+    async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
+        if not can_be_known(first):
+            return None
+        since = self._known_since()
+        rows = await self._readers.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
+        return json.loads(rows[0][0]) if rows else None
+
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
+        after, since = query.page.after, self._known_since()
+        if after is not None and not can_be_known(after):
+            return None
+
+        def read(connection: BaseDatabaseWrapper) -> Sequence[KeptCompletion] | None:
+            ids = _listed_ids(connection, project, query, since, limit)
+            if ids is None:
+                return None
+            found = _completions(connection, project, ids, since)
+            return [found[each] for each in ids if each in found]
+
+        return await self._readers.run(read)
+
+    async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
+        def write(connection: BaseDatabaseWrapper) -> None:
+            rows = ChatChoice.objects.using(connection.alias).filter(project=project, first_id=first, place=0)
+            rows.update(metadata=dict(metadata))
+
+        if can_be_known(first):
+            await self._readers.run(write)
+
+    async def choices(self, project: str, first: str) -> Sequence[str]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
+            rows = ChatChoice.objects.using(connection.alias).filter(project=project, first_id=first)
+            return list(rows.order_by("place").values_list("pk", flat=True))
+
+        return await self._readers.run(read) if can_be_known(first) else ()
+
+    async def aclose(self) -> None:
+        await self._readers.aclose()
+
+    def _known_since(self) -> float:
+        return self._now() - self._ttl if self._ttl else -1.0
+
+
+def _listed_ids(
+    connection: BaseDatabaseWrapper, project: str, query: ChatQuery, since: float, limit: int
+) -> Sequence[str] | None:
+    """Return what is listed; None where the list is to begin behind a completion that is not known."""
+    page = query.page
+    conditions = ["choice.place = 0", "choice.project = %s", _WHOLE]
+    parameters: list[Any] = [project]
+    known = "choice.created_at > %s", time_value(connection, since)
+    if page.after is not None:
+        begin = _rows(connection, _AT, [page.after, project, known[1]])
+        if not begin:
+            return None
+        conditions.append(f"(choice.created_at, choice.first_id) {'<' if page.descending else '>'} (%s, %s)")
+        parameters += [begin[0][0], page.after]
+        at = begin[0][0]  # said by itself, too: else SQLite reads all that stands before the cursor
+        if page.descending:
+            conditions.append("choice.created_at <= %s")
+            parameters.append(at)
+        else:
+            known = "choice.created_at >= %s", at
+    conditions.append(known[0])
+    parameters.append(known[1])
+    if query.model is not None:
+        if "\0" in query.model:
+            return []  # no model is called so, and PostgreSQL takes no such text
+        conditions.append("choice.model = %s")
+        parameters.append(query.model)
+    place = "strpos" if connection.vendor == "postgresql" else "instr"
+    for key, value in query.metadata.items():
+        pair = json_text({key: value})[1:-1]
+        conditions.append(f"({place}(choice.metadata, %s) > 0 OR {place}(choice.metadata, %s) > 0)")
+        parameters += ["{" + pair, "," + pair]
+    direction = "DESC" if page.descending else "ASC"
+    sql = (
+        f"SELECT choice.first_id FROM {CHOICES} AS choice WHERE {' AND '.join(conditions)} "
+        f"ORDER BY choice.created_at {direction}, choice.first_id {direction} LIMIT %s"
+    )
+    return [row[0] for row in _rows(connection, sql, [*parameters, limit])]
+
+
+def _completions(
+    connection: BaseDatabaseWrapper, project: str, firsts: Sequence[str], since: float
+) -> Mapping[str, KeptCompletion]:
+    """Return those of these completions that are whole."""
+    if not firsts:
+        return {}
+    sql = _BODIES.format(ids=placeholders(firsts))
+    rows = _rows(connection, sql, [*firsts, project, time_value(connection, since)])
+    found = {}
+    for first, choices in groupby(rows, key=lambda row: str(row[0])):
+        some = list(choices)
+        _, place, count, form, metadata, *_ = some[0]
+        if place == 0 and len(some) == count:
+            found[first] = KeptCompletion(
+                responses=[_response(body, status) for *_, body, status in some],
+                form=ChatForm.from_json(json.loads(form)),
+                metadata=json.loads(metadata),
+            )
+    return found
+
+
+def _response(body: str, status: str) -> ResponseObject:
+    response: ResponseObject = {**json.loads(body), "status": status}
+    return response
+
+
+def _rows(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        rows: Sequence[Sequence[Any]] = cursor.fetchall()
+    return rows

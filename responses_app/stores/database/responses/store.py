@@ -1,0 +1,277 @@
+"""The store in a database: Django's database, SQLite or PostgreSQL.
+
+Writes go through one coalescing thread, reads through a few threads of their own; every connection stays open. Nothing
+here runs on the event loop, or on asgiref's one thread for everything, which a slow query would block.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.executor import MigrationExecutor
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.public_ids import Leg, TurnLeg
+from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.stores.base import (
+    AcceptedResponse,
+    Appended,
+    BaseResponseStore,
+    Claim,
+    ClaimLost,
+    LogAppend,
+    LogNews,
+    NameTaken,
+    NotMigrated,
+    Orphans,
+    ParentGone,
+    Purged,
+    StoredLog,
+    StoredResponse,
+    StoreError,
+    StoreLimits,
+    WorkerState,
+)
+from responses_app.stores.clock import StoreClock, own_clock
+from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.responses import lookups
+from responses_app.stores.database.responses.chain_sql import load_chain
+from responses_app.stores.database.responses.orphans import beat, has_orphans, lost, reclaim
+from responses_app.stores.database.responses.purging import MAX_PLANNED, PurgePlans
+from responses_app.stores.database.responses.removal import remove_ended, remove_legs, remove_one
+from responses_app.stores.database.responses.retention import Plan, added, plan_purge
+from responses_app.stores.database.responses.writes import (
+    Acceptance,
+    Act,
+    Begun,
+    GivenBack,
+    Job,
+    LogAppends,
+    Step,
+    Write,
+    commit,
+)
+from responses_app.stores.database.writer import CoalescingWriter
+
+logger = logging.getLogger("respsite.stores")
+
+Result = TypeVar("Result")
+
+
+class DatabaseResponseStore(BaseResponseStore):
+    """Keeps responses in the database `using`, an alias of Django's DATABASES.
+
+    A part whose ancestors were never stored (a connection may continue what it alone remembers) is stored with them,
+    else it could not be continued; they cannot be retrieved or continued themselves.
+    `now` stands for all clocks, in Unix seconds; without it workers go by the database's own, and so does `clock`,
+    which tells how old a response is, from the first beat on. `timeout` bounds, in seconds, whatever waits for the
+    database; `max_pending` the writes that wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        using: str = "default",
+        limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
+        now: Callable[[], float] | None = None,
+        clock: StoreClock | None = None,
+        timeout: float = math.inf,
+        max_pending: int = 10_000,
+    ) -> None:
+        self._using = using
+        self._limits = limits
+        self._given_clock = now
+        self._clock = clock or StoreClock()
+        self._now = now or self._clock
+        self._writer: CoalescingWriter[Write] = CoalescingWriter(
+            self._commit, using=using, max_pending=max_pending, timeout=timeout
+        )
+        self._readers = DatabaseReaders(using, timeout=timeout)
+        self._plans = PurgePlans()
+        self._usable = False
+
+    async def start(self) -> None:
+        self._writer.start()
+
+    async def aclose(self) -> None:
+        await self._writer.aclose()
+        await self._readers.aclose()
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        step = await self._step(Acceptance(accepted, self._known_since()))
+        if step.refused:
+            raise ParentGone(accepted.parent)
+        if step.taken:
+            raise NameTaken(f"{accepted.public} is another response's")
+
+    async def begin(self, project: str, response_id: str, claim: Claim) -> None:
+        await self._step(Begun(project, response_id, claim))
+
+    async def append(self, appends: Collection[LogAppend]) -> Appended:
+        write = LogAppends(tuple(appends))
+        await self._writer.write(write)
+        return Appended(lost=write.lost, gone=write.gone)
+
+    async def give_back(self, accepted: AcceptedResponse) -> None:
+        await self._step(GivenBack(accepted))
+
+    async def save(self, stored: StoredResponse) -> None:
+        await self._step(stored)
+
+    async def response(self, project: str, response_id: str) -> ResponseObject | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.response(db, project, response_id, since=since))
+
+    async def knows(self, project: str, response_id: str) -> bool:
+        if not can_be_known(response_id):
+            return False
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.exists(db, project, response_id, since=since))
+
+    async def newest_leg(self, project: str, name: str) -> Leg | None:
+        if not can_be_known(name):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.newest_leg(db, project, name, since=since))
+
+    async def legs(self, project: str, name: str) -> Sequence[TurnLeg]:
+        if not can_be_known(name):
+            return ()
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.legs(db, project, name, since=since))
+
+    async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.input_items(db, project, response_id, since=since))
+
+    async def log(self, project: str, response_id: str) -> StoredLog | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.log(db, project, response_id, since=since))
+
+    async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.log_since(db, project, response_id, position, since=since))
+
+    async def delete(self, project: str, response_id: str) -> bool:
+        if not can_be_known(response_id):
+            return False
+        since = self._known_since()
+        return await self._do(lambda db, before: remove_one(db, project, response_id, since=since) or bool(before))
+
+    async def delete_legs(self, project: str, name: str) -> Sequence[str]:
+        if not can_be_known(name):
+            return ()
+        since = self._known_since()
+        return await self._do(lambda db, before: remove_legs(db, project, name, since=since) or before or ())
+
+    async def chain(self, project: str, response_id: str) -> ChainLink | None:
+        if not can_be_known(response_id):
+            return None
+        since = self._known_since()
+        return await self._readers.run(lambda db: load_chain(db, project, response_id, since=since))
+
+    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
+        wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
+        if not wanted:
+            return {}
+        since = self._known_since()
+        return await self._readers.run(lambda db: lookups.sampled_items(db, project, wanted, since=since))
+
+    async def items(
+        self, project: str, item_ids: Collection[str], *, conversations: bool = True
+    ) -> Mapping[str, JsonObject]:
+        wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
+        if not wanted:
+            return {}
+        since = self._known_since()
+        return await self._readers.run(
+            lambda db: lookups.items(db, project, wanted, since=since, conversations=conversations)
+        )
+
+    async def beat(self, worker: WorkerState) -> float:
+        given, asked = self._given_clock, own_clock()
+        heard = await self._do(lambda db, _: beat(db, worker, now=given() if given else None))
+        self._clock.heard(heard, asked=asked, answered=own_clock())
+        return heard
+
+    async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
+        return await self._do(lambda db, before: reclaim(db, worker_id, before, dead_before=dead_before, known=known))
+
+    async def has_orphans(self, worker_id: str, *, dead_before: float) -> bool:
+        return await self._readers.run(lambda db: has_orphans(db, worker_id, dead_before=dead_before))
+
+    async def lost(self, claims: Mapping[str, Claim]) -> Collection[str]:
+        return await self._readers.run(lambda db: lost(db, claims))
+
+    async def purge(self) -> Purged:
+        if self._plans.wants_look:
+            with self._plans.looking() as found:
+                found(await self._readers.run(self._plan_purge))
+        plan = self._plans.next()
+        purged = Purged(more=plan.more)
+        for batch in plan.batches():
+            purged = added(purged, await self._do(lambda db, _, batch=batch: remove_ended(db, batch)))
+        return purged
+
+    async def check(self) -> str | None:
+        try:
+            unapplied = await self._readers.run(_is_there if self._usable else _unapplied_migrations)
+        except NotMigrated as error:  # its tables were there, and are gone
+            return str(error)
+        except StoreError as error:
+            logger.warning("the database cannot be reached: %s", error)
+            return (
+                "The database cannot be reached, or does not answer: check that it runs and that DATABASE_URL names it."
+            )
+        if unapplied:
+            return str(NotMigrated())
+        self._usable = True
+        return None
+
+    def _plan_purge(self, connection: BaseDatabaseWrapper) -> Plan:
+        return plan_purge(connection, self._limits, now=self._now(), max_responses=MAX_PLANNED)
+
+    def _known_since(self) -> float:
+        """Return the time, in Unix seconds, from which on responses are known."""
+        return self._now() - self._limits.ttl if self._limits.ttl else -1.0
+
+    async def _step(self, act: Act) -> Step:
+        step = Step(act)
+        await self._writer.write(step)
+        if step.lost:
+            raise ClaimLost(f"{step.response_id} is not {step.claim.worker}'s any more")
+        return step
+
+    async def _do(self, act: Callable[[BaseDatabaseWrapper, Result | None], Result]) -> Result:
+        """Return what `act` returns, which runs on the writer's thread."""
+        job = Job(act)
+        await self._writer.write(job)
+        return job.result  # type: ignore[return-value]
+
+    def _commit(self, batch: Sequence[Write]) -> None:
+        commit(connections[self._using], batch, now=self._now())
+
+
+def _is_there(connection: BaseDatabaseWrapper) -> Sequence[object]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return ()
+
+
+def _unapplied_migrations(connection: BaseDatabaseWrapper) -> Sequence[object]:
+    executor = MigrationExecutor(connection)
+    return executor.migration_plan(executor.loader.graph.leaf_nodes())

@@ -1,0 +1,375 @@
+"""What the writer's thread does, in a transaction: responses are accepted, begin and end, and anything else.
+
+A response is one row, from its acceptance on. The columns that say where it stands:
+
+    step                  status        worker   epoch   request               written by
+    accepted              queued        A        1       what it was asked     the worker that accepted it
+      (in the foreground) in_progress   A        1       none
+    begun                 in_progress   A        1       what it was asked     its worker, before the first word
+    logged                –             –        –       –                     its worker, in rows beside this one
+    ended                 completed, …  nobody   1       none                  its worker, with parts, items and log
+    given back            queued        nobody   1       what it was asked     its worker, which stops
+    claimed               as it was     B        2       what it was asked     B, as A was dead (`orphans`)
+    failed for the dead   failed        nobody   2       none                  B, where nothing is kept to go on from
+
+The rule: a worker writes of a response only while its claim is the present one, and the response has not ended. A claim
+is a worker with an epoch, and each claiming raises the epoch. The rule is the condition of the very statement that
+writes (`HELD` in `response_sql`), so nothing can come between the look and the write. Therefore
+
+- a worker that was only slow, and was taken for dead, can never write over the one that took over: its epoch is old;
+- an end is final: no statement changes a row whose status is not queued or in_progress;
+- deleting wins: `begun`, `logged` and `ended` need the row, and change nothing where it is gone.
+
+Where a statement changed fewer rows than it was given, the rows are read to learn why (`_write`):
+
+    the row            means                                               what follows
+    is not there       it was deleted                                      moot: nothing else of it is written
+    another epoch      another worker claimed it                           lost: its caller gets `ClaimLost`
+    same epoch, and
+      this status      an earlier attempt at this transaction committed,   goes on: all is written once more,
+                       and its answer got lost                             which changes nothing
+      another status   it has ended in another way                         moot
+
+Example: A accepts a response (queued, A, 1), and hangs. 15 s later B claims it (queued, B, 2) and begins it. A wakes up
+and writes `begun` with (A, 1): no row is changed, the row's epoch is 2, so A has lost it and stops its run without a
+word. B's end, with (B, 2), is the only one. The same with a log: what A appended before B's claim is what B goes on
+from, and what A appends later changes nothing.
+
+Why a batch: a transaction costs more than all its rows, so the writer gives all steps that are queued at once (at most
+500). Each kind of step is one statement for all rows. The steps of one response must keep their order, so they are
+divided into waves, each with one step of a response: for 50 responses that are accepted, begin and end in one batch,
+three waves of 50.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
+from responses_app.stores.database.conversation_rows import append_response
+from responses_app.stores.database.response_sql import (
+    BEGIN_RESPONSE,
+    CHANGE_RESPONSE,
+    DROP_LOG_PARTS,
+    END_RESPONSE,
+    KEEP_CHOICE,
+    KEEP_LOG,
+    KEEP_NAME,
+    KEEP_PART,
+    KEEP_RESPONSE,
+    KEEP_SAMPLED,
+    NAMES,
+    PARTS,
+    RESPONSES,
+    Row,
+    Writing,
+    append_log,
+    claim_row,
+    for_update,
+    in_parts,
+    placeholders,
+)
+from responses_app.stores.database.responses.rows import (
+    accepted_row,
+    choice_rows,
+    log_rows,
+    part_row,
+    returned_row,
+    sampled_rows,
+    stored_row,
+    time_value,
+)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """A response is accepted, if what it continues is known: responses are from `since` on, in Unix seconds."""
+
+    accepted: AcceptedResponse
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A queued response begins to answer."""
+
+    project: str
+    response_id: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """A response is given back: it is nobody's, until another worker claims it."""
+
+    accepted: AcceptedResponse
+
+
+Act = Acceptance | Begun | GivenBack | StoredResponse
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A step in a response's life.
+
+    Afterwards it is `lost` if its claim was not the present one, `refused` if what it continues is not known, and
+    `taken` if its public id is another response's; nothing was written then.
+    """
+
+    act: Act
+    lost: bool = False
+    refused: bool = False
+    taken: bool = False
+
+    @property
+    def response_id(self) -> str:
+        """Whose step it is."""
+        match self.act:
+            case Begun(response_id=response_id):
+                return response_id
+            case StoredResponse(response=response):
+                return response["id"]
+        return self.act.accepted.response["id"]
+
+    @property
+    def claim(self) -> Claim:
+        """By what right it is taken."""
+        return self.act.claim if isinstance(self.act, Begun | StoredResponse) else self.act.accepted.claim
+
+
+@dataclass(slots=True, eq=False)
+class LogAppends:
+    """What came to responses that run. `lost` and `gone` tell what became of it."""
+
+    appends: Sequence[LogAppend]
+    lost: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Job(Generic[Result]):
+    """Any other write, and what came of it; `act` also gets what came of an earlier attempt, which may have been
+    committed (its answer got lost), else None."""
+
+    act: Callable[[BaseDatabaseWrapper, Result | None], Result]
+    result: Result | None = None
+
+
+Write = Step | LogAppends | Job
+
+_OwnedLink = tuple[str, ChainLink]  # a project and its link
+
+
+def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float) -> None:
+    """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds.
+
+    Appends go first: a response's end, which may stand in the same batch, comes after all of them.
+    """
+    with connection.cursor() as cursor:  # one for all: it costs as much as a statement
+        for write in batch:
+            if isinstance(write, LogAppends):
+                _append_logs(cursor, write)
+        for wave in _waves(write for write in batch if isinstance(write, Step)):
+            _accept(cursor, wave)
+            _begin(cursor, wave)
+            _save(cursor, wave, now)
+    for job in batch:
+        if isinstance(job, Job):
+            job.result = job.act(connection, job.result)
+
+
+def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
+    """Append to the logs of responses as far as their claims hold.
+
+    Where fewer rows were written, the responses tell why, as with `_write`: one that is not there is gone, another
+    epoch is another's claim. With this very epoch the append is there already, by an attempt whose answer got lost, or
+    the response has ended, and its whole log is kept with its end.
+    """
+    appends = sorted(write.appends, key=lambda each: each.response_id)  # the order in which all lock responses
+    rows = [
+        {"id": each.response_id, "position": each.position, "data": each.data, **claim_row(each.claim)}
+        for each in appends
+    ]
+    write.lost = write.gone = frozenset()
+    if append_log(cursor.db).run(cursor, rows) == len(rows):
+        return
+    kept = _existing(cursor, f"id, epoch FROM {RESPONSES}", [each.response_id for each in appends], "FOR SHARE")
+    write.gone = frozenset(each.response_id for each in appends) - kept.keys()
+    write.lost = frozenset(
+        each.response_id for each in appends if kept.get(each.response_id, [each.claim.epoch])[0] != each.claim.epoch
+    )
+
+
+def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
+    """Divide steps so that each response has one in a wave: the first ones, the second ones, …
+
+    Within a wave the kinds of steps may be written in any order, since no two are of the same response.
+    """
+    waves: list[list[Step]] = []
+    seen: Counter[str] = Counter()
+    for step in steps:
+        number = seen[step.response_id]
+        seen[step.response_id] += 1
+        if number == len(waves):
+            waves.append([])
+        waves[number].append(step)
+    return waves
+
+
+def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    new, changed = [], []
+    _refuse(cursor, [step for step in steps if isinstance(step.act, Acceptance)])
+    _name(cursor, [step for step in steps if isinstance(step.act, Acceptance) and not step.refused])
+    for step in steps:
+        match step.act:
+            case Acceptance(accepted=accepted) if not (step.refused or step.taken):
+                (changed if accepted.again else new).append((step, accepted_row(cursor.db, accepted)))
+            case GivenBack(accepted=accepted):
+                changed.append((step, returned_row(cursor.db, accepted)))
+    _write(cursor, KEEP_RESPONSE, new)
+    for step in _write(cursor, CHANGE_RESPONSE, changed):
+        step.lost = step.lost or isinstance(step.act, Acceptance)  # it was deleted, or has ended: it is not to run
+
+
+def _refuse(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    """Refuse what continues responses that are not known, but not what is there already: an earlier attempt's.
+
+    The parents are not locked: one that goes after this look goes after the acceptance.
+    """
+    continuing = [(step, step.act) for step in steps if isinstance(step.act, Acceptance) and step.act.accepted.parent]
+    if not continuing:
+        return
+    parents = sorted({act.accepted.parent for _, act in continuing})
+    known = _known(cursor, parents, since=max(act.since for _, act in continuing))
+    orphans = [step for step, act in continuing if (act.accepted.project, act.accepted.parent) not in known]
+    kept = _existing(cursor, f"id FROM {RESPONSES}", [step.response_id for step in orphans], "FOR UPDATE")
+    for step, _ in continuing:
+        step.refused = step in orphans and step.response_id not in kept
+
+
+def _name(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    """Give responses their public ids; those that are taken already are refused.
+
+    Two transactions that want the same id: the second waits for the first, and finds it taken.
+    """
+    rows = [
+        {"id": step.response_id, "project": accepted.project, **accepted.public._asdict()}
+        for step in steps
+        if isinstance(step.act, Acceptance) and (accepted := step.act.accepted).public and not accepted.again
+    ]
+    if not rows:
+        return
+    KEEP_NAME.run(cursor, sorted(rows, key=lambda row: (row["project"], row["name"], row["leg"])))
+    named = _existing(cursor, f"id FROM {NAMES}", [row["id"] for row in rows], "FOR KEY SHARE")
+    wanted = {row["id"] for row in rows}
+    for step in steps:
+        step.taken = step.response_id in wanted and step.response_id not in named
+
+
+def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) -> set[tuple[str, str]]:
+    """Return which of these responses are known, each with its project."""
+    found: set[tuple[str, str]] = set()
+    for some in in_parts(response_ids):
+        sql = f"SELECT project, id FROM {RESPONSES} WHERE id IN ({placeholders(some)}) AND created_at > %s"
+        cursor.execute(sql, [*some, time_value(cursor.db, since)])
+        found.update(cursor.fetchall())
+    return found
+
+
+def _begin(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+    begun = [(step, step.act) for step in steps if isinstance(step.act, Begun)]
+    _write(
+        cursor,
+        BEGIN_RESPONSE,
+        [(step, {"id": act.response_id, "project": act.project, **claim_row(act.claim)}) for step, act in begun],
+    )
+
+
+def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
+    ends = [(step, stored_row(cursor.db, step.act)) for step in steps if isinstance(step.act, StoredResponse)]
+    known = [(step, row) for step, row in ends if step.act.accepted]  # type: ignore[union-attr]
+    moot = _write(cursor, END_RESPONSE, known)
+    moot += _write(cursor, KEEP_RESPONSE, [(step, row) for step, row in ends if not step.act.accepted])  # type: ignore[union-attr]
+    batch: list[StoredResponse] = [step.act for step, _ in ends if step not in moot and not step.lost]  # type: ignore[misc]
+    links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
+    links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
+    KEEP_PART.run(cursor, [part_row(*owned) for owned in links.values()])
+    KEEP_SAMPLED.run(cursor, [row for stored in batch for row in sampled_rows(stored)])
+    KEEP_CHOICE.run(cursor, [row for stored in batch for row in choice_rows(cursor.db, stored)])
+    logs = [row for stored in batch for row in log_rows(stored)]
+    KEEP_LOG.run(cursor, logs)
+    DROP_LOG_PARTS.run(cursor, logs)
+    _append(cursor, batch, now)
+
+
+def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Step, Row]]) -> list[Step]:
+    """Write rows of responses as far as their claims hold; return the steps of those deleted, or ended otherwise.
+
+    Where no row was changed the row itself tells why: another epoch is another's claim. With this very epoch it was
+    written before, by an attempt whose answer got lost.
+    """
+    for step, _ in held:
+        step.lost = False  # an earlier attempt at this transaction may have said otherwise, and was rolled back
+    if writing.run(cursor, [row for _, row in held]) == len(held):
+        return []
+    kept = _existing(
+        cursor, f"id, epoch, status FROM {RESPONSES}", [step.response_id for step, _ in held], "FOR UPDATE"
+    )
+    moot = []
+    for step, row in held:
+        # A row that is gone has no epoch: nobody else has it, and no status is the one that was to be written.
+        epoch, status = kept.get(step.response_id, (step.claim.epoch, None))
+        step.lost = epoch != step.claim.epoch
+        if status != row.get("status"):
+            moot.append(step)
+    return moot
+
+
+def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:
+    """Append responses to their conversations, in an order all processes share: none waits for another in a circle."""
+    appends = [(stored.conversation, stored) for stored in batch if stored.conversation]
+    at = datetime.fromtimestamp(now, UTC)
+    for append, stored in sorted(appends, key=lambda each: each[0].conversation_id):
+        response_id = stored.response["id"]
+        append_response(cursor.db.alias, stored.project, append, response_id=response_id, at=at)
+
+
+def _stored_parts(cursor: CursorWrapper, part_ids: Iterable[str]) -> set[str]:
+    return set(_existing(cursor, f"id FROM {PARTS}", list(part_ids), "FOR KEY SHARE"))
+
+
+def _existing(cursor: CursorWrapper, columns: str, ids: Sequence[str], lock: str) -> dict[str, Sequence[Any]]:
+    """Return what there is, by its id; it stays until the transaction ends."""
+    found: dict[str, Sequence[Any]] = {}
+    for some in in_parts(ids):
+        sql = f"SELECT {columns} WHERE id IN ({placeholders(some)}) ORDER BY id {for_update(cursor.db, lock)}"
+        cursor.execute(sql, some)
+        found |= {row[0]: row[1:] for row in cursor.fetchall()}
+    return found
+
+
+def _unstored_ancestors(cursor: CursorWrapper, links: Mapping[str, _OwnedLink]) -> dict[str, _OwnedLink]:
+    """Return what these links continue and what is not stored (any more), with its project, by id."""
+    parents = {
+        link.parent.response_id: (project, link.parent)
+        for project, link in links.values()
+        if link.parent and link.parent.response_id not in links
+    }
+    stored = _stored_parts(cursor, parents)
+    lineages = {
+        ancestor.response_id: (project, ancestor)
+        for parent_id, (project, parent) in parents.items()
+        if parent_id not in stored
+        for ancestor in parent.lineage()
+        if ancestor.response_id not in links
+    }
+    stored |= _stored_parts(cursor, lineages.keys() - parents.keys())
+    return {part_id: owned for part_id, owned in lineages.items() if part_id not in stored}

@@ -1,0 +1,142 @@
+"""What is kept of a project, or of what one API key asked for: counted, written out, and erased.
+
+Erasing goes in small steps, each a transaction, so that a server may run beside it. A response that runs is erased too:
+its worker is told, and where it is not, what it would keep at its end finds no row, and is not kept.
+
+    count(project="team-a")        what there is, a number a kind
+    lines(project="team-a")        the same as JSON, a line each
+    erase(project="team-a")        yields the ids of responses that are gone, step by step
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from django.db import connections, transaction
+from django.db.models import QuerySet
+
+from responses_app.models import (
+    ApiKey,
+    ApprovalClaim,
+    ChainPart,
+    ChatChoice,
+    Conversation,
+    ConversationItem,
+    LogPart,
+    Project,
+    PublicName,
+    Response,
+    SampledItem,
+    StoredFile,
+    Upload,
+    json_text,
+)
+from responses_app.models.vector_stores import VectorStore, VectorStoreFile
+from responses_app.stores.database.files.pieces import all_pieces
+from responses_app.stores.database.files.rows import remove_files
+from responses_app.stores.database.files.uploads import erase_uploads
+from responses_app.stores.database.responses.removal import remove
+from responses_app.stores.database.vector_stores.sweep import erase_stores
+
+AT_ONCE = 200  # rows in one transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whose things are meant: a whole project's, or those responses that were asked for with one key of it."""
+
+    project: str
+    key_id: str = ""
+
+    def responses(self, using: str) -> "QuerySet[Response]":
+        """Return its responses."""
+        rows = Response.objects.using(using).filter(project=self.project)
+        return rows.filter(key_id=self.key_id) if self.key_id else rows
+
+    def conversations(self, using: str) -> "QuerySet[Conversation]":
+        """Return its conversations: they belong to the project, whichever of its keys made them."""
+        rows = Conversation.objects.using(using).filter(project=self.project)
+        return rows.none() if self.key_id else rows
+
+    def files(self, using: str) -> "QuerySet[StoredFile]":
+        """Return its files: they belong to the project, too."""
+        rows = StoredFile.objects.using(using).filter(project=self.project)
+        return rows.none() if self.key_id else rows
+
+
+def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
+    """Return how many rows of each kind there are. All are 0 once nothing is left."""
+    counted = {"responses": subject.responses(using).count(), "conversations": subject.conversations(using).count()}
+    if subject.key_id:
+        return counted
+    of_project = {"project": subject.project}
+    items = ConversationItem.objects.using(using).filter(conversation__project=subject.project)
+    logs = LogPart.objects.using(using).filter(response__project=subject.project)
+    return {
+        **counted,
+        "conversation items": items.count(),
+        "chain parts": ChainPart.objects.using(using).filter(**of_project).count(),
+        "sampled items": SampledItem.objects.using(using).filter(**of_project).count(),
+        "chat choices": ChatChoice.objects.using(using).filter(**of_project).count(),
+        "public names": PublicName.objects.using(using).filter(**of_project).count(),
+        "log parts": logs.count(),
+        "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
+        "files": subject.files(using).count(),
+        "uploads": Upload.objects.using(using).filter(**of_project).count(),
+        "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
+        "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
+        "projects": Project.objects.using(using).filter(name=subject.project).count(),
+    }
+
+
+def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
+    """Yield what clients could read of it, as JSON, a line each: `{"response": …, "input_items": […]}`, and so on."""
+    for response in subject.responses(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
+        yield json_text({"response": response.body, "input_items": response.input_items})
+        for choice in ChatChoice.objects.using(using).filter(pk=response.pk, place=0):
+            yield json_text({"chat_completion": choice.pk, "metadata": choice.metadata, "messages": choice.messages})
+    for conversation in subject.conversations(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
+        items = ConversationItem.objects.using(using).filter(conversation=conversation).order_by("position")
+        kept = {"id": conversation.pk, "title": conversation.title, "metadata": conversation.metadata}
+        yield json_text({"conversation": kept, "items": [row.item for row in items.iterator(chunk_size=AT_ONCE)]})
+    if subject.key_id:
+        return
+    for store in VectorStore.objects.using(using).filter(project=subject.project).order_by("pk"):
+        about = {"id": store.pk, "name": store.name, "description": store.description, "metadata": store.metadata}
+        files = VectorStoreFile.objects.using(using).filter(store=store).values("file_id", "attributes")
+        yield json_text({"vector_store": about, "files": list(files)})
+    for file in subject.files(using).order_by("pk").iterator(chunk_size=AT_ONCE):
+        about = {"id": file.pk, "filename": file.filename, "purpose": file.purpose, "bytes": file.bytes}
+        yield json.dumps({"file": {**about, "created_at": file.created_at.isoformat()}})
+        for piece in all_pieces(connections[using], file.pk, file.bytes):
+            yield json.dumps({"content_of": file.pk, "base64": b64encode(piece).decode()})
+    for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
+        told = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
+        yield json.dumps({"api_key": told})
+
+
+def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
+    """Erase all of it, and yield the ids of the responses of each step; keys go last, so that nobody is surprised.
+
+    What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
+    """
+    while ids := list(subject.responses(using).values_list("pk", flat=True)[:AT_ONCE]):
+        with transaction.atomic(using=using):
+            remove(connections[using], ids)
+        yield ids
+    while ids := list(subject.conversations(using).values_list("pk", flat=True)[:AT_ONCE]):
+        with transaction.atomic(using=using):
+            ConversationItem.objects.using(using).filter(conversation_id__in=ids).delete()
+            Conversation.objects.using(using).filter(pk__in=ids).delete()
+    while ids := list(subject.files(using).values_list("pk", flat=True)[:AT_ONCE]):
+        remove_files(using, ids)
+    if subject.key_id:
+        return
+    erase_uploads(using, subject.project)
+    erase_stores(using, subject.project)
+    with transaction.atomic(using=using):
+        # What an older version may have left behind.
+        for model in (ApprovalClaim, ChainPart, ChatChoice, SampledItem, PublicName):
+            model.objects.using(using).filter(project=subject.project).delete()
+        Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

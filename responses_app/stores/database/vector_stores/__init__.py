@@ -1,0 +1,1 @@
+"""Vector stores, in Django's database."""

@@ -1,0 +1,377 @@
+"""`DatabaseVectorStores`: vector stores in Django's database, SQLite or PostgreSQL.
+
+Everything that may be large goes in small transactions, since a SQLite file has one writer at a time, and responses are
+written to it too: chunks are inserted a few at a time, and found once their file is `completed`; what is deleted is
+hidden at once, and removed by `sweep`. Every step may be executed twice, where a connection broke in between.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, Q, QuerySet
+
+from responses_app.models.vector_stores import (
+    PENDING,
+    REMOVED,
+    VectorStore,
+    VectorStoreBatch,
+    VectorStoreChunk,
+    VectorStoreFile,
+)
+from responses_app.protocol.files.chunking import Chunking
+from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.threaded import ThreadedStore
+from responses_app.stores.database.vector_stores.chunk_search import insert_words
+from responses_app.stores.database.vector_stores.rows import (
+    batch_record,
+    counts_of,
+    file_record,
+    file_rows,
+    kept_files,
+    kept_stores,
+    store_record,
+    time_of,
+)
+from responses_app.stores.database.vector_stores.search import found
+from responses_app.stores.database.vector_stores.sweep import sweep
+from responses_app.stores.vector_stores import (
+    MAX_TRIES,
+    BaseVectorStores,
+    BatchRecord,
+    FileQuery,
+    Hit,
+    NewStoreFile,
+    PendingFile,
+    Search,
+    StoreFileRecord,
+    Value,
+    VectorStoreLimits,
+    VectorStoreRecord,
+    VectorStoresFull,
+)
+
+Result = TypeVar("Result")
+
+CREATION_LOCK = 0x76656373  # of PostgreSQL's advisory locks, the space in which each project has one
+CHUNKS_AT_ONCE = 64  # that one transaction inserts
+ACTIVE_SECONDS = 60.0  # how exactly it is known when a store was searched last: that is a write, too
+GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
+
+
+class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
+    """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
+
+    unlimited = VectorStoreLimits()
+
+    async def create(self, project: str, record: VectorStoreRecord, files: Sequence[NewStoreFile]) -> None:
+        def act() -> None:
+            stores = VectorStore.objects.using(self._using)
+            if stores.filter(pk=record.id).exists():
+                return  # an earlier attempt was committed after all
+            self._lock(project)
+            if 0 < self._limits.stores <= kept_stores(self._using, project).count():
+                raise VectorStoresFull(
+                    f"This project has {self._limits.stores} vector stores already (VECTOR_STORES_MAX_ENTRIES)"
+                )
+            stores.create(
+                id=record.id,
+                project=project,
+                name=record.name,
+                description=record.description,
+                metadata=dict(record.metadata),
+                created_at=time_of(record.created_at),
+                last_active_at=time_of(record.last_active_at),
+                expires_days=record.expires_days,
+            )
+            self._put(project, record.id, files, batch_id="")
+
+        await self._write(act)
+
+    async def get(self, project: str, store_id: str) -> VectorStoreRecord | None:
+        return await self._read(lambda: self._record(project, store_id), store_id)
+
+    async def listed(
+        self, project: str, *, after: str | None, descending: bool, limit: int
+    ) -> Sequence[VectorStoreRecord] | None:
+        def act() -> Sequence[VectorStoreRecord] | None:
+            rows = kept_stores(self._using, project)
+            if after is not None:
+                if not rows.filter(pk=after).exists():
+                    return None
+                rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
+            found = rows.order_by("-pk" if descending else "pk")[:limit]
+            return [store_record(row, counts_of(self._files(project, row.pk))) for row in found]
+
+        return await self._read(act, *([] if after is None else [after]))
+
+    async def update(self, project: str, store_id: str, changes: Mapping[str, object]) -> VectorStoreRecord | None:
+        def act() -> VectorStoreRecord | None:
+            row = kept_stores(self._using, project).select_for_update().filter(pk=store_id).first()
+            if row is None:
+                return None
+            for name, value in changes.items():
+                setattr(row, name, value)
+            row.last_active_at = self._time()
+            row.save(using=self._using, update_fields=[*changes, "last_active_at"])
+            return self._record(project, store_id)
+
+        return await self._write(act, store_id)
+
+    async def delete(self, project: str, store_id: str) -> bool:
+        def act() -> bool:
+            return bool(kept_stores(self._using, project).filter(pk=store_id).update(removed=True))
+
+        return bool(await self._write(act, store_id))
+
+    async def add(
+        self, project: str, store_id: str, files: Sequence[NewStoreFile], *, batch_id: str = ""
+    ) -> Sequence[StoreFileRecord] | None:
+        def act() -> Sequence[StoreFileRecord] | None:
+            if self._expired_or_none(project, store_id):
+                return None
+            self._lock(project)
+            if batch_id:
+                batches = VectorStoreBatch.objects.using(self._using)
+                batches.update_or_create(
+                    pk=batch_id, defaults={"store_id": store_id, "created_at": self._time(), "cancelled": False}
+                )
+            rows = self._put(project, store_id, files, batch_id=batch_id)
+            kept_stores(self._using, project).filter(pk=store_id).update(last_active_at=self._time())
+            return [file_record(row) for row in rows]
+
+        return await self._write(act, store_id)
+
+    async def files(self, project: str, store_id: str, query: FileQuery) -> Sequence[StoreFileRecord] | None:
+        def act() -> Sequence[StoreFileRecord] | None:
+            every = self._files(project, store_id)
+            rows = every if query.batch_id is None else every.filter(batch_id=query.batch_id)
+            rows = rows if query.status is None else rows.filter(status=query.status)
+            if query.after is not None:
+                key = every.filter(file_id=query.after).values_list("pk", flat=True).first()
+                if key is None:
+                    return None
+                rows = rows.filter(pk__lt=key) if query.descending else rows.filter(pk__gt=key)
+            found = rows.order_by("-pk" if query.descending else "pk")[: query.limit]
+            return [file_record(row) for row in found]
+
+        return await self._read(act, store_id, *([] if query.after is None else [query.after]))
+
+    async def file(self, project: str, store_id: str, file_id: str) -> StoreFileRecord | None:
+        def act() -> StoreFileRecord | None:
+            row = self._files(project, store_id).filter(file_id=file_id).first()
+            return None if row is None else file_record(row)
+
+        return await self._read(act, store_id, file_id)
+
+    async def set_attributes(
+        self, project: str, store_id: str, file_id: str, attributes: Mapping[str, Value]
+    ) -> StoreFileRecord | None:
+        def act() -> StoreFileRecord | None:
+            row = self._files(project, store_id).filter(file_id=file_id).first()
+            if row is None:
+                return None
+            row.attributes = dict(attributes)
+            row.save(using=self._using, update_fields=["attributes"])
+            return file_record(row)
+
+        return await self._write(act, store_id, file_id)
+
+    async def remove(self, project: str, store_id: str, file_id: str) -> bool:
+        def act() -> bool:
+            keys = list(self._files(project, store_id).filter(file_id=file_id).values_list("pk", flat=True))
+            return bool(self._removed(VectorStoreFile.objects.using(self._using).filter(pk__in=keys)))
+
+        return bool(await self._write(act, store_id, file_id))
+
+    async def forget_file(self, project: str, file_id: str) -> None:
+        def act() -> None:
+            rows = VectorStoreFile.objects.using(self._using).filter(file_id=file_id)
+            stores = VectorStore.objects.using(self._using).filter(project=project).values("pk")
+            self._removed(rows.filter(store_id__in=stores))
+
+        await self._write(act, file_id)
+
+    async def content(self, project: str, store_id: str, file_id: str) -> Sequence[str] | None:
+        def act() -> Sequence[str] | None:
+            row = self._files(project, store_id).filter(file_id=file_id).first()
+            if row is None:
+                return None
+            chunks = VectorStoreChunk.objects.using(self._using).filter(file=row, file__status="completed")
+            return list(chunks.order_by("position").values_list("text", flat=True))
+
+        return await self._read(act, store_id, file_id)
+
+    async def batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        return await self._read(lambda: self._batch(project, store_id, batch_id), store_id, batch_id)
+
+    async def cancel_batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        def act() -> BatchRecord | None:
+            if self._batch(project, store_id, batch_id) is None:
+                return None
+            left = VectorStoreFile.objects.using(self._using).filter(batch_id=batch_id, status=PENDING)
+            if left.filter(store_id=store_id).update(status="cancelled"):
+                VectorStoreBatch.objects.using(self._using).filter(pk=batch_id).update(cancelled=True)
+            return self._batch(project, store_id, batch_id)
+
+        return await self._write(act, store_id, batch_id)
+
+    async def search(self, project: str, store_id: str, search: Search) -> Sequence[Hit] | None:
+        def act() -> Sequence[Hit] | None:
+            row = kept_stores(self._using, project).filter(pk=store_id).first()
+            if row is None or self._has_expired(row):
+                return None
+            if self._now() - row.last_active_at.timestamp() > ACTIVE_SECONDS:
+                kept_stores(self._using, project).filter(pk=store_id).update(last_active_at=self._time())
+            return found(self._using, project, store_id, search, now=self._now())
+
+        return await self._read(act, store_id)
+
+    async def claim(self, worker: str, *, lease_seconds: float) -> PendingFile | None:
+        def act() -> VectorStoreFile | None:
+            row = self._free(worker).select_for_update(skip_locked=True, of=("self",)).order_by("pk").first()
+            if row is None:
+                return None
+            row.worker, row.attempts = worker, row.attempts + 1
+            row.leased_until = self._time() + timedelta(seconds=lease_seconds)
+            if row.attempts > MAX_TRIES:
+                row.status, (row.error_code, row.error_message) = "failed", GAVE_UP
+            row.save(using=self._using)
+            return row
+
+        while await self._threads.run(lambda _: self._free(worker).exists()):  # nearly always not: nothing is locked
+            row = await self._write(act)
+            if row is None:
+                return None
+            if row.status == PENDING:
+                await self._drop_chunks(row.pk)
+                return await self._threads.run(lambda _, row=row: self._pending(row))
+        return None
+
+    async def keep(self, pending: PendingFile, chunks: Sequence[str]) -> bool:
+        for start in range(0, len(chunks), CHUNKS_AT_ONCE):
+            part = chunks[start : start + CHUNKS_AT_ONCE]
+            if not await self._write(lambda start=start, part=part: self._insert(pending, start, part)):
+                return False
+        size = sum(len(chunk.encode()) for chunk in chunks)
+        done = self._write(lambda: self._end(pending, status="completed", usage_bytes=size))
+        return bool(await done)
+
+    async def fail(self, pending: PendingFile, code: str, message: str) -> None:
+        await self._drop_chunks(pending.key)
+        await self._write(lambda: self._end(pending, status="failed", error_code=code, error_message=message))
+
+    async def release(self, pending: PendingFile) -> None:
+        await self._write(lambda: self._end(pending, attempts=F("attempts") - 1))
+
+    async def sweep(self) -> bool:
+        return await self._threads.run(lambda db: sweep(db, now=self._now()))
+
+    async def _read(self, act: Callable[[], Result | None], *ids: str) -> Result | None:
+        return await self._threads.run(lambda _: act()) if all(map(can_be_known, ids)) else None
+
+    async def _write(self, act: Callable[[], Result], *ids: str) -> Result | None:
+        def within_transaction(connection: BaseDatabaseWrapper) -> Result:
+            with transaction.atomic(using=connection.alias):
+                return act()
+
+        return await self._threads.run(within_transaction) if all(map(can_be_known, ids)) else None
+
+    async def _drop_chunks(self, key: int) -> None:
+        def act() -> int:
+            chunks = VectorStoreChunk.objects.using(self._using)
+            some = list(chunks.filter(file_id=key).values_list("pk", flat=True)[:CHUNKS_AT_ONCE])
+            return int(chunks.filter(pk__in=some).delete()[0])
+
+        while await self._write(act):
+            pass
+
+    # What follows runs on a thread.
+
+    def _time(self) -> datetime:
+        return time_of(self._now())
+
+    def _files(self, project: str, store_id: str) -> "QuerySet[VectorStoreFile]":
+        return kept_files(self._using, project, store_id, now=self._now())
+
+    def _record(self, project: str, store_id: str) -> VectorStoreRecord | None:
+        row = kept_stores(self._using, project).filter(pk=store_id).first()
+        return None if row is None else store_record(row, counts_of(self._files(project, store_id)))
+
+    def _has_expired(self, row: VectorStore) -> bool:
+        return row.expires_days is not None and row.last_active_at + timedelta(days=row.expires_days) <= self._time()
+
+    def _expired_or_none(self, project: str, store_id: str) -> bool:
+        row = kept_stores(self._using, project).filter(pk=store_id).first()
+        return row is None or self._has_expired(row)
+
+    def _batch(self, project: str, store_id: str, batch_id: str) -> BatchRecord | None:
+        rows = VectorStoreBatch.objects.using(self._using).filter(pk=batch_id, store_id=store_id)
+        row = rows.filter(store__project=project, store__removed=False).first()
+        return None if row is None else batch_record(row, self._files(project, store_id))
+
+    def _lock(self, project: str) -> None:
+        """Let nobody else count and add in this project; on SQLite the transaction does."""
+        connection = connections[self._using]
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
+
+    def _put(
+        self, project: str, store_id: str, files: Sequence[NewStoreFile], *, batch_id: str
+    ) -> Sequence[VectorStoreFile]:
+        rows = VectorStoreFile.objects.using(self._using).filter(store_id=store_id).exclude(status=REMOVED)
+        for ids in in_parts([file.file_id for file in files]):
+            self._removed(rows.filter(file_id__in=ids))
+        if 0 < self._limits.files < rows.count() + len(files):
+            raise VectorStoresFull(
+                f"A vector store has at most {self._limits.files} files here (VECTOR_STORE_MAX_FILES)"
+            )
+        return VectorStoreFile.objects.using(self._using).bulk_create(
+            file_rows(store_id, files, batch_id=batch_id, at=self._time())
+        )
+
+    def _removed(self, rows: "QuerySet[VectorStoreFile]") -> int:
+        return rows.exclude(status=REMOVED).update(status=REMOVED, leased_until=None)
+
+    def _pending(self, row: VectorStoreFile) -> PendingFile | None:
+        store = VectorStore.objects.using(self._using).filter(pk=row.store_id).first()
+        chunks = VectorStoreChunk.objects.using(self._using).filter(store_id=row.store_id).count()
+        return PendingFile(
+            key=row.pk,
+            project=store.project if store else "",
+            store_id=row.store_id,
+            file_id=row.file_id,
+            filename=row.filename,
+            chunking=Chunking(row.chunk_size, row.chunk_overlap),
+            worker=row.worker,
+            room=max(0, self._limits.chunks - chunks) if self._limits.chunks else 2**31,
+        )
+
+    def _free(self, worker: str) -> "QuerySet[VectorStoreFile]":
+        rows = VectorStoreFile.objects.using(self._using).filter(status=PENDING)
+        return rows.filter(Q(leased_until=None) | Q(leased_until__lte=self._time()) | Q(worker=worker))
+
+    def _own(self, pending: PendingFile) -> "QuerySet[VectorStoreFile]":
+        rows = VectorStoreFile.objects.using(self._using).filter(pk=pending.key, status=PENDING)
+        return rows.filter(worker=pending.worker, store__removed=False)
+
+    def _insert(self, pending: PendingFile, start: int, texts: Sequence[str]) -> bool:
+        if self._own(pending).select_for_update(of=("self",)).first() is None:
+            return False
+        chunks = VectorStoreChunk.objects.using(self._using)
+        chunks.filter(file_id=pending.key, position__range=(start, start + len(texts) - 1)).delete()
+        rows = chunks.bulk_create(
+            VectorStoreChunk(store_id=pending.store_id, file_id=pending.key, position=start + place, text=text)
+            for place, text in enumerate(texts)
+        )
+        insert_words(connections[self._using], rows)
+        return True
+
+    def _end(self, pending: PendingFile, **changes: object) -> bool:
+        rows = VectorStoreFile.objects.using(self._using)
+        own = rows.filter(pk=pending.key, status=PENDING, worker=pending.worker)
+        return bool(own.update(leased_until=None, worker="", **changes))

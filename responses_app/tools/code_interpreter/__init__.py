@@ -1,0 +1,1 @@
+"""The code interpreter, in a sandbox or by an MCP server."""

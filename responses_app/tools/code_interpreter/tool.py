@@ -1,0 +1,248 @@
+"""The code interpreter: Harmony's `python` tool, which runs code in a container's kernel.
+
+The container is the one that a request names; with `{"type": "auto"}` it is the one of the chain, made where there is
+none any more. Which sandbox this machine has is tried when the tool is first asked for.
+"""
+
+import base64
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, cast
+
+import orjson
+
+from engine.formats.base import ToolNamespace
+from responses_app.protocol.errors import (
+    JsonObject,
+    container_not_found,
+    invalid_request,
+    overloaded,
+    unsupported_parameter,
+)
+from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.items.offers import Offer, OfferedTool
+from responses_app.protocol.output.produced_files import state_of
+from responses_app.stores.base import StoreError
+from responses_app.stores.files import BaseFileStore
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.code_interpreter.given_files import GivenFile, GivenFiles, copied_in, with_copied
+from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
+from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.containers import Containers, Policy, Run
+from responses_app.tools.sandbox.executions import Ended, Execution, Image
+from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, FileUnknown
+from responses_app.tools.sandbox.shared.sharing import SharedContainers
+
+logger = logging.getLogger("respsite.tools")
+
+OUTPUTS = "code_interpreter_call.outputs"  # what `include` calls them
+ITEM = "code_interpreter_call"
+MAX_NAMED = 4  # containers in the items of a request, of which the latest that is still there is used
+MAX_SHOWN_IMAGES = 2 * MIB  # bytes of an item's images, before they are written as base64
+# As the models were trained to read it, but for the time and the network.
+_ABOUT = (
+    "Use this tool to execute Python code in your chain of thought. The code will not be shown to the user. This tool "
+    "should be used for internal reasoning, but not for code that is intended to be visible to the user (e.g. when "
+    "creating plots, tables, or files).\n"
+    "When you send a message containing Python code to python, it will be executed in a stateful Jupyter notebook "
+    "environment. python will respond with the output of the execution or time out after {seconds:g} seconds. The "
+    "drive at '/mnt/data' can be used to save and persist user files. Internet access for this session is disabled."
+)
+_FILES = "\nFiles of the user in '/mnt/data': {names}"
+_NOTHING = "[no output: print what you want to see]"
+_NEW = "[The container of the earlier calls {went}: its variables and files are lost. This is a new one.]"
+_LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
+_ENDINGS = {
+    Ended.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
+    Ended.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
+    Ended.TOO_MUCH_DISK: "[The code wrote too much and was stopped: its variables and files are lost.]",
+    Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
+    Ended.STOPPED: "[The code was stopped.]",
+}
+_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)  # the call has failed
+
+
+class CodeInterpreter(BaseTool):
+    """Runs code in containers. `choose` tries which sandbox this machine has.
+
+    In `folder` the workers of this machine find each other's containers; None where there is one worker alone.
+    """
+
+    kinds: ClassVar = ("code_interpreter",)
+
+    def __init__(
+        self,
+        *,
+        choose: Callable[[], Awaitable[Choice]],
+        limits: Limits,
+        policy: Policy,
+        new_id: Callable[[str], str],
+        files: BaseFileStore,
+        folder: Path | None = None,
+    ) -> None:
+        self._limits = limits
+        self.containers = SharedContainers(Containers(choose, limits, policy, new_id=new_id), folder)
+        self.given_files = GivenFiles(files, self.containers, max_bytes=limits.disk)
+
+    def problem(self) -> str | None:
+        choice = self.containers.choice
+        return choice.problem or None if choice is not None else None
+
+    async def aclose(self) -> None:
+        await self.containers.aclose()
+
+    async def offer(self, use: ToolUse) -> Offer:
+        try:
+            await self.containers.sandbox()
+            container = await self._container(use)
+        except SandboxError as problem:
+            raise unsupported_parameter("tools", f"The code interpreter cannot be used here. {problem}") from None
+        except ContainerNotFound as unknown:
+            raise container_not_found(str(unknown), param="tools") from None
+        about = _ABOUT.format(seconds=self._limits.call_seconds)
+        if file_ids := _file_ids(use):
+            about += _FILES.format(names=", ".join(each.path for each in await self._given(use, container, file_ids)))
+        tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
+        return Offer(ToolNamespace("python", about), [tool])
+
+    async def _given(self, use: ToolUse, container: ContainerRecord, file_ids: Sequence[str]) -> Sequence[GivenFile]:
+        try:
+            return await self.given_files.find(use.project, file_ids, copied_in(use.state, container.id))
+        except FileUnknown as unknown:
+            raise file_not_found(str(unknown), param="tools") from None
+        except SandboxError as problem:
+            raise invalid_request(f"The container cannot have the file: {problem}.", param="tools") from None
+        except StoreError:
+            raise overloaded("The files cannot be read now. Try again shortly.", retry_after=2) from None
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        try:
+            container = await self._container(call.use)
+            copied = await self._provided(call, container)
+            run = await self.containers.run(container.project, container.id, code_of(call.arguments))
+        except ContainerNotFound:
+            raise ToolFailed("the container has expired.", shown=_failed()) from None
+        except SandboxError as problem:
+            logger.warning("response %s: code could not be run: %s %s", call.use.response_id, problem, problem.detail)
+            raise ToolFailed(f"{problem}.", shown=_failed()) from None
+        earlier = (call.state or {}).get("container_id", container.id)
+        is_new = run.begun_anew is not None or earlier != container.id
+        notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
+        notes += notes_of(run.execution, self._limits)
+        shown: JsonObject = {"container_id": container.id}
+        if OUTPUTS in call.use.include:
+            shown["outputs"] = outputs_of(run.execution)
+        text = "\n".join([*notes, told(run)])
+        failed = run.execution.ended in _TOO_FAR
+        written = [(file.path, file.id) for file in (*run.files, *await self._kept(container, run.execution.images))]
+        state = with_copied(state_of(container.id, call.state, written), copied)
+        return ToolResult(text, shown, failed, state)
+
+    async def _provided(self, call: ToolCall, container: ContainerRecord) -> Mapping[str, str]:
+        """Have the files of a request in its container; return where those of the chain are, by their ids."""
+        copied = copied_in(call.state, container.id)
+        file_ids = _file_ids(call.use)
+        if not file_ids:
+            return copied
+        try:
+            given = await self.given_files.find(call.use.project, file_ids, copied)
+            provided = await self.given_files.provide(call.use.project, container.id, given)
+        except FileUnknown:
+            raise ToolFailed("a file of the request has been deleted.", shown=_failed()) from None
+        except StoreError:
+            raise ToolFailed("the files of the request cannot be read now.", shown=_failed()) from None
+        return {**copied, **{each.id: each.path for each in provided}}
+
+    async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFile]:
+        """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
+        try:
+            return [
+                await self.containers.put_image(container.project, container.id, each.media_type, each.content)
+                for each in images
+            ]
+        except (ContainerNotFound, SandboxError) as problem:
+            logger.info("container %s does not keep its images: %s", container.id, problem)
+            return ()
+
+    async def _container(self, use: ToolUse) -> ContainerRecord:
+        """Return the container of a request: the same one for its offer and for its calls."""
+        containers, wanted = self.containers, use.declared.get("container")
+        if isinstance(wanted, str):
+            return await containers.find(use.project, wanted)
+        found = await containers.of_chain(use.project, _keys(use))
+        if found is None:
+            memory = wanted.get("memory_limit") if isinstance(wanted, dict) else None
+            found = await containers.create(use.project, memory=cast("MemoryLimit | None", memory))  # it is validated
+        await containers.join_chain(found.id, [use.chain_id])
+        return found
+
+
+def _file_ids(use: ToolUse) -> Sequence[str]:
+    """Return the files that a request's container is to begin with."""
+    wanted = use.declared.get("container")
+    named = wanted.get("file_ids") if isinstance(wanted, dict) else None
+    return [str(each) for each in named] if isinstance(named, list) else ()
+
+
+def _keys(use: ToolUse) -> Iterator[str]:
+    """Yield by what the container of a chain may be known, the surest first."""
+    if use.state is not None:
+        yield str(use.state.get("container_id"))
+    yield use.chain_id
+    calls = (item for item in reversed(use.items) if item.get("type") == ITEM)
+    named = (item["container_id"] for item in calls if isinstance(item.get("container_id"), str))
+    yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
+
+
+def _went(why: str | None) -> str:
+    return f"was ended, because {why}" if why else "is gone"
+
+
+def notes_of(execution: Execution, limits: Limits) -> Iterator[str]:
+    """Yield what the model is told of how a cell ended, and of what is lost."""
+    if execution.ended in _ENDINGS:
+        yield _ENDINGS[execution.ended].format(seconds=limits.call_seconds)
+    if execution.variables_lost and execution.ended is not Ended.TOO_MUCH_DISK:  # that has lost the files, too
+        yield _LOST
+
+
+def code_of(arguments: str) -> str:
+    """Return the code of a call: what the model wrote, or what stands in the JSON that it wrapped it in."""
+    if not arguments.lstrip().startswith("{"):
+        return arguments
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    wrapped = value.get("code") if isinstance(value, dict) and value.keys() == {"code"} else None
+    return wrapped if isinstance(wrapped, str) else arguments
+
+
+def told(run: Run) -> str:
+    """Return what the model reads of a run: what it printed, and what it made."""
+    lines = [run.execution.output or _NOTHING] if run.execution.output or not run.execution.images else []
+    if run.execution.images:
+        lines.append(f"[{len(run.execution.images)} image(s) were shown to the user]")
+    return "\n".join(lines)
+
+
+def outputs_of(execution: Execution) -> list[JsonObject]:
+    """Return the `outputs` of an item: what was printed, and the images as data URLs."""
+    outputs: list[JsonObject] = [{"type": "logs", "logs": execution.output}] if execution.output else []
+    left = MAX_SHOWN_IMAGES
+    for image in execution.images:
+        left -= len(image.content)
+        if left >= 0:
+            outputs.append({"type": "image", "url": _data_url(image)})
+    return outputs
+
+
+def _data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+
+def _failed() -> JsonObject:
+    return {"outputs": None}

@@ -1,0 +1,1 @@
+"""What documents say, read by processes of their own."""

@@ -1,0 +1,1 @@
+"""Containers that the workers of one machine share."""

@@ -1,0 +1,234 @@
+"""Items of a response, read as a conversation: who said what, and each function call beside its output.
+
+Items are what clients and models sent: nothing is taken for granted about their shape.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from responses_app.protocol.items.calls import is_output
+from responses_app.watch.server_calls import READERS, ServerCall
+from responses_app.watch.text import FOLDED, Clipped, Room, pretty, visible
+
+ROLES = {"user": "User", "assistant": "Assistant", "developer": "Developer", "system": "System"}
+ACTIONS = {  # calls whose tools have no name, and the field that says what was asked for
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+    "tool_search_call": "arguments",
+}
+MAX_ITEMS = 200  # shown of each list of items
+ONE_LINE = 80  # characters of JSON that need no second one
+MAX_PARTS = 50  # shown of an item
+
+
+@dataclass(slots=True)
+class Block:
+    """An item on the page.
+
+    `kind` is how it is drawn: message, reasoning, call, output or other. `who` is the side it stands on. `answer` is a
+    call's output, `answer_in` the response whose input had it. `pictures` are data URLs, of known types alone.
+    """
+
+    kind: str
+    who: str
+    title: str
+    item_id: str = ""
+    status: str = ""
+    note: str = ""
+    texts: list[Clipped] = field(default_factory=list)
+    chips: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
+    code: Clipped | None = None
+    call_id: str = ""
+    answer: "Block | None" = None
+    answer_in: str = ""
+
+    @property
+    def length(self) -> str:
+        """How much was said."""
+        return f"{sum(len(text.shown) + len(text.folded) + text.lost for text in self.texts):,}"
+
+    @property
+    def shown_call_id(self) -> str:
+        """The call's id, which a client may have made."""
+        return visible(self.call_id)[:80]
+
+
+class Transcript:
+    """Reads items in the order of the conversation; outputs find their calls in any earlier ones."""
+
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room or Room()
+        self._calls: dict[str, Block] = {}
+
+    def read(self, items: object) -> list[Block]:
+        """Return the blocks of items; an output whose call was read stands with the call."""
+        blocks = (self._block(item) for item in as_list(items)[-MAX_ITEMS:])
+        return [block for block in blocks if not self._answers(block)]
+
+    def unanswered(self) -> list[str]:
+        """Return the `call_id`s of calls whose output was not read."""
+        return [call_id for call_id, call in self._calls.items() if call.answer is None]
+
+    def read_answers(self, items: object, response_id: str) -> None:
+        """Look for outputs of calls in the input of a later response."""
+        for item in as_list(items):
+            call = self._calls.get(_string(item, "call_id")) if is_output(_string(item, "type")) else None
+            if call is not None and call.answer is None:
+                call.answer, call.answer_in = self._block(item), response_id
+
+    def _answers(self, block: Block) -> bool:
+        if block.kind == "call" and block.call_id:
+            self._calls.setdefault(block.call_id, block)
+        if block.kind != "output":
+            return False
+        call = self._calls.get(block.call_id)
+        if call is None or call.answer is not None:
+            return False
+        call.answer = block
+        return True
+
+    def _block(self, item: Any) -> Block:
+        kind = _string(item, "type") or ("message" if isinstance(item, dict) and "role" in item else "")
+        if kind == "message":
+            block = self._message(item)
+        elif kind == "reasoning":
+            block = self._reasoning(item)
+        elif kind in ("function_call", "custom_tool_call"):
+            block = self._call(item)
+        elif kind in ACTIONS:
+            block = self._action(kind, item)
+        elif kind in READERS:
+            block = self._of_server(READERS[kind](item))
+        elif is_output(kind):
+            block = self._output(kind, item)
+        else:
+            block = self._other(kind, item)
+        block.item_id, status = visible(_string(item, "id")), _string(item, "status")
+        block.status = "" if status == "completed" else visible(status)
+        return block
+
+    def _message(self, item: Any) -> Block:
+        role = _string(item, "role")
+        block = Block("message", role if role in ROLES else "other", ROLES.get(role, visible(role) or "Message"))
+        block.note = "commentary" if item.get("phase") == "commentary" else ""
+        self._say(block, item.get("content"))
+        return block
+
+    def _reasoning(self, item: Any) -> Block:
+        block = Block("reasoning", "assistant", "Reasoning")
+        self._say(block, item.get("content"))
+        if not block.texts:
+            self._say(block, item.get("summary"))
+            block.note = "summary" if block.texts else ""
+        if not block.texts:
+            block.note = "encrypted" if item.get("encrypted_content") else "empty"
+        return block
+
+    def _call(self, item: Any) -> Block:
+        name = ".".join(part for part in (_string(item, "namespace"), _string(item, "name")) if part)
+        block = Block("call", "assistant", visible(name) or "function call", call_id=_string(item, "call_id"))
+        written = item.get("arguments", item.get("input", ""))
+        block.code = self.room.clip(_readable(written))
+        return block
+
+    def _action(self, kind: str, item: Any) -> Block:
+        block = Block("call", "assistant", kind.removesuffix("_call"), call_id=_string(item, "call_id"))
+        block.code = self.room.clip(_readable(item.get(ACTIONS[kind], "")))
+        return block
+
+    def _of_server(self, call: ServerCall) -> Block:
+        block = Block("call", "assistant", visible(call.title)[:160])
+        block.code = self.room.clip(_readable(call.asked))
+        if call.gave is not None or call.pictures:
+            block.answer = Block("output", "tool", "Output")
+            if call.gave:
+                block.answer.code = self.room.clip(_readable(call.gave))
+            self._picture(block.answer, call.pictures)
+        return block
+
+    def _picture(self, block: Block, urls: Sequence[str]) -> None:
+        """Add pictures; those that the page has no room for, or that are none, are named."""
+        for url in urls[:MAX_PARTS]:
+            if self.room.has_picture(url):
+                block.pictures.append(url)
+            else:
+                block.chips.append(f"a picture that is not shown here ({len(url):,} characters)")
+
+    def _output(self, kind: str, item: Any) -> Block:
+        call_id = _string(item, "call_id")
+        block = Block("output", "tool", f"Output of {visible(call_id)[:80]}", call_id=call_id)
+        if kind not in ("function_call_output", "custom_tool_call_output"):
+            block.note = visible(kind)
+        output = item.get("output")
+        if isinstance(output, str):
+            block.code = self.room.clip(_readable(output))
+        elif isinstance(output, list):
+            self._say(block, output)
+        else:
+            block.code = self.room.clip(pretty(output))
+        return block
+
+    def _other(self, kind: str, item: Any) -> Block:
+        block = Block("other", "other", visible(kind)[:80] or "An item without a type")
+        block.call_id = _string(item, "call_id")
+        block.code = self.room.clip(pretty(item), shown=FOLDED, folded=0)
+        if block.call_id and kind.endswith("_call"):
+            block.kind = "call"
+        return block
+
+    def _say(self, block: Block, content: object) -> None:
+        """Add a message's parts: texts as they are, everything else by name."""
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        parts = as_list(content)
+        for part in parts[:MAX_PARTS]:
+            text = _string(part, "text") or _string(part, "refusal")
+            if text:
+                block.texts.append(self.room.clip(text))
+            if _string(part, "refusal"):
+                block.note = "refusal"
+            if not text:
+                block.chips.append(_part_name(part))
+        if len(parts) > MAX_PARTS:
+            block.chips.append(f"{len(parts) - MAX_PARTS:,} more parts")
+
+
+def as_list(value: object) -> Sequence[Any]:
+    """Return a list as it is, and nothing for what is not a list."""
+    return value if isinstance(value, list) else ()
+
+
+def as_dict(value: object) -> dict[str, Any]:
+    """Return an object as it is, and an empty one for what is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def _string(item: object, name: str) -> str:
+    value = item.get(name) if isinstance(item, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _part_name(part: object) -> str:
+    kind = _string(part, "type") or "part"
+    if kind in ("input_text", "output_text", "text"):
+        return "empty text"
+    name = _string(part, "filename") or _string(part, "file_id")
+    return visible(f"{kind}: {name}" if name else kind)[:120]
+
+
+def _readable(text: object) -> str:
+    """Return JSON to read, on one line where it is short, and anything else as it is."""
+    if not isinstance(text, str):
+        return pretty(text)
+    if len(text) > 1_000_000 or text[:1] not in ("{", "["):
+        return text
+    try:
+        value = json.loads(text)
+        line = json.dumps(value, ensure_ascii=False) if len(text) < 2 * ONE_LINE else ""
+        return line if 0 < len(line) <= ONE_LINE else pretty(value)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,268 @@
+"""The bodies of HTTP requests: how large they may be, told by the head alone, and counted and timed while they come.
+
+Whoever has no key that opens may send a small body, as the usual answer to it, a 401, keeps the connection. Of a larger
+one nothing more is taken than that: the 401 comes at the head, or where a body without a declared length grows larger.
+
+`Bodies` does so on every server; `daphne_http` asks the same rules before daphne takes a byte, as daphne calls the
+application only when it has the whole body.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from responses_app.protocol.answer_headers import AnswerHeaders
+from responses_app.protocol.body_errors import (
+    CHUNKED,
+    FORM_TYPE,
+    JSON_TYPE,
+    body_too_large,
+    body_too_large_here,
+    coding_beside_length,
+    request_too_slow,
+    unknown_coding,
+    unsupported_media_type,
+)
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.files.files import file_too_large
+from responses_app.protocol.files.uploads import MAX_PART_BYTES, part_too_large
+from responses_app.web.endpoint import Endpoint, Form, Size
+from responses_app.web.http import NotServed, error_response
+from responses_app.web.routes import find, is_api_path
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+SendMessage = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
+
+OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
+FORM_BYTES = 64 * 1024  # of an upload beside its file
+MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
+MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
+LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a request says before its body. `length` is in bytes, None if it is not declared."""
+
+    method: str
+    path: str  # below the root path
+    content_type: str
+    length: int | None
+    codings: tuple[str, ...] = ()  # how the body is wrapped for its way, in lower case
+    has_both: bool = False  # a coding, and a length beside it
+
+    @classmethod
+    def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
+        """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
+        headers = list(headers)
+        given = {name: value.decode("latin1") for name, value in headers}
+        is_coded = b"transfer-encoding" in given
+        length = "" if is_coded else given.get(b"content-length", "0")
+        return cls(
+            method=method,
+            path=path.removeprefix(root_path.rstrip("/")),
+            content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
+            length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
+            codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
+            has_both=is_coded and b"content-length" in given,
+        )
+
+    @property
+    def end_is_unclear(self) -> bool:
+        """Whether two servers could disagree where the body ends."""
+        return self.has_both or self.codings not in ((), (CHUNKED,))
+
+
+def _not_counted(error: ApiError) -> None:
+    """Nobody counts what is refused."""
+
+
+async def _everybody(scope: Message, method: str, path: str) -> None:
+    """All may send what is not too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRules:
+    """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming.
+
+    `max_file_bytes` bounds a file that is kept, in parts of up to `MAX_PART_BYTES` or as a whole; one that goes to a
+    container is bounded as JSON is.
+    `refused` is told of whatever is answered with an error before the API sees it. `let_in(scope, method, path)` raises
+    `ApiError` for who may not ask for this.
+    """
+
+    max_body_bytes: int
+    arrival_seconds: float
+    refused: Callable[[ApiError], None] = _not_counted
+    let_in: Callable[[Message, str, str], Awaitable[object]] = _everybody
+    max_file_bytes: int = 0
+
+    def check(self, head: Head) -> None:
+        """Raise `ApiError` for a body that is declared larger than it may be, or of which two servers could disagree
+        where it ends: a proxy in front could take a part of it for the next request, of somebody else.
+        """
+        if head.end_is_unclear:
+            raise coding_beside_length() if head.has_both else unknown_coding(", ".join(head.codings))
+        if head.length is not None and head.length > self.limit(head):
+            raise self.excess(head)
+
+    def asks_first(self, head: Head) -> bool:
+        """Whether a body is declared so large that who sends it is asked for a key before any of it is taken."""
+        return head.length is not None and head.length > OTHER_BODY_BYTES
+
+    async def admit(self, head: Head, scope: Message) -> None:
+        """Raise `ApiError` (401, 403, or 503 where none can tell) for who may not send so much."""
+        await self.let_in(scope, head.method, head.path)
+
+    def limit(self, head: Head) -> int:
+        """Return how many bytes are taken."""
+        if head.length is not None and head.length <= OTHER_BODY_BYTES:
+            return self.max_body_bytes  # small, whatever it is: the answer is the application's
+        endpoint = _posted(head)
+        if endpoint is None or not (head.content_type == JSON_TYPE or _form(head, endpoint)):
+            return min(OTHER_BODY_BYTES, self.max_body_bytes)
+        match _form(head, endpoint):
+            case Form(size=Size.FILE):
+                return self.max_file_bytes + FORM_BYTES
+            case Form(size=Size.PART):
+                return min(self.max_file_bytes, MAX_PART_BYTES) + FORM_BYTES
+        return self.max_body_bytes
+
+    def excess(self, head: Head) -> ApiError:
+        """Return the error for more bytes than that."""
+        endpoint = _posted(head)
+        if endpoint is None:
+            return body_too_large_here(self.limit(head))
+        form = _form(head, endpoint)
+        if form is None and endpoint.form is not None and endpoint.body is None:
+            return unsupported_media_type(head.content_type, FORM_TYPE)
+        if form is None and head.content_type != JSON_TYPE:
+            return unsupported_media_type(head.content_type)
+        if form is None or form.size is Size.AS_JSON:
+            return body_too_large(self.max_body_bytes)
+        is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
+        return part_too_large() if is_part else file_too_large(self.max_file_bytes)
+
+    def seconds(self, received: int) -> float:
+        """Return how long a request may take of which so many bytes are here, in seconds."""
+        return self.arrival_seconds + received / MIN_BYTES_PER_SECOND
+
+    def too_slow(self) -> ApiError:
+        """Return the error for one that takes longer."""
+        return request_too_slow(self.arrival_seconds)
+
+
+class Bodies:
+    """ASGI middleware: refuses a body by its head, counts it while it comes, and waits only so long for it."""
+
+    def __init__(self, app: Application, rules: BodyRules, *, headers: AnswerHeaders) -> None:
+        self._app = app
+        self._rules = rules
+        self._headers = headers
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve one request; whatever is not HTTP goes on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        head = Head.of(scope["method"], scope["path"], scope.get("root_path", ""), scope["headers"])
+        try:
+            self._rules.check(head)
+            if head.length == 0:
+                await self._app(scope, receive, send)
+                return
+            body = _Body(self._rules, head, scope, receive)
+            if self._rules.asks_first(head):
+                await body.admit()
+            await self._app(scope, body.receive, send)
+        except _Refused as refused:
+            await self._refuse(refused.error, head, scope, send)
+        except ApiError as error:
+            await self._refuse(error, head, scope, send)
+
+    async def _refuse(self, error: ApiError, head: Head, scope: Message, send: SendMessage) -> None:
+        self._rules.refused(error)
+        status, headers, body = answer(error, scope["headers"], self._headers)
+        if head.end_is_unclear:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def answer(
+    error: ApiError, headers: Iterable[tuple[bytes, bytes]], standing: AnswerHeaders
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Return an error as status, headers and body, for a request with these headers."""
+    response = error_response(error)
+    given = {name.decode("latin1"): value.decode("latin1") for name, value in headers}
+    for own, told in standing.of(given, standing.request_id(given)).items():
+        response[own] = told
+    lines = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in response.items()]
+    return response.status_code, lines, response.content
+
+
+class _Refused(Exception):
+    """Comes up through the application that was reading the body."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Body:
+    """One request's body on its way to the application."""
+
+    def __init__(self, rules: BodyRules, head: Head, scope: Message, receive: Receive) -> None:
+        self._rules = rules
+        self._head = head
+        self._scope = scope
+        self._receive = receive
+        self._is_admitted = False
+        self._limit = rules.limit(head)
+        self._began = asyncio.get_running_loop().time()
+        self._received = 0
+        self._complete = False
+
+    async def admit(self) -> None:
+        """Let through more than what everybody may send. Raises `_Refused`."""
+        try:
+            await self._rules.admit(self._head, self._scope)
+        except ApiError as error:
+            raise _Refused(error) from None
+        self._is_admitted = True
+
+    async def receive(self) -> Message:
+        """Return the next part, or what comes after the body. Raises `_Refused`."""
+        if self._complete:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._began + self._rules.seconds(self._received)):
+                message = await self._receive()
+        except TimeoutError:
+            raise _Refused(self._rules.too_slow()) from None
+        self._received += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        if self._received > self._limit:
+            raise _Refused(self._rules.excess(self._head))
+        if self._received > OTHER_BODY_BYTES and not self._is_admitted:
+            await self.admit()
+        return message
+
+
+def _posted(head: Head) -> Endpoint | None:
+    """Return the endpoint that a body is for, None where it is of no use."""
+    if head.method != "POST" or not is_api_path(head.path):
+        return None
+    try:
+        route, _ = find(head.path)
+    except NotServed:
+        return None
+    return route.endpoint("POST")
+
+
+def _form(head: Head, endpoint: Endpoint) -> Form | None:
+    """Return the form that a body is, None if it is none, or is to be none."""
+    return endpoint.form if head.content_type == FORM_TYPE else None

@@ -1,0 +1,127 @@
+"""HTTP's way of saying things: JSON bodies, and OpenAI's errors."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import orjson
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, HttpResponse
+from django.http.request import UnreadablePostError
+
+from responses_app.observing.traces import NO_SPAN, SPAN, Span
+from responses_app.protocol.api_keys import Caller
+from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
+from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request
+from responses_app.protocol.fields import noting
+from responses_app.wiring.reading import JsonReader
+
+Parsed = TypeVar("Parsed")
+Fields = TypeVar("Fields")
+CUT = "respsite.cut"  # of a request's scope: what breaks its answer off
+Cut = Callable[[], Awaitable[None]]  # ends an answer in its middle: clients take a clean end for its whole
+
+
+def json_response(body: object, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    """Return a JSON answer."""
+    return json_bytes(orjson.dumps(body), status=status, headers=headers)
+
+
+def json_bytes(content: bytes, *, status: int = 200, headers: dict[str, str] | None = None) -> HttpResponse:
+    """Return an answer whose JSON is written already."""
+    known = {"content-length": str(len(content)), **(headers or {})}  # daphne would send it in chunks
+    return HttpResponse(content, status=status, content_type="application/json", headers=known)
+
+
+def error_response(error: ApiError) -> HttpResponse:
+    """Return an error in OpenAI's shape."""
+    answer: ErrorAnswer = {"error": error.body()}
+    return json_response(answer, status=error.status, headers=error.headers)
+
+
+async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
+    """Return what `parse` makes of a request's body; a long one is read on a thread.
+
+    Raises `ApiError`: 415 for another content type, 400 for no JSON or more of it than this server takes. How large a
+    body may be was decided before, in `bodies`.
+    """
+    if request.content_type != JSON_TYPE:
+        raise unsupported_media_type(request.content_type)
+    length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
+
+    def read() -> Parsed:
+        return parse_noting(request, parse, _json_object(_content(request), reader), reader)
+
+    size = int(length) if length.isdecimal() else reader.max_body_bytes
+    return await reader.run(project_of(request), size, read)
+
+
+def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
+    """Return what `parse` makes of a body's fields; the answer will name those that are ignored. Raises `ApiError`."""
+    with noting(refuse=reader.refuse_unknown) as ignored:
+        parsed = parse(fields)
+    request.ignored_fields = ignored  # type: ignore[attr-defined]
+    return parsed
+
+
+def _content(request: HttpRequest) -> bytes:
+    """Return the body, which the request does not keep (as it would with `request.body`)."""
+    try:
+        return request.read()
+    except UnreadablePostError:
+        raise invalid_request("The body could not be read to its end. Send it again.") from None
+
+
+def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
+    try:
+        data = reader.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise invalid_request(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid_request("The body must be a JSON object.", code="invalid_json")
+    return data
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    """Return who asks, as the middleware found out."""
+    caller: Caller = request.caller  # type: ignore[attr-defined]
+    return caller
+
+
+def project_of(request: HttpRequest) -> str:
+    """Return the project of who asks: what it may see, and what it makes, is of that project alone."""
+    return caller_of(request).project
+
+
+def cut_of(request: HttpRequest) -> Cut | None:
+    """Return what breaks the answer to a request off, where its server can do so."""
+    return request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
+
+
+def request_id_of(request: HttpRequest) -> str:
+    """Return the id the middleware gave this request."""
+    return str(getattr(request, "request_id", ""))
+
+
+def span_of(request: HttpRequest) -> Span:
+    """Return the span of this request."""
+    scope: Mapping[str, object] = getattr(request, "scope", {})
+    span = scope.get(SPAN)
+    return span if isinstance(span, Span) else NO_SPAN
+
+
+class NotServed(Exception):
+    """Nothing is served at this path."""
+
+
+class MethodNotAllowed(ApiError):
+    """The method is not one of this path's (405); its `allow` header says which are."""
+
+    def __init__(self, method: str, allowed: list[str], hint: str = "") -> None:
+        message = f"Method {method} is not allowed here; this path takes {' and '.join(allowed)}.{hint}"
+        super().__init__(message, status=405, code="method_not_allowed")
+        self._allowed = allowed
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers that belong to this error."""
+        return {"allow": ", ".join(self._allowed)}

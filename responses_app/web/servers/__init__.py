@@ -1,0 +1,1 @@
+"""The servers that the application runs under: daphne and uvicorn."""

@@ -1,0 +1,216 @@
+"""Slow readers, on every server: a `send` that takes longer than the stall time ends its connection.
+
+uvicorn's `send` waits while the peer reads slowly; daphne's never does, so there `daphne.py` makes it wait. What is
+not sent yet stays in the run's journal, whose own bound drops a reader that falls too far behind.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from responses_app.web.http import CUT
+from responses_app.web.servers.daphne import DENIAL, DaphneConnection
+from responses_app.web.servers.frames import FRAMES_IN, FrameRules
+from responses_app.web.servers.heartbeat import PING, ping_of
+
+logger = logging.getLogger("respsite.transport")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+SendMessage = Callable[[Message], Awaitable[None]]
+SWEEPS_PER_STALL = 10
+FRAMES = "respsite.frames"  # of the scope: what writes many frames at once, where the server can
+
+
+class Backpressure:
+    """ASGI middleware around the whole application."""
+
+    def __init__(
+        self, app: Callable[..., Awaitable[None]], *, stall_seconds: float, max_message_bytes: int,
+        frame_rules: FrameRules, is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """Take what is served. While `is_stopping()`, connections over HTTP end with their answer."""
+        self._app = app
+        self.is_stopping = is_stopping
+        self._stall_seconds = stall_seconds
+        self._max_message_bytes = max_message_bytes
+        self._frame_rules = frame_rules
+        self._sending: dict[_Guard, None] = {}  # in order of their age
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve one connection or request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        daphne = DaphneConnection.of(send, max_message_bytes=self._max_message_bytes)
+        is_websocket = scope["type"] == "websocket"
+        guard = _Guard(self, send, daphne, is_websocket=is_websocket)
+        if is_websocket:
+            scope = {**scope, PING: ping_of(send, daphne), FRAMES: guard.write_frames}
+            scope[FRAMES_IN] = getattr(getattr(send, "__self__", None), "frames_in", None)  # under uvicorn
+        else:
+            scope = {**scope, CUT: guard.cut}
+        if daphne is not None:
+            receive = daphne.receive_from(receive)
+            if is_websocket:
+                scope[FRAMES_IN] = daphne.count_frames(self._frame_rules)
+                scope["extensions"] = {**scope.get("extensions", {}), DENIAL: {}}
+        try:
+            await self._app(scope, receive, guard.send)
+        finally:
+            if daphne is not None:
+                daphne.release()
+
+    def watch(self, guard: "_Guard") -> None:
+        """Look after a send that had to wait."""
+        self._sending[guard] = None
+        if self._sweeper is None:
+            self._schedule()
+
+    def unwatch(self, guard: "_Guard") -> None:
+        """The send is through."""
+        self._sending.pop(guard, None)
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._stall_seconds / SWEEPS_PER_STALL, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        overdue = asyncio.get_running_loop().time() - self._stall_seconds
+        for guard in [guard for guard in self._sending if guard.since <= overdue]:
+            guard.give_up(self._stall_seconds)
+        if self._sending:
+            self._schedule()
+
+
+class _Guard:
+    """One connection's `send`. On a stalled WebSocket it raises `ConnectionAbortedError`, as for a lost client."""
+
+    def __init__(
+        self, owner: Backpressure, send: SendMessage, daphne: DaphneConnection | None, *, is_websocket: bool
+    ) -> None:
+        self._owner = owner
+        self._send = send
+        self._daphne = daphne
+        self._is_websocket = is_websocket
+        writable = getattr(getattr(send, "__self__", None), "writable", None)
+        self._writable = writable if isinstance(writable, asyncio.Event) else None  # of uvicorn's WebSockets
+        self._sender: asyncio.Task[Any] | None = None
+        self._stalled = False
+        self._is_open = False  # a WebSocket, accepted and not closed by the application
+        self.since = 0.0  # when the present send began to wait, on the loop's clock
+
+    async def send(self, message: Message) -> None:
+        """Send, and wait until the peer takes more."""
+        try:
+            await self._send_and_wait(message)
+        except RuntimeError:
+            if not self._is_open:
+                raise
+            # uvicorn has closed it, as its client broke the protocol's rules; an OSError is what the others raise.
+            raise ConnectionAbortedError("the server has closed the connection") from None
+        if self._is_websocket:
+            self._is_open = message["type"] != "websocket.close"
+
+    async def _send_and_wait(self, message: Message) -> None:
+        if not self._is_websocket and self._owner.is_stopping():
+            message = self._as_the_last(message)
+        if self._daphne is not None:
+            self._daphne.before(message)
+            if not self._daphne.sends(message):
+                await self._send(message)
+            self._daphne.after(message)
+            if self._daphne.paused:
+                await self._watched(self._daphne.drain())
+        else:
+            await self._watched(self._send_to_the_end(message))
+
+    def _as_the_last(self, message: Message) -> Message:
+        """Let the connection end with this answer, so that its client asks a server that does not stop."""
+        if self._daphne is not None:
+            self._daphne.end_with_answer()
+        if message["type"] != "http.response.start":
+            return message
+        return {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+
+    async def _send_to_the_end(self, message: Message) -> None:
+        """Send, and wait until the peer takes more.
+
+        uvicorn's WebSocket waits before it writes only. As the last message of all it would lie there unwatched, and
+        the server, which reads from no peer that takes nothing, would never have another one to send.
+        """
+        await self._send(message)
+        if self._writable is not None:
+            await self._writable.wait()
+
+    async def write_frames(self, payloads: Sequence[bytes]) -> bool:
+        """Write text messages at once, and wait until the peer takes more; False where `send` has to do it."""
+        if self._daphne is None or not self._daphne.write_frames(payloads):
+            return False
+        if self._daphne.paused:
+            await self._watched(self._daphne.drain())
+        return True
+
+    async def cut(self) -> None:
+        """Close a request's connection behind what was sent of its answer, which its client then knows not to be whole.
+
+        Does not return: the server tells the application that its client is gone. Where the connection cannot be
+        reached it returns at once.
+        """
+        if self._daphne is not None:
+            self._daphne.cut()
+        elif (transport := _transport_of(self._send)) is not None:
+            transport.close()
+        else:
+            return
+        await self._watched(asyncio.get_running_loop().create_future())
+
+    async def _watched(self, waiting: Awaitable[None]) -> None:
+        self.since = asyncio.get_running_loop().time()
+        self._sender = asyncio.current_task()
+        self._owner.watch(self)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if not self._stalled or not self._is_websocket:
+                raise
+        finally:
+            self._owner.unwatch(self)
+        if self._stalled and self._is_websocket:
+            raise ConnectionAbortedError("the client takes nothing")
+
+    def give_up(self, seconds: float) -> None:
+        """End a connection whose peer takes nothing."""
+        self._stalled = True
+        self._owner.unwatch(self)
+        logger.warning("a client took no byte for %g s (STREAM_STALL_SECONDS) and was dropped", seconds)
+        if self._daphne is not None:
+            self._daphne.abort()  # the server tells the application that its client is gone
+        elif not _abort_transport(self._send) and self._sender is not None:
+            self._sender.cancel()
+
+
+def _abort_transport(send: SendMessage) -> bool:
+    """Cut the connection behind uvicorn's `send`, throwing away what the kernel holds; return False for other servers.
+
+    Closing it would wait until the peer has taken everything.
+    """
+    transport = _transport_of(send)
+    if transport is None:
+        return False
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+    return True
+
+
+def _transport_of(send: SendMessage) -> asyncio.WriteTransport | None:
+    """Return the transport behind uvicorn's `send`, None for other servers."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    return transport if isinstance(transport, asyncio.WriteTransport) else None

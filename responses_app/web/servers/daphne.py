@@ -1,0 +1,348 @@
+"""What plain daphne lacks, added to each connection from the outside: flow control, larger limits, pings.
+
+daphne's `send` never waits, so a reader that never reads would make the process grow without bound (measured: 357 MB
+in 51 s); it goes on reading from a peer that takes no answers, and what it reads waits in a queue without bound; its
+message limit is 1 MiB, and it drops the reason of a close and the headers of an accept. Under `daphne application` the
+`send` an application gets is a `functools.partial` over the connection's protocol object; on that object a Twisted push
+producer can be registered, the queue be counted, and the limits raised. No class of daphne is patched; where `send` is
+anything else, nothing happens.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import partial
+from http.client import responses as REASONS
+from typing import Any
+
+from responses_app.protocol.answer_headers import AnswerHeaders
+from responses_app.web.bodies import BodyRules
+from responses_app.web.servers.daphne_direct import write_chunk, write_text_frames
+from responses_app.web.servers.frames import FrameRules, Frames
+from responses_app.web.servers.inflow import Inflow
+
+logger = logging.getLogger("respsite.transport")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+
+DENIAL = "websocket.http.response"  # ASGI's extension by which an application answers a handshake with an HTTP error
+
+WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
+REASON_BYTES = 123  # of a close: what fits into its frame
+PART_BYTES = 256 * 1024  # of a body, handed to the application at once
+
+
+def hook_daphne(rules: BodyRules, headers: AnswerHeaders) -> None:
+    """Bound the requests of this process's daphne, if it runs one, and let many connections wait for it.
+
+    Its listeners are there when its reactor runs.
+    """
+    if "daphne.server" not in sys.modules:
+        return
+    from twisted.internet import reactor
+
+    from responses_app.web.servers.daphne_http import bound_requests
+    from responses_app.web.servers.listening import listen_widely
+
+    def bound() -> None:
+        listen_widely()
+        if not bound_requests(rules, headers):
+            logger.warning("this server's bodies are bounded only when they are complete: put a proxy before it")
+
+    reactor.callWhenRunning(bound)
+
+
+class DaphneConnection:
+    """Flow control of one connection: `paused` while Twisted's buffer is full, `drain()` until it is not."""
+
+    def __init__(self, protocol: Any, *, is_websocket: bool) -> None:
+        self._protocol = protocol
+        self._is_websocket = is_websocket
+        self._over = (protocol.STATE_CLOSING, protocol.STATE_CLOSED) if is_websocket else ()
+        self._registered = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._inbox: _Inbox | None = None
+        self._inflow: Inflow | None = None
+        self._frames: Frames | None = None
+        self._early = b""  # frames that came before the handshake was answered
+        self._is_open = not is_websocket
+        self._is_reading = True
+        self._denial: Message = {}  # the beginning of an answer to a handshake
+        self.paused = False
+
+    @classmethod
+    def of(cls, send: Callable[..., Awaitable[None]], *, max_message_bytes: int) -> "DaphneConnection | None":
+        """Return the connection behind daphne's `send`, None for any other server's."""
+        if not isinstance(send, partial) or len(send.args) != 1:
+            return None
+        websocket, http = sys.modules.get("daphne.ws_protocol"), sys.modules.get("daphne.http_protocol")
+        protocol = send.args[0]
+        if websocket is not None and isinstance(protocol, websocket.WebSocketProtocol):
+            connection = cls(protocol, is_websocket=True)
+            # Above the limit, so that a message a little over it is answered with an error that names the setting.
+            protocol.maxMessagePayloadSize = protocol.maxFramePayloadSize = 2 * max_message_bytes
+            connection._register()
+            return connection
+        if http is not None and isinstance(protocol, http.WebRequest):
+            return cls(protocol, is_websocket=False)
+        return None
+
+    def receive_from(self, receive: Receive) -> Receive:
+        """Return what the application receives from, in the place of daphne's queue."""
+        if self._is_websocket:
+            self._inbox = _Inbox(self._protocol.application_queue, receive, self._read_or_not)
+            self._protocol.application_queue = self._inbox
+            return self._inbox.get
+        if getattr(self._protocol, "body", None) is not None:
+            return _FiledBody(self._protocol, receive).receive
+        return receive
+
+    def count_frames(self, rules: FrameRules) -> Frames:
+        """Bound the frames of a WebSocket. Nothing of it is read until it is accepted."""
+        protocol = self._protocol
+        frames = Frames(rules, self._put, self._end_inflow, self.abort)
+        parse = partial(type(protocol).dataReceived, protocol)
+        self._inflow = Inflow(frames.cut, parse, self._read_or_not, self.abort)
+        self._early, protocol.data = protocol.data, b""
+        protocol.dataReceived = self._take
+        self._frames = frames
+        self._read_or_not()
+        return frames
+
+    def _take(self, data: bytes) -> None:
+        if self._is_open and self._inflow is not None:
+            self._inflow.take(data)
+        else:
+            self._early += data
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._protocol.application_queue.put_nowait(message)
+
+    def _end_inflow(self) -> None:
+        if self._inflow is not None:
+            self._inflow.end()
+        self._read_or_not()
+
+    def after(self, message: MutableMapping[str, Any]) -> None:
+        """A message was sent: of a WebSocket that is accepted frames are read."""
+        if message["type"] != "websocket.accept":
+            return
+        self._is_open = True
+        early, self._early = self._early, b""
+        if early:
+            self._take(early)
+        self._read_or_not()
+
+    def before(self, message: MutableMapping[str, Any]) -> None:
+        """Prepare for a message: a streamed HTTP answer is controlled from its first part to its last.
+
+        Raises `ConnectionAbortedError` where the peer of a WebSocket is gone.
+        """
+        if self._is_websocket:
+            if message["type"] == "websocket.send" and self._protocol.state in self._over:
+                raise ConnectionAbortedError("the client is gone")
+            return
+        if message["type"] != "http.response.body":
+            return
+        if message.get("more_body"):
+            self._register()
+        else:
+            self.release()
+
+    def sends(self, message: MutableMapping[str, Any]) -> bool:
+        """Do here what a message says, if that is better than daphne's way; return False where daphne is to do it."""
+        if self._is_websocket and message["type"].startswith(DENIAL):
+            return self._deny(message)
+        if self._is_websocket and message["type"] == "websocket.accept":
+            return bool(message.get("headers")) and self._accept(message)
+        if self._is_websocket:
+            return message["type"] == "websocket.close" and bool(message.get("reason")) and self._close(message)
+        is_part = message["type"] == "http.response.body" and bool(message.get("more_body"))
+        return is_part and not self.paused and write_chunk(self._protocol, message.get("body", b""))
+
+    def _deny(self, message: Message) -> bool:
+        """Answer a handshake with an HTTP error, which comes in two messages; daphne itself can only say 403."""
+        if message["type"] == f"{DENIAL}.start":
+            self._denial = message
+            return True
+        if self._protocol.state != self._protocol.STATE_CONNECTING:
+            return True
+        start, body = self._denial, message.get("body", b"")
+        headers = [*start.get("headers", ()), (b"connection", b"close")]
+        head = b"HTTP/1.1 %d %b\r\n" % (start["status"], REASONS.get(start["status"], "Error").encode())
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self._protocol.sendHttpErrorResponse = lambda *_: self._protocol.sendData(head + lines + b"\r\n" + body)
+        self._protocol.serverReject()
+        return True
+
+    def _accept(self, message: Message) -> bool:
+        """Accept a WebSocket with headers, which daphne drops."""
+        if self._protocol.state == self._protocol.STATE_CONNECTING and hasattr(self._protocol, "handshake_deferred"):
+            headers = {name.decode("latin1"): value.decode("latin1") for name, value in message["headers"]}
+            self._protocol.serverAccept((message.get("subprotocol"), headers))
+        return True
+
+    def _close(self, message: MutableMapping[str, Any]) -> bool:
+        """Close an open WebSocket with a reason, which daphne drops, and with any code: Autobahn's `sendClose` refuses
+        1012 and its like.
+        """
+        if self._protocol.state != self._protocol.STATE_OPEN:
+            return False
+        reason = message["reason"].encode()[:REASON_BYTES].decode(errors="ignore").encode()
+        self._protocol.sendCloseFrame(code=message.get("code", 1000), reasonUtf8=reason)
+        return True
+
+    def write_frames(self, payloads: Sequence[bytes]) -> bool:
+        """Write text messages to a WebSocket's peer at once; return False where they are to go daphne's way."""
+        return self._is_websocket and not self.paused and write_text_frames(self._protocol, payloads)
+
+    def ping(self) -> None:
+        """Ping a WebSocket's peer, unless it reads nothing."""
+        if not self.paused:
+            self._protocol.sendPing()  # does nothing on one that is not open
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken enough, or is gone."""
+        while self.paused:
+            if self._waiter is None:
+                self._waiter = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiter)
+
+    def cut(self) -> None:
+        """Close an HTTP connection behind what is buffered, in the middle of its answer."""
+        from twisted.web.http import HTTPChannel
+
+        self.release()
+        channel = getattr(self._protocol, "channel", None)
+        if isinstance(channel, HTTPChannel):
+            channel.loseConnection()
+        elif channel is not None:  # HTTP/2, where that would end the answer as if it were whole
+            channel.abortConnection()
+
+    def end_with_answer(self) -> None:
+        """Take no further request from an HTTP/1 connection."""
+        channel = getattr(self._protocol, "channel", None)
+        if hasattr(channel, "persistent"):
+            channel.persistent = False
+
+    def abort(self) -> None:
+        """Cut the connection without sending what is buffered."""
+        transport = self._protocol.transport if self._is_websocket else getattr(self._protocol, "transport", None)
+        if transport is not None:
+            transport.abortConnection()
+        self.resumeProducing()
+
+    def release(self) -> None:
+        """Let go of the transport."""
+        if self._frames is not None:
+            self._frames.close()
+        if self._registered:
+            self._registered = False
+            owner = self._protocol.transport if self._is_websocket else self._protocol
+            if self._is_websocket or getattr(self._protocol, "channel", None) is not None:
+                owner.unregisterProducer()
+        self.resumeProducing()
+
+    def _register(self) -> None:
+        if self._registered:
+            return
+        owner = self._protocol.transport if self._is_websocket else self._protocol
+        if self._is_websocket:
+            owner.unregisterProducer()  # the HTTP channel that the connection was before its upgrade
+        elif self._protocol.finished or self._protocol.channel is None:
+            return
+        self._registered = True
+        owner.registerProducer(self, True)
+
+    def _read_or_not(self) -> None:
+        """Read from a WebSocket's peer only while it takes what it is sent, pongs too, and we take what it sends."""
+        if not self._is_websocket:
+            return
+        inflow = self._inflow
+        is_busy = self.paused or (self._inbox is not None and self._inbox.is_full)
+        if inflow is not None:
+            is_busy = not inflow.has_ended and (is_busy or inflow.waits or not self._is_open)
+        wanted = not is_busy
+        transport = self._protocol.transport
+        if wanted != self._is_reading and transport is not None:
+            self._is_reading = wanted
+            if wanted:
+                transport.resumeProducing()
+            else:
+                transport.pauseProducing()
+
+    # The three methods of Twisted's IPushProducer.
+
+    def pauseProducing(self) -> None:
+        """Twisted's buffer is full."""
+        self.paused = True
+        self._read_or_not()
+
+    def resumeProducing(self) -> None:
+        """Twisted's buffer has room again."""
+        self.paused = False
+        self._read_or_not()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def stopProducing(self) -> None:
+        """The connection is gone."""
+        self.resumeProducing()
+
+
+class _Inbox:
+    """What the peer of a WebSocket has sent and the application has not taken, counted; `changed` is told."""
+
+    def __init__(self, queue: Any, receive: Receive, changed: Callable[[], None]) -> None:
+        self._queue = queue
+        self._receive = receive
+        self._changed = changed
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be read."""
+        return self._size > WAITING_BYTES
+
+    def put_nowait(self, message: Message) -> None:
+        """Take a message from daphne."""
+        self._size += _size(message)
+        self._queue.put_nowait(message)
+        if self.is_full:
+            self._changed()
+
+    async def get(self) -> Message:
+        """Give the next message to the application."""
+        message = await self._receive()
+        was_full = self.is_full
+        self._size -= _size(message)
+        if was_full and not self.is_full:
+            self._changed()
+        return message
+
+
+def _size(message: Message) -> int:
+    return len(message.get("text") or message.get("bytes") or "")
+
+
+class _FiledBody:
+    """A long body, read from its file as the application asks for it; daphne's queue has an empty one."""
+
+    def __init__(self, request: Any, receive: Receive) -> None:
+        self._request = request
+        self._receive = receive
+        self._left = request.received
+
+    async def receive(self) -> Message:
+        """Return the next part, or what comes after the body."""
+        if self._left == self._request.received:
+            await self._receive()  # the empty one
+        if not self._left or self._request.body is None:  # read to its end, or the client is gone
+            return await self._receive()
+        await asyncio.sleep(0)  # the parts are all there: others have their turn between two
+        part = self._request.body.read(PART_BYTES)
+        self._left -= len(part)
+        return {"type": "http.request", "body": part, "more_body": self._left > 0}

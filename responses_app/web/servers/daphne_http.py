@@ -1,0 +1,313 @@
+"""daphne's HTTP requests, bounded before daphne looks at them; imported only where daphne runs.
+
+daphne calls the application when it has the whole body, which Twisted has parsed by then if it is a form, and queues it
+in memory. So each connection gets a channel and requests of classes that extend Twisted's and daphne's own: a body is
+refused by its head or while it comes, a request that comes too slowly is given up, no form is parsed, and a long body
+stays in its file until the application asks for it. While a key is looked up nothing is read from its client. What was
+refused is not parsed any more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from io import BytesIO
+from typing import Any
+from urllib.parse import unquote
+
+from daphne.http_protocol import HTTPFactory, WebRequest
+from twisted.internet import reactor
+from twisted.web import http
+
+from responses_app.protocol.answer_headers import AnswerHeaders
+from responses_app.protocol.body_errors import chunks_too_small
+from responses_app.protocol.errors import ApiError, invalid_request, server_error
+from responses_app.web.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
+from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+for _status in HTTPStatus:  # Twisted names neither 429 nor some others, and calls them "Unknown Status"
+    http.RESPONSES.setdefault(_status.value, _status.phrase.encode())
+
+QUEUED_BYTES = 64 * 1024  # a body up to this goes through daphne's queue, a longer one stays in its file
+
+
+def bound_requests(rules: BodyRules, headers: AnswerHeaders) -> bool:
+    """Make the running daphne's listeners build bounded connections; return False where there are none to be found."""
+    factories = [factory for reader in reactor.getReaders() if (factory := _http_factory(reader)) is not None]
+    for factory in factories:
+        factory.protocol = partial(_protocol, rules)
+        factory.buildProtocol = partial(_build, factory, partial(Request, rules=rules, headers=headers))
+    return bool(factories)
+
+
+def _http_factory(reader: Any) -> HTTPFactory | None:
+    """Return daphne's factory behind a listening port; with TLS it is wrapped."""
+    factory = getattr(reader, "factory", None)
+    factory = getattr(factory, "wrappedFactory", factory)
+    return factory if isinstance(factory, HTTPFactory) else None
+
+
+def _protocol(rules: BodyRules) -> Any:
+    return http._GenericHTTPChannelProtocol(Channel(rules))
+
+
+def _build(factory: HTTPFactory, requests: Callable[..., "Request"], address: Any) -> Any:
+    protocol = type(factory).buildProtocol(factory, address)
+    protocol.requestFactory = requests
+    return protocol
+
+
+class Channel(http.HTTPChannel):
+    """An HTTP/1 connection. A request is timed from the first byte after which it is not complete."""
+
+    def __init__(self, rules: BodyRules) -> None:
+        super().__init__()
+        self._rules = rules
+        self._deadline: Any = None  # a call of the reactor
+        self._began = 0.0
+        self._inflow = Inflow(self._cut, self._parse, self._read_or_not, self._abort, self._parses_nothing)
+        self._is_asking = False
+
+    @property
+    def target(self) -> tuple[str, bytes]:
+        """Method and path of the request whose headers are complete."""
+        return self._command.decode("latin1"), self._path.partition(b"?")[0]
+
+    def sends_continue(self, request: "Request") -> bool:
+        """Whether a request, whose headers are complete, waits for a word before it sends its body."""
+        expected = request.requestHeaders.getRawHeaders(b"Expect") or [b""]
+        return bool(self._version == b"HTTP/1.1" and expected[0].lower() == b"100-continue")
+
+    def ask(self, is_asking: bool) -> None:
+        """While it is asked who sends a body, read nothing of it."""
+        self._is_asking = is_asking
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._is_asking or self._inflow.waits or self._waitingForTransport:
+            self._networkProducer.pauseProducing()
+        else:
+            self._networkProducer.resumeProducing()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take what the client sent, or what was kept while it was served."""
+        self._inflow.take(data)
+
+    def _abort(self) -> None:
+        self.transport.abortConnection()
+
+    def _cut(self, data: bytes, lines: int) -> int:
+        """Return where so many lines end. What is left of the present chunk has none."""
+        chunk = self._transferDecoder
+        in_chunk = int(chunk.length) if getattr(chunk, "state", None) == "BODY" else 0
+        return lines_end(data, lines, in_chunk) if in_chunk < len(data) else len(data)
+
+    def _parses_nothing(self) -> bool:
+        """Whether what comes is kept for later, or is a body with a declared length."""
+        return self._handlingRequest or bool(self._transferDecoder is not None and self.length is not None)
+
+    def _parse(self, data: bytes) -> None:
+        super().dataReceived(data)
+        is_incomplete = not self._handlingRequest and bool(self.requests or self._buffer)
+        if is_incomplete and self._deadline is None:
+            self._began = reactor.seconds()
+            self._deadline = reactor.callLater(self._rules.seconds(0), self._overdue)
+        elif not is_incomplete and not self._is_refused:
+            self._cancel()
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """Take a part of a body, with the heads of its chunks, or what comes while a request is served."""
+        if self._is_refused:
+            return
+        request, is_body = self.requests[-1], not self._handlingRequest
+        before = request.received
+        super().rawDataReceived(data)
+        if is_body and not self._handlingRequest and not self._is_refused:  # its end is not here yet
+            content = request.received - before
+            request.count_framing(len(data) - content, content)
+
+    def refuse(self, content: bytes) -> None:
+        """Answer at once and close; what still comes is thrown away, as a reset could cost the client its answer."""
+        self._inflow.end()
+        self._cancel()
+        self.setTimeout(None)
+        self.transport.write(content)
+        if hasattr(self.transport, "loseWriteConnection"):  # not under TLS
+            self.transport.loseWriteConnection()
+        seconds = min(LINGER_SECONDS, self._rules.seconds(0))
+        self._deadline = reactor.callLater(seconds, self.transport.abortConnection)
+        self.ask(False)  # and read on
+
+    def connectionLost(self, reason: Any) -> None:
+        """The connection is gone."""
+        self._inflow.end()
+        self._cancel()
+        super().connectionLost(reason)
+
+    @property
+    def _is_refused(self) -> bool:
+        return bool(self.requests) and getattr(self.requests[-1], "refused", False)
+
+    def _overdue(self) -> None:
+        request = self.requests[-1] if self.requests else None
+        left = self._began + self._rules.seconds(getattr(request, "received", 0)) - reactor.seconds()
+        self._deadline = None
+        if left > 0:
+            self._deadline = reactor.callLater(left, self._overdue)
+        elif request is None:  # not even a request line
+            self.transport.abortConnection()
+        else:
+            request.refuse(self._rules.too_slow())
+
+    def _cancel(self) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()
+
+
+class Request(WebRequest):
+    """A request of daphne's whose body is bounded. `body` is the file of a long one; the application's to read."""
+
+    def __init__(self, *args: Any, rules: BodyRules, headers: AnswerHeaders) -> None:
+        self._rules = rules
+        self._standing = headers
+        self._limit = 0
+        self._head: Head | None = None
+        self._asking: asyncio.Task[None] | None = None  # whether this client may send so much
+        self._is_asked = False
+        self._awaits_continue = False
+        self._framing = Framing()
+        self.received = 0
+        self.refused = False
+        self.body: Any = None
+        super().__init__(*args, parsePOSTFormSubmission=False)
+
+    def gotLength(self, length: int | None) -> None:
+        """The headers are complete: look at them."""
+        super().gotLength(length)
+        # daphne takes its root path from whoever says it: a client could move any path below one that a proxy lets by.
+        self.requestHeaders.removeHeader(b"Daphne-Root-Path")
+        if self.refused:  # they came too late
+            return
+        if not isinstance(self.channel, Channel):
+            return  # HTTP/2: `Bodies` looks at it later
+        if not all(map(bytes.isascii, self.requestHeaders.getRawHeaders(b"Sec-WebSocket-Protocol", ()))):
+            # daphne would break at it, and tell the client how
+            self.refuse(invalid_request("The header 'Sec-WebSocket-Protocol' takes ASCII only."))
+            return
+        method, path = self.channel.target
+        self._head = Head.of(method, unquote(path.decode("latin1")), self.server.root_path, self._headers())
+        self._limit = self._rules.limit(self._head)
+        try:
+            self._rules.check(self._head)
+        except ApiError as error:
+            self.requestHeaders.removeHeader(b"Expect")  # nothing more is expected
+            self.refuse(error)
+            return
+        if self._rules.asks_first(self._head):
+            self._awaits_continue = self.channel.sends_continue(self)
+            self.requestHeaders.removeHeader(b"Expect")  # what it expects is told when it is let in
+            self._ask(self._head)
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Keep a part of the body."""
+        self.received += len(data)
+        if self.refused:
+            return
+        if self._head is not None and self.received > self._limit:
+            self.refuse(self._rules.excess(self._head))
+            return
+        super().handleContentChunk(data)
+        if self._head is not None and self.received > OTHER_BODY_BYTES and not self._is_asked:
+            self._ask(self._head)
+
+    def count_framing(self, framing: int, content: int) -> None:
+        """Count bytes of a body in chunks, of the chunks' heads and ends and of their content."""
+        if not self._framing.take(framing, content):
+            self.refuse(chunks_too_small(AVERAGE_BYTES))
+
+    def _ask(self, head: Head) -> None:
+        """Find out whether this client may send so much; until that is known, read nothing more of it."""
+        self._is_asked = True
+        self.channel.ask(True)
+        self._asking = asyncio.get_running_loop().create_task(self._admit(head), name="key of a body")
+
+    async def _admit(self, head: Head) -> None:
+        try:
+            await self._rules.admit(head, self._scope())
+        except ApiError as error:
+            self._asking = None
+            self.refuse(error)
+            return
+        self._asking = None
+        self.channel.ask(False)
+        if self._awaits_continue:
+            self.channel.write(CONTINUE)
+
+    def _stop_asking(self) -> None:
+        """It does not matter any more: the application asks again."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            asking.cancel()
+            if self.channel is not None:
+                self.channel.ask(False)
+
+    def _scope(self) -> Message:
+        """Return what an ASGI scope says of who asks."""
+        ends = {"client": self.channel.getPeer(), "server": self.channel.getHost()}
+        addresses = {name: [end.host, end.port] if hasattr(end, "host") else None for name, end in ends.items()}
+        return {"headers": self._headers(), **addresses}
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """The body is complete."""
+        self._stop_asking()  # a body of which the rest had come already
+        if self.refused:
+            self.channel.loseConnection()
+            return
+        if self.received > QUEUED_BYTES:
+            self.body, self.content = self.content, BytesIO()
+            self.body.seek(0)
+        super().requestReceived(command, path, version)
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer with an error, and close the connection."""
+        self._stop_asking()
+        self.refused = True
+        if self.content is not None:
+            self.content.close()
+        self.content = BytesIO()
+        self._rules.refused(error)
+        status, lines, body = answer(error, self._headers(), self._standing)
+        head = b"HTTP/1.1 %d %b\r\n" % (status, http.RESPONSES.get(status, b"Error"))
+        for name, value in (*lines, (b"connection", b"close")):
+            head += b"%b: %b\r\n" % (name, value)
+        self.channel.refuse(head + b"\r\n" + body)
+
+    def basic_error(self, status: int, status_text: bytes, body: str) -> None:
+        """Answer what daphne refuses by itself, such as a control character in a header, and what breaks in it."""
+        error = invalid_request(f"The request cannot be read: {body}.") if status < 500 else server_error()
+        self._rules.refused(error)
+        status, lines, content = answer(error, self._headers(), self._standing)
+        self.handle_reply({"type": "http.response.start", "status": status, "headers": lines})
+        self.handle_reply({"type": "http.response.body", "body": content})
+
+    def connectionLost(self, reason: Any) -> None:
+        """The connection is gone."""
+        self._stop_asking()
+        self._forget()
+        super().connectionLost(reason)
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        self._forget()
+        super().finish()
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        given = self.requestHeaders.getAllRawHeaders()
+        return [(name.lower(), value) for name, values in given for value in values]
+
+    def _forget(self) -> None:
+        body, self.body = self.body, None
+        if body is not None:
+            body.close()

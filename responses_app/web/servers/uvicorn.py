@@ -1,0 +1,239 @@
+"""What plain uvicorn lacks: bounds of what is parsed and of how long a request takes, and an end to reading from a
+peer that does not read.
+
+uvicorn calls the application when a request's headers are complete, so it is asked earlier: the lifespan scope's
+`receive` is a method of an object that has uvicorn's configuration, and that names the classes of the protocols that
+its listeners will build. Each gets a subclass. Where `receive` is anything else, nothing happens.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from http.client import responses as REASONS
+from typing import Any
+
+from responses_app.protocol.answer_headers import AnswerHeaders
+from responses_app.protocol.body_errors import chunks_too_small
+from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, answer
+from responses_app.web.servers.frames import FrameRules, Frames
+from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
+from responses_app.web.servers.listening import BACKLOG
+
+logger = logging.getLogger("respsite.transport")
+
+READ_AT_ONCE = 64 * 1024  # bytes; asyncio would take 256 KiB
+NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class UvicornHook:
+    """ASGI application of the lifespan scope: looks for uvicorn's configuration, then hands on."""
+
+    def __init__(self, app: Application, rules: BodyRules, frame_rules: FrameRules, headers: AnswerHeaders) -> None:
+        self._app = app
+        self._rules = rules
+        self._frame_rules = frame_rules
+        self._headers = headers
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve the lifespan scope."""
+        config = getattr(getattr(receive, "__self__", None), "config", None)
+        http = getattr(config, "http_protocol_class", None)
+        websocket = getattr(config, "ws_protocol_class", None)
+        if isinstance(http, type) and hasattr(http, "data_received"):
+            own = {"rules": self._rules, "standing": self._headers}
+            config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
+        if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
+            config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {"rules": self._frame_rules})
+        if isinstance(getattr(config, "backlog", None), int):
+            config.backlog = BACKLOG  # uvicorn listens when this scope has started
+        await self._app(scope, receive, send)
+
+
+class _BoundedHttp:
+    """Beside a class of uvicorn's for HTTP: cuts a connection whose next request does not come to be, and refuses a
+    body in tiny chunks.
+
+    A request is timed from the connection's first moment, and later from the first byte after an answer, so that what
+    is left of a refused body is bounded, too. A body that is wanted is timed by `Bodies`.
+    """
+
+    rules: BodyRules
+    standing: AnswerHeaders
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    flow: Any
+    cycle: Any
+    _deadline: asyncio.TimerHandle | None = None
+    _framing: Framing  # of the body that comes
+    _is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        self._inflow = Inflow(lines_end, self._parse, self._read_or_not, transport.abort, self._has_length)
+        if hasattr(transport, "max_size"):  # asyncio's own; uvloop has none
+            transport.max_size = READ_AT_ONCE
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        self._inflow.take(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._inflow.end()
+        self._cancel()
+        super().connection_lost(error)  # type: ignore[misc]
+
+    def shutdown(self) -> None:
+        if self._is_refused:
+            self.transport.abort()
+        else:
+            super().shutdown()  # type: ignore[misc]
+
+    def _parse(self, data: bytes) -> None:
+        cycle = self.cycle
+        kept = 0 if cycle is None else len(cycle.body)
+        super().data_received(data)  # type: ignore[misc]
+        if self.transport.get_protocol() is not self:  # it is a WebSocket now; uvicorn drops what came behind its head
+            self._inflow.end()
+            self.transport.resume_reading()
+        elif self.cycle is not cycle:
+            self._framing = Framing()
+        elif cycle is not None and cycle.more_body and not self._has_length():
+            content = len(cycle.body) - kept  # none where the answer is out: no more is taken than anybody's framing
+            if not self._framing.take(len(data) - content, content):
+                self._refuse()
+                return
+        if self._is_served:
+            self._cancel()
+        elif self._deadline is None:
+            self._expect_request()
+
+    def _read_or_not(self) -> None:
+        if self._inflow.waits:
+            self.transport.pause_reading()
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
+
+    def _has_length(self) -> bool:
+        """Whether what comes is a body with a declared length, into which nobody looks."""
+        cycle = self.cycle
+        return (
+            cycle is not None
+            and cycle.more_body
+            and not any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"])
+        )
+
+    def _refuse(self) -> None:
+        """Answer at once, if nothing has yet; what still comes is thrown away until the client has its answer."""
+        self._is_refused = True
+        self._inflow.end()
+        self._cancel()
+        if self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        if not self.cycle.response_started:
+            self.cycle.disconnected = True  # so the application is told, and uvicorn sends nothing of it
+            self.cycle.message_event.set()
+            error = chunks_too_small(AVERAGE_BYTES)
+            self.rules.refused(error)
+            status, lines, body = answer(error, self.cycle.scope["headers"], self.standing)
+            head = b"HTTP/1.1 %d %b\r\n" % (status, REASONS[status].encode())
+            head += b"".join(b"%b: %b\r\n" % line for line in (*lines, (b"connection", b"close")))
+            self.transport.write(head + b"\r\n" + body)
+        self._deadline = self.loop.call_later(min(LINGER_SECONDS, self.rules.seconds(0)), self.transport.abort)
+        self.transport.resume_reading()
+        if self.transport.can_write_eof():  # not under TLS
+            with suppress(OSError):  # the client is gone, which is found out when it is read from
+                self.transport.write_eof()
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether the application has the request, or the connection became a WebSocket."""
+        if self.transport.get_protocol() is not self:
+            return True
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect_request(self) -> None:
+        self._deadline = self.loop.call_later(self.rules.seconds(0), self._overdue)
+
+    def _overdue(self) -> None:
+        self._deadline = None
+        if not self._is_served:
+            self.transport.abort()
+
+    def _cancel(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _FairWebSocket:
+    """Beside a class of uvicorn's for WebSockets: reads from a peer only while it takes what it is sent, pongs too.
+
+    What cannot be a handshake (a POST, one with a body) is refused; uvicorn says nothing and keeps it open for ever, or
+    breaks, and waits for it when it is to stop.
+    """
+
+    rules: FrameRules
+    frames_in: Frames | None = None
+    transport: asyncio.Transport
+    queue: "asyncio.Queue[Any]"
+    handshake_initiated = handshake_complete = True  # where uvicorn's class does not say so
+    _has_begun = False  # the first data were here
+    read_paused: bool
+    writable: asyncio.Event
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        self.frames_in = Frames(self.rules, self._put_refusal, self._end_inflow, transport.abort)
+        self._inflow = Inflow(self.frames_in.cut, super().data_received, self._read_or_not, transport.abort)  # type: ignore[misc]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._inflow.end()
+        if self.frames_in is not None:
+            self.frames_in.close()
+        super().connection_lost(error)  # type: ignore[misc]
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_begun and not self.handshake_complete:
+            self.transport.abort()  # it talks before it was let in: uvicorn drops a part, and breaks on the rest
+            return
+        if self._has_begun:
+            self._inflow.take(data)
+            return
+        self._has_begun = True
+        try:
+            super().data_received(data)  # type: ignore[misc]
+        except UnicodeError:  # a header that is not ASCII: websockets cannot write what is wrong with it
+            if self.handshake_initiated:
+                raise
+        if not self.handshake_initiated:  # the first data are the whole handshake
+            self.transport.write(NO_HANDSHAKE)
+            self.transport.close()
+
+    def _put_refusal(self, message: dict[str, Any]) -> None:
+        self.queue.put_nowait(message)
+
+    def _end_inflow(self) -> None:
+        self._inflow.end()
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._inflow.waits:
+            self.transport.pause_reading()
+        elif self._inflow.has_ended or (self.writable.is_set() and not self.read_paused):
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()  # type: ignore[misc]
+        if not self.read_paused and not self._inflow.waits:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        message = await super().receive()  # type: ignore[misc]
+        if not self.writable.is_set() or self._inflow.waits:
+            self.transport.pause_reading()  # uvicorn has just resumed it
+        return message

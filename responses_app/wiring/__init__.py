@@ -1,0 +1,1 @@
+"""Settings become objects: what one process serves with, how it starts and how it stops."""

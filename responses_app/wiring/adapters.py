@@ -1,0 +1,130 @@
+"""Which adapters a server uses: its stores, its door, and what counts limits. Settings → objects that do I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings as django_settings
+
+from responses_app.auth.door import Door
+from responses_app.auth.keyring import KeyRing
+from responses_app.limits.base import BaseLedger
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
+from responses_app.settings.conf import Settings
+from responses_app.stores.base import StoreLimits
+from responses_app.stores.clock import StoreClock
+from responses_app.stores.files import FileLimits
+from responses_app.stores.memory import MemoryResponseStore
+from responses_app.stores.memory_chats import MemoryChatStore
+from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import Stores
+from responses_app.stores.uploads import BaseUploads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """Of one process. Limits are shared through the Redis that CHANNEL_LAYERS names, where there is one."""
+
+    stores: Stores
+    uploads: BaseUploads
+    door: Door
+    ledger: BaseLedger
+    connection_limit: ConnectionLimit
+    rates: Rates
+    shared_turns: BaseSharedTurns | None
+
+
+def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
+    """Build them; nothing is started."""
+    ledger = _ledger()
+    return Adapters(
+        stores=_stores(settings, clock),
+        uploads=_uploads(settings, clock),
+        door=_door(settings, clock),
+        ledger=ledger,
+        connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
+        rates=Rates(ledger),
+        shared_turns=_shared_turns(),
+    )
+
+
+def _stores(settings: Settings, clock: StoreClock) -> Stores:
+    """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
+    from responses_app.stores.database.approvals import DatabaseApprovalStore
+    from responses_app.stores.database.conversations.conversations import (
+        DatabaseConversationStore,  # after Django's apps are ready
+    )
+    from responses_app.stores.database.files.files import DatabaseFileStore
+    from responses_app.stores.database.responses.chats import DatabaseChatStore
+    from responses_app.stores.database.responses.store import DatabaseResponseStore
+
+    timeout = settings.database_timeout_seconds
+    conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
+    files = DatabaseFileStore(limits=_file_limits(settings), now=clock, timeout=timeout)
+    approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
+    if not settings.responses_store:
+        nothing = MemoryResponseStore(max_entries=0)
+        return Stores(nothing, MemoryChatStore(nothing), conversations, files, approvals)
+    limits = StoreLimits(
+        ttl=settings.responses_store_ttl,
+        max_entries=settings.responses_store_max_entries,
+        max_bytes=settings.responses_store_max_bytes,
+    )
+    responses = DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout)
+    chats = DatabaseChatStore(ttl=limits.ttl, now=clock, timeout=timeout)
+    return Stores(responses, chats, conversations, files, approvals)
+
+
+def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
+    from responses_app.stores.database.files.uploads import DatabaseUploads
+
+    return DatabaseUploads(limits=_file_limits(settings), now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _file_limits(settings: Settings) -> FileLimits:
+    return FileLimits(
+        max_files=settings.files_max_entries,
+        max_bytes=settings.files_max_bytes,
+        max_uploads=settings.uploads_max_open,
+    )
+
+
+def _door(settings: Settings, clock: StoreClock) -> Door:
+    from responses_app.stores.database.api_keys import DatabaseKeyStore
+    from responses_app.stores.database.staff import DatabaseStaff
+
+    keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
+    staff = DatabaseStaff(timeout=settings.database_timeout_seconds)
+    return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
+
+
+def _ledger() -> BaseLedger:
+    hosts = _redis_hosts()
+    if not hosts:
+        return MemoryLedger()
+    from responses_app.limits.redis import RedisLedger
+
+    return RedisLedger(lambda: _redis(hosts[0]))
+
+
+def _shared_turns() -> BaseSharedTurns | None:
+    hosts = _redis_hosts()
+    if not hosts:
+        return None
+    from responses_app.stores.redis_turns import RedisTurns
+
+    return RedisTurns(lambda: _redis(hosts[0]))
+
+
+def _redis_hosts() -> Sequence[dict[str, Any]]:
+    hosts: Sequence[dict[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
+    return hosts
+
+
+def _redis(host: dict[str, Any]) -> Any:
+    from redis.asyncio import Redis
+
+    options = {name: value for name, value in host.items() if name != "address"}
+    return Redis.from_url(host["address"], **options)

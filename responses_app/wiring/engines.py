@@ -1,0 +1,266 @@
+"""The engines of a process, one for each model: made of settings, started, asked how they are, and closed."""
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Generic, TypeVar
+
+from engine.backends.base import BaseEngine
+from engine.backends.tokenizer_folder import check_tokenizer
+from engine.embeddings.base import BaseEmbeddings
+from engine.errors import EngineConfigurationError, EngineError
+from engine.models.family import ModelFamily
+from engine.restarts import restart_pause
+from engine.types import EngineInfo
+from responses_app.settings.conf import Settings
+from responses_app.settings.models import ModelSettings
+
+logger = logging.getLogger("respsite.engine")
+
+Engine = TypeVar("Engine", BaseEngine, BaseEmbeddings)
+
+BACKENDS = {  # imported when chosen: a backend may need packages that others do without
+    "demo": "engine.backends.demo.engine.DemoEngine",
+    "scripted": "engine.backends.scripted.ScriptedEngine",
+    "vllm": "engine.backends.vllm.local.VllmEngine",
+    "vllm-server": "engine.backends.vllm.server.VllmServerEngine",
+}
+COLLECT_AFTER = (20_000, 20, 20)  # new objects (some MB), and collections of the younger generation
+REFUSED = "the engine cannot start: the server's log says why"  # `/ready` tells it to everybody, so nothing more
+
+
+def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
+    """Build the engine of a model; nothing is loaded yet. `core` is the socket of an engine core that is shared."""
+    module, _, name = BACKENDS[model.engine].rpartition(".")
+    options = engine_options(model)
+    if model.engine == "scripted":
+        options["script"] = model.script
+    if model.engine == "vllm-server":
+        options |= {"urls": model.url, "api_key": model.api_key}
+    more = {"core": core} if model.engine == "vllm" else {}
+    make = getattr(import_module(module), name)
+    engine: BaseEngine = make(model=model.model, options=options, **more)
+    return engine
+
+
+def engine_options(model: ModelSettings) -> dict[str, object]:
+    """Return an engine's options, with what follows from its model's format; its engine core needs them, too."""
+    options = dict(model.options)
+    if not family_of(model).is_harmony:
+        options |= {"harmony": False} if model.engine == "vllm-server" else {}
+        if model.engine == "vllm":
+            options.setdefault("tokenizer", model.tokenizer or model.model)
+    return options
+
+
+def family_of(model: ModelSettings) -> ModelFamily:
+    """Return what the settings say of a model's format. The engines that play a model speak Harmony."""
+    return ModelFamily(
+        format="harmony" if model.engine in ("demo", "scripted") else model.format,
+        model=model.model,
+        tokenizer=model.tokenizer,
+        reasoning_parser=model.reasoning_parser,
+        tool_parser=model.tool_parser,
+        template_kwargs=model.chat_template_kwargs,
+    )
+
+
+def check_engines(settings: Settings) -> None:
+    """Raise `EngineConfigurationError` if an engine that the settings name cannot work; nothing is loaded."""
+    Engines(settings).check()
+
+
+def _check_family(family: ModelFamily) -> None:
+    """Raise `EngineConfigurationError` where a model that is not Harmony lacks its tokenizer."""
+    if not family.is_harmony:
+        check_tokenizer(family.tokenizer or family.model)
+        if family.vllm_parsers and find_spec("vllm") is None:
+            raise EngineConfigurationError(
+                "REASONING_PARSER and TOOL_PARSER name parsers of vLLM, which is not installed."
+            )
+
+
+def stop_serving() -> None:
+    """End this process as its operator would: what cannot work stops the start."""
+    signal.raise_signal(signal.SIGTERM)
+
+
+def collect_less_garbage() -> None:
+    """Let the garbage collector leave alone what there is now, and look less often for new garbage.
+
+    Modules, models and tables are there for good. To look through them takes the event loop some 30 ms, again and
+    again, and finds nothing. What runs is hundreds of tasks with thousands of objects, nearly all of them alive or gone
+    without the collector: as it is set by default, it takes a sixth of a short response's CPU and more, so a twelfth.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
+
+
+class EngineStarter(Generic[Engine]):
+    """Starts an engine beside everything else, again and again where that can help; `fatal` is called where not.
+
+    `ready` is called once it has started. `model` is for the log, where there are several.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        fatal: Callable[[], None] = stop_serving,
+        ready: Callable[[], None] = lambda: None,
+        model: str | None = None,
+    ) -> None:
+        self.engine = engine
+        self._called = f"the engine of {model!r}" if model else "the engine"
+        self._then = "" if model else ", so the server stops"
+        self._fatal = fatal
+        self._ready = ready
+        self.info: EngineInfo | None = None
+        self.problem = "the engine is starting"
+        self.tried = asyncio.Event()  # once: it has started, or has not
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to start; `info` is there once it worked, until then `problem` says what is the matter."""
+        self._task = asyncio.create_task(self._start(), name="start the engine")
+
+    async def wait(self) -> None:
+        """Wait until the engine has started, or never will."""
+        if self._task:
+            await asyncio.wait([self._task])
+
+    async def trouble(self) -> str | None:
+        """Return why it can take no request now; None where it can."""
+        if self.info is None:
+            return self.problem
+        try:
+            await self.engine.health()
+        except EngineError:
+            return "the engine is away"
+        return None
+
+    async def aclose(self) -> None:
+        """Stop the engine, started or not."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.engine.aclose()
+
+    async def _start(self) -> None:
+        failed = 0
+        while True:
+            try:
+                self.info = await self.engine.start()
+            except EngineConfigurationError as error:
+                self.problem = REFUSED
+                logger.error("%s cannot start%s: %s", self._called, self._then, error)
+                self.tried.set()
+                self._fatal()
+                return
+            except Exception as error:  # whatever it is: nobody else would try again
+                self.problem = "the engine is away"
+                wait = restart_pause(failed)
+                unexpected = None if isinstance(error, EngineError) else error
+                logger.warning(
+                    "%s did not start: %s; trying again in %d s", self._called, error, wait, exc_info=unexpected
+                )
+                failed += 1
+                self.tried.set()
+                await asyncio.sleep(wait)
+            else:
+                self._announce(self.info)
+                self._ready()
+                self.tried.set()
+                return
+
+    def _announce(self, info: EngineInfo) -> None:
+        """Say how it is reached, where there is anything to say: the start lines came before that was known."""
+        if info.detail:
+            about = f"{info.backend}, {info.model}, {info.max_model_len} tokens of context, {info.detail}"
+            logger.info("%s is ready: %s", self._called, about)
+
+
+class Engines:
+    """The engines of a process, by the names of their models. One that is away leaves the others alone."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        fatal: Callable[[], None] = stop_serving,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._fatal = fatal
+        self._ready = ready
+        several = len(settings.served) > 1
+        self._starters: Mapping[str, EngineStarter[BaseEngine]] = {
+            model.name: EngineStarter(
+                make_engine(model, core=settings.engine_core),
+                fatal=self._refused,
+                ready=self._started,
+                model=model.name if several else None,
+            )
+            for model in settings.served
+        }
+        self._families = {model.name: family_of(model) for model in settings.served}
+        self._refusals = 0
+        self._any = asyncio.Event()
+
+    def __getitem__(self, model: str) -> EngineStarter[BaseEngine]:
+        return self._starters[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._starters)
+
+    @property
+    def any_started(self) -> bool:
+        """Whether a model can be served, or could before its engine went away."""
+        return self._any.is_set()
+
+    def check(self) -> None:
+        """Raise `EngineConfigurationError` for one that cannot work; nothing is loaded."""
+        for name, starter in self._starters.items():
+            try:
+                starter.engine.check()
+                _check_family(self._families[name])
+            except EngineConfigurationError as error:
+                if len(self._starters) == 1:
+                    raise
+                raise EngineConfigurationError(f"MODELS, {name!r}: {error}") from error
+
+    def start(self) -> None:
+        """Begin to start them all, beside each other."""
+        for starter in self._starters.values():
+            starter.start()
+
+    async def begun(self) -> None:
+        """Wait until one has started, and each of the others has, or has failed to for the first time."""
+        for starter in self._starters.values():
+            await starter.tried.wait()
+        await self._any.wait()
+
+    async def troubles(self) -> Mapping[str, str]:
+        """Return the models that take no request now, and why."""
+        names, found = list(self._starters), [each.trouble() for each in self._starters.values()]
+        return {name: trouble for name, trouble in zip(names, await asyncio.gather(*found), strict=True) if trouble}
+
+    async def aclose(self) -> None:
+        """Stop them all."""
+        await asyncio.gather(*(starter.aclose() for starter in self._starters.values()))
+
+    def _started(self) -> None:
+        self._ready()
+        self._any.set()
+
+    def _refused(self) -> None:
+        """Go on with the other models, where there are any."""
+        self._refusals += 1
+        if self._refusals == len(self._starters):
+            if self._refusals > 1:
+                logger.error("no engine can start, so the server stops")
+            self._fatal()

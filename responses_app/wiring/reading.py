@@ -1,0 +1,50 @@
+"""Reading what clients send, off the event loop where it is long, and few at once: each takes several times its size.
+
+orjson and pydantic's lists hold Python's lock while they work, on a thread, too; so what one of their calls may take
+is bounded by MAX_JSON_VALUES, MAX_INPUT_ITEMS and the largest body. The threads are shared fairly (`FairThreads`).
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.sizes import check_lengths, loads_bounded
+from responses_app.runs.queues.fair_threads import FairThreads
+
+READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts
+
+Result = TypeVar("Result")
+
+
+class JsonReader:
+    """Parses JSON within the bounds of one process. Sizes are in bytes."""
+
+    def __init__(
+        self,
+        threads: FairThreads,
+        *,
+        max_body_bytes: int,
+        max_values: int,
+        max_items: int,
+        refuse_unknown: bool = False,
+    ) -> None:
+        """Keep the bounds; `refuse_unknown`: a body with a field that this server does not know is refused."""
+        self.max_body_bytes = max_body_bytes
+        self.refuse_unknown = refuse_unknown
+        self._max_values = max_values
+        self._max_items = max_items
+        self._threads = threads
+
+    def loads(self, content: bytes) -> object:
+        """Parse. Raises `orjson.JSONDecodeError`, and `ApiError` for what holds more than this server takes."""
+        data = loads_bounded(content, max_values=self._max_values)
+        if isinstance(data, dict):
+            fields: JsonObject = data
+            check_lengths(fields, max_items=self._max_items)
+        return data
+
+    async def run(self, project: str, size: int, work: Callable[[], Result]) -> Result:
+        """Return what `work` makes of something of this size, a project's; on a thread if that is long."""
+        if size <= READ_AT_ONCE:
+            return work()
+        return await self._threads.run(project, size, work)

@@ -1,0 +1,194 @@
+"""The tools that this server runs, as the settings say: each is made where something is set up for it.
+
+What a tool needs is imported with it: a server without tools starts as fast as ever.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.items.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
+from responses_app.settings.conf import Settings
+from responses_app.stores.files import BaseFileStore
+from responses_app.stores.new_ids import id_factory
+from responses_app.tools.base import BaseTool
+from responses_app.tools.lazy import LazyTool
+from responses_app.tools.reading.document_reader import DocumentReader, ReadFailed
+
+if TYPE_CHECKING:
+    from responses_app.tools.code_interpreter.tool import CodeInterpreter
+    from responses_app.tools.documents.tool import FileSearch
+
+FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
+STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
+
+
+def server_tools(
+    settings: Settings, *, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+) -> tuple[BaseTool, ...]:
+    """Return the tools; nothing is started, and no event loop is needed yet.
+
+    `stored_items` finds items of a project that are stored, by their ids. `now` is the store's Unix time.
+    """
+    return tuple(_tools(settings, files, stored_items, now))
+
+
+def _tools(
+    settings: Settings, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+) -> Iterator[BaseTool]:
+    mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
+    if mcp is not None:
+        yield mcp
+    if settings.sandbox_mcp:
+        yield _mcp_interpreter(settings, mcp)
+    elif settings.sandbox != "off":
+        yield interpreter(settings, files)
+    if settings.search_url or settings.search_mcp:
+        yield _browser(settings, mcp)
+    if settings.file_search:
+        yield _file_search(settings, files, now)
+    if settings.image_service_url:
+        yield _images(settings, files, stored_items)
+
+
+def document_text() -> ReadDocument:
+    """Return what reads files that messages carry, where they are not plain text."""
+    reader = DocumentReader(at_once=2)
+
+    async def text(name: str, content: bytes) -> str:
+        try:
+            return await reader.text(name, content, most=MAX_TEXT)
+        except ReadFailed as problem:
+            raise DocumentUnreadable(str(problem)) from None
+
+    return text
+
+
+def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
+    """Return the code interpreter, whose containers have an API of their own; None where there is none."""
+    lazy = (tool for tool in tools if isinstance(tool, LazyTool))
+    return next((tool for tool in lazy if "code_interpreter" in tool.kinds), None)
+
+
+def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
+    """Return the file search, whose vector stores have an API of their own. Raises `ApiError` where there is none."""
+    from responses_app.tools.documents.tool import FileSearch
+
+    for tool in tools:
+        if isinstance(tool, FileSearch):
+            return tool
+    raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
+
+
+def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
+    """Return the code interpreter; what it needs is imported when it is first asked for."""
+    seconds = settings.sandbox_call_seconds + STARTING_SECONDS
+    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), seconds=seconds)
+
+
+def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
+    from responses_app.tools.code_interpreter.tool import CodeInterpreter
+    from responses_app.tools.sandbox.base import Limits
+    from responses_app.tools.sandbox.choosing import choose
+    from responses_app.tools.sandbox.containers import Policy
+
+    return CodeInterpreter(
+        choose=partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
+        limits=Limits(
+            memory=settings.sandbox_memory_bytes,
+            disk=settings.sandbox_disk_bytes,
+            processes=settings.sandbox_max_processes,
+            call_seconds=settings.sandbox_call_seconds,
+        ),
+        policy=Policy(
+            most=settings.sandbox_max_containers,
+            share=settings.sandbox_project_containers,
+            wait=settings.sandbox_wait_seconds,
+            idle=settings.sandbox_idle_seconds,
+        ),
+        new_id=id_factory(time.time),
+        files=files,
+        folder=Path(settings.data_dir) / "containers",
+    )
+
+
+def plain_python() -> str:
+    """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
+    from responses_app.tools.code_interpreter.mcp import McpInterpreter
+
+    assert mcp is not None, "the settings say which server it is"
+    return McpInterpreter(mcp, settings.sandbox_mcp)
+
+
+def _mcp(settings: Settings) -> BaseTool:
+    from responses_app.tools.mcp.tool import McpTool
+    from responses_app.tools.network import Network
+
+    return McpTool(
+        Network("MCP_ALLOWED_HOSTS", settings.mcp_allowed_hosts),
+        servers=settings.mcp_servers,
+        by_url=settings.mcp_server_urls,
+        call_seconds=settings.server_tool_seconds,
+    )
+
+
+def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:
+    from responses_app.tools.images.earlier import EarlierImages
+    from responses_app.tools.images.service import ImageService
+    from responses_app.tools.images.tool import ImageTool
+
+    service = ImageService(
+        settings.image_service_url,
+        settings.image_service_key,
+        seconds=settings.image_service_seconds,
+        max_bytes=settings.image_max_bytes,
+    )
+    earlier = EarlierImages(stored_items, files, max_bytes=settings.image_max_bytes)
+    return ImageTool(service, earlier, model=settings.image_service_model)
+
+
+def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
+    from responses_app.tools.browser.backends.json_search import json_search
+    from responses_app.tools.browser.backends.mcp_search import McpSearch
+    from responses_app.tools.browser.browsing import Browser
+    from responses_app.tools.browser.page_cache import PageCache
+    from responses_app.tools.browser.page_reader import PageReader
+    from responses_app.tools.browser.searching import BaseSearch
+    from responses_app.tools.browser.tool import BrowserTool
+    from responses_app.tools.fetching import Fetcher
+    from responses_app.tools.network import Network
+
+    if settings.search_mcp:
+        assert mcp is not None, "the settings say which server it is"
+        search: BaseSearch = McpSearch(mcp, settings.search_mcp)
+    else:
+        search = json_search(settings.search_url)
+    fetcher = Fetcher(Network("SEARCH_ALLOWED_HOSTS", settings.search_allowed_hosts))
+    return BrowserTool(Browser(search, fetcher, PageReader(), PageCache()))
+
+
+def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.stores.vector_stores import VectorStoreLimits
+    from responses_app.tools.documents.indexer import Indexer
+    from responses_app.tools.documents.tool import FileSearch
+    from responses_app.tools.reading.document_reader import DocumentReader
+
+    limits = VectorStoreLimits(
+        stores=settings.vector_stores_max_entries,
+        files=settings.vector_store_max_files,
+        chunks=settings.vector_store_max_chunks,
+    )
+    stores = DatabaseVectorStores(limits=limits, now=now, timeout=settings.database_timeout_seconds)
+    worker = id_factory(time.time)(ids.WORKER)
+    return FileSearch(stores, Indexer(stores, files, DocumentReader(), worker=worker))

@@ -1,0 +1,198 @@
+"""`Watch`: what `/metrics` says: it looks at what there is, measures the loop's lag, and adds up the workers."""
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.observing.metrics import TRANSPORTS, Metrics
+from responses_app.observing.sharing import SharedFolder
+from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.service import ResponseService
+from responses_app.wiring.engines import Engines
+
+logger = logging.getLogger("respsite")
+
+LAG_SECONDS = 0.25  # between two looks at the loop's lag
+SHARE_SECONDS = 1.0
+
+
+class Socket(Protocol):
+    """An open WebSocket."""
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many of its lanes have a response that runs, and how many creates wait."""
+
+
+class Watch:
+    """One per process. `folder` is shared with the other workers behind the same address; None: there are none."""
+
+    def __init__(
+        self, metrics: Metrics, look: Callable[[Iterable[Socket]], Awaitable[None]], *, folder: Path | None
+    ) -> None:
+        self.metrics = metrics
+        self._look = look
+        self._folder = SharedFolder(folder) if folder else None
+        self._is_away = False  # the folder, and it was said
+        self._sockets: set[Socket] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def opened(self, socket: Socket) -> None:
+        """Look after a WebSocket, until it is `closed`."""
+        self._sockets.add(socket)
+
+    def closed(self, socket: Socket) -> None:
+        """Look after it no longer."""
+        self._sockets.discard(socket)
+
+    def refused(self, frame: str) -> None:
+        """Count an error that a WebSocket's client is told, by its frame."""
+        told = orjson.loads(frame)
+        error = told["error"]
+        self.metrics.error("websocket", told.get("status"), str(error.get("code") or error.get("type")))
+
+    async def start(self) -> None:
+        """Begin."""
+        if not self.metrics.enabled:
+            return
+        self._tasks.append(asyncio.create_task(self._measure_lag(), name="loop lag"))
+        if self._folder is not None:
+            self._tasks.append(asyncio.create_task(self._keep_sharing(self._folder), name="shared metrics"))
+
+    async def aclose(self) -> None:
+        """Stop; what was counted stays where others find it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._folder is not None and self._tasks:
+            await self._share(self._folder)
+            self._folder.leave()
+
+    async def whole(self) -> Metrics:
+        """Return the numbers of all workers behind this address, as they are now.
+
+        What is told is written before: so no counter goes back after that, even if this worker is killed.
+        """
+        if self._folder is None:
+            await self._look(self._sockets)
+            return self.metrics
+        await self._share(self._folder)
+        whole = Metrics()
+        whole.add(self.metrics.dump(), gauges=True)
+        try:
+            for numbers, lives in await asyncio.to_thread(self._folder.others):
+                whole.add(_read(numbers), gauges=lives)
+        except OSError as problem:
+            self._say(problem)
+        return whole
+
+    async def _keep_sharing(self, folder: SharedFolder) -> None:
+        while True:
+            await self._share(folder)
+            await asyncio.sleep(SHARE_SECONDS)
+
+    async def _share(self, folder: SharedFolder) -> None:
+        await self._look(self._sockets)
+        try:
+            if not folder.has_place:
+                self.metrics.add(_read(await asyncio.to_thread(folder.enter)), gauges=False)
+            await asyncio.to_thread(folder.write, orjson.dumps(self.metrics.dump()))
+            self._is_away = False
+        except OSError as problem:
+            self._say(problem)
+
+    def _say(self, problem: OSError) -> None:
+        if not self._is_away:
+            logger.warning("the metrics of the workers cannot be shared in METRICS_DIR: %s", problem)
+        self._is_away = True
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        lag = self.metrics.lag.at()
+        while True:
+            due = loop.time() + LAG_SECONDS
+            await asyncio.sleep(LAG_SECONDS)
+            lag.note(max(0.0, loop.time() - due))
+
+
+class Gauges:
+    """What there is now, in one worker."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        service: ResponseService,
+        connections: ConnectionLimit,
+        engines: Engines,
+        hears_store: Callable[[], bool],
+        has_redis: bool,
+    ) -> None:
+        self._metrics = metrics
+        self._service = service
+        self._connections = connections
+        self._engines = engines
+        self._hears_store = hears_store
+        self._has_redis = has_redis
+        self._cpu = 0.0  # counted so far
+
+    async def look(self, sockets: Iterable[Socket]) -> None:
+        """Set all gauges."""
+        metrics, registry = self._metrics, self._service.registry
+        loads = [socket.load for socket in sockets]
+        metrics.connections.set(self._connections.open_connections)
+        metrics.lanes.set(sum(lanes for lanes, _ in loads))
+        metrics.waiting_creates.set(sum(waiting for _, waiting in loads))
+        transports = [run.plan.origin.transport for run in registry.running]
+        for transport in TRANSPORTS:
+            metrics.in_flight.set(transports.count(transport), transport)
+        metrics.background_waiting.set(registry.queue.waiting)
+        for model in self._service.models:
+            waiting = model.turns.waiting
+            for tier in PRIORITIES:
+                metrics.engine_waiting.set(waiting[tier], model.name, tier)
+            for state, count in model.engine.replicas().items():
+                metrics.replicas.set(count, model.name, state)
+        metrics.streams_kept.set(len(registry.resumable))
+        metrics.streams_kept_bytes.set(registry.resumable.kept_bytes)
+        metrics.unsaved.set(len(self._service.unsaved))
+        await self._look_around()
+
+    async def _look_around(self) -> None:
+        metrics = self._metrics
+        metrics.workers.set(1)
+        metrics.reaching.set(self._hears_store(), "database")
+        troubles = await self._engines.troubles()
+        metrics.reaching.set(not troubles, "engine")
+        for name in self._engines:
+            metrics.reaching_model.set(name not in troubles, name)
+        if self._has_redis:
+            metrics.reaching.set(not self._connections.degraded, "redis")
+        metrics.memory.set(_memory_bytes())
+        cpu = time.process_time()
+        metrics.cpu_seconds.count(by=cpu - self._cpu)
+        self._cpu = cpu
+
+
+def _read(numbers: bytes) -> Mapping[str, Any]:
+    """Return what a worker wrote, nothing where that cannot be read."""
+    try:
+        read = orjson.loads(numbers)
+    except orjson.JSONDecodeError:
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _memory_bytes() -> int:
+    """Return the memory that this process holds: now where the system tells, else the most there ever was."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
