@@ -216,8 +216,11 @@ class BaseVectorStores(ABC):
         """Return what was found, the best first; None where there is no such store, or it has expired."""
 
     @abstractmethod
-    async def claim(self, worker: str, *, lease_seconds: float) -> PendingFile | None:
-        """Return a file that is to be read, the oldest first, for so long; what it had is gone. None for nothing."""
+    async def claim(self, worker: str, *, lease_seconds: float, after: str = "") -> PendingFile | None:
+        """Return a file that is to be read, for so long; what it had is gone. None for nothing.
+
+        It is the oldest of one project: of the one that follows `after`, so that projects take turns.
+        """
 
     @abstractmethod
     async def keep(self, pending: PendingFile, chunks: Sequence[str]) -> bool:

@@ -232,6 +232,18 @@ async def test_a_store_that_has_expired_finds_nothing_and_stays(at: Kept, hands:
     assert record.expires_at <= hands.time
 
 
+async def test_projects_take_turns(at: Kept) -> None:
+    """A small file of one project waited two minutes behind 36 of others."""
+    for project, count in ((THEIRS, 3), (MINE, 2)):
+        await at.store(project, [await at.file(f"{project} {number}", project) for number in range(count)])
+    read, after = [], ""
+    while pending := await at.stores.claim("w", lease_seconds=60, after=after):
+        read.append(pending.filename)
+        after = pending.project
+        assert await at.stores.keep(pending, ["text"])
+    assert read == ["mine 0", "theirs 0", "mine 1", "theirs 1", "theirs 2"]
+
+
 async def test_a_worker_that_dies_leaves_its_file_to_others_and_at_last_it_fails(at: Kept, hands: Hands) -> None:
     file = await at.file()
     store_id = await at.store(files=[file])

@@ -1,7 +1,8 @@
 """`Indexer`: reads the files that were put into vector stores, one at a time, and removes what was deleted.
 
-What is to be done stands in the database, so it survives every worker: whichever worker is free claims the oldest file
-for `LEASE_SECONDS`; where it dies, another one begins anew then. A file that ended several workers fails.
+What is to be done stands in the database, so it survives every worker: whichever worker is free claims a file for
+`LEASE_SECONDS`; where it dies, another one begins anew then. A file that ended several workers fails. Projects take
+turns, so that one with a thousand files holds nobody up.
 """
 
 import asyncio
@@ -41,6 +42,7 @@ class Indexer:
         self._worker = worker
         self._poll_seconds = poll_seconds
         self._rung = asyncio.Event()
+        self._project = ""  # whose file was read last
         self._sweep_at = 0.0  # by the loop's clock
         self._task: asyncio.Task[None] | None = None
 
@@ -78,7 +80,8 @@ class Indexer:
                     await self._rung.wait()
 
     async def _do_all(self) -> None:
-        while (pending := await self._stores.claim(self._worker, lease_seconds=LEASE_SECONDS)) is not None:
+        while (pending := await self._claim()) is not None:
+            self._project = pending.project
             try:
                 await self._index(pending)
             except asyncio.CancelledError:
@@ -87,6 +90,9 @@ class Indexer:
         if asyncio.get_running_loop().time() >= self._sweep_at:
             await self._sweep()
             self._sweep_at = asyncio.get_running_loop().time() + SWEEP_SECONDS
+
+    async def _claim(self) -> PendingFile | None:
+        return await self._stores.claim(self._worker, lease_seconds=LEASE_SECONDS, after=self._project)
 
     async def _sweep(self) -> None:
         has_more = True

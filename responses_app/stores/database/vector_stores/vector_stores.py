@@ -230,9 +230,10 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
 
         return await self._read(act, store_id)
 
-    async def claim(self, worker: str, *, lease_seconds: float) -> PendingFile | None:
+    async def claim(self, worker: str, *, lease_seconds: float, after: str = "") -> PendingFile | None:
         def act() -> VectorStoreFile | None:
-            row = self._free(worker).select_for_update(skip_locked=True, of=("self",)).order_by("pk").first()
+            free = self._free(worker).select_for_update(skip_locked=True, of=("self",)).order_by("store__project", "pk")
+            row = free.filter(store__project__gt=after).first() or free.first()
             if row is None:
                 return None
             row.worker, row.attempts = worker, row.attempts + 1
