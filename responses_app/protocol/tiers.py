@@ -6,8 +6,14 @@ from typing import Literal, get_args
 
 from responses_app.protocol.errors import invalid_request
 
-PRIORITIES = {"ultrafast": -20, "priority": -10, "scale": -5, "default": 0, "flex": 10}  # vLLM's: lower runs first
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+PRIORITIES: dict[ServiceTier, int] = {  # vLLM's, of those that run: lower runs first
+    "ultrafast": -20,
+    "priority": -10,
+    "scale": -5,
+    "default": 0,
+    "flex": 10,
+}
 TIERS: tuple[str, ...] = get_args(ServiceTier)
 SECONDS_A_STEP = 6.0  # of priority, in a queue: `priority` comes a minute earlier than it arrived, `flex` one later
 MAX_STEPS = 20  # that count: so nothing that waits is overtaken for more than some minutes
@@ -27,7 +33,7 @@ class ServiceTiers:
         allowed = set(map(_resolved, self.allowed))
         return _resolved(self.default) in allowed or (self.default == "auto" and "default" in allowed)
 
-    def choose(self, asked: str | None) -> str:
+    def choose(self, asked: str | None) -> ServiceTier:
         """Return the tier that runs. Raises `ApiError` for one that is not allowed here."""
         if asked is not None and _resolved(asked) not in map(_resolved, self.allowed):
             raise invalid_request(
@@ -37,7 +43,7 @@ class ServiceTiers:
                 code="invalid_value",
             )
         tier = _resolved(self.default if asked in (None, "auto") else asked)
-        return tier if tier in PRIORITIES else "default"
+        return next((each for each in PRIORITIES if each == tier), "default")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from responses_app.protocol.chat.completion import response_id, stored_completion
-from responses_app.protocol.chat.stored import ChatQuery, completion_not_found, stored_messages
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.chat.completion import ChatCompletion, response_id, stored_completion
+from responses_app.protocol.chat.stored import ChatQuery, StoredChatMessage, completion_not_found, stored_messages
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.ids import CHAT_COMPLETION
 from responses_app.runs.by_id import ResponsesById
 from responses_app.stores.chats import BaseChatStore
@@ -22,14 +22,14 @@ class StoredChats:
         self._responses = responses
         self._stores = stores
 
-    async def get(self, project: str, completion: str) -> JsonObject:
+    async def get(self, project: str, completion: str) -> ChatCompletion:
         """Return a completion."""
         kept = await self._chats.get(project, self._first(completion))
         if kept is None:
             raise self._not_found(completion)
         return stored_completion(kept.responses, kept.form, kept.metadata)
 
-    async def listed(self, project: str, query: ChatQuery) -> Sequence[JsonObject] | None:
+    async def listed(self, project: str, query: ChatQuery) -> Sequence[ChatCompletion] | None:
         """Return one completion more than the query's page has, if there are so many.
 
         None where the completion behind which the page begins is not known.
@@ -44,14 +44,14 @@ class StoredChats:
             return None
         return [stored_completion(kept.responses, kept.form, kept.metadata) for kept in found]
 
-    async def messages(self, project: str, completion: str) -> Sequence[JsonObject]:
+    async def messages(self, project: str, completion: str) -> Sequence[StoredChatMessage]:
         """Return what a completion was asked, oldest first."""
         messages = await self._chats.messages(project, self._first(completion))
         if messages is None:
             raise self._not_found(completion)
         return stored_messages(completion, messages)
 
-    async def change(self, project: str, completion: str, metadata: Mapping[str, str]) -> JsonObject:
+    async def change(self, project: str, completion: str, metadata: Mapping[str, str]) -> ChatCompletion:
         """Give a completion other metadata, and return it."""
         await self._chats.change(project, self._first(completion), metadata)
         return await self.get(project, completion)

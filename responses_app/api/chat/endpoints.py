@@ -8,6 +8,7 @@ from django.http.response import HttpResponseBase
 from responses_app import __version__
 from responses_app.api.chat.streams import ChatReading, completion_stream, read_completion
 from responses_app.protocol.api_keys import Area
+from responses_app.protocol.chat.completion import ChatCompletion
 from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.errors import ApiError, JsonObject
@@ -83,7 +84,7 @@ ENDPOINTS = (
         tag="Chat",
         scope=Area.RESPONSES,  # what it makes are responses
         body="CreateChatCompletion",
-        answers={JSON: "ChatCompletion", EVENTS: "ChatServerSentEvent"},
+        answers={JSON: ChatCompletion, EVENTS: "ChatServerSentEvent"},
         errors=(404, 409, 429),
     ),
 )

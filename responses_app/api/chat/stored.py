@@ -7,17 +7,21 @@ from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.chat.stored import ChatCompletionChanges, parse_chat_changes, parse_chat_query
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.chat.completion import ChatCompletion
+from responses_app.protocol.chat.stored import (
+    ChatCompletionChanges,
+    StoredChatMessage,
+    parse_chat_changes,
+    parse_chat_query,
+)
 from responses_app.protocol.metadata import MAX_PAIRS
 from responses_app.protocol.requests.pages import (
-    Page,
     list_page,
     page_behind,
     parse_list_query,
     unknown_cursor,
 )
-from responses_app.web.endpoint import JSON, Endpoint
+from responses_app.web.endpoint import Endpoint
 from responses_app.web.http import project_of, read_json
 from responses_app.web.parameters import AFTER, LIMIT, Parameter, text
 from responses_app.web.queries import query_of
@@ -32,7 +36,27 @@ class DeletedChatCompletion(TypedDict):
     deleted: Literal[True]
 
 
-async def _list(request: HttpRequest) -> Page[JsonObject]:
+class ChatCompletionList(TypedDict):
+    """A part of a list of stored completions. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[ChatCompletion]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class ChatMessageList(TypedDict):
+    """A part of a list of messages. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[StoredChatMessage]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+async def _list(request: HttpRequest) -> ChatCompletionList:
     query = parse_chat_query(query_of(request))
     found = await get_site().chats.listed(project_of(request), query)
     if found is None:
@@ -40,11 +64,11 @@ async def _list(request: HttpRequest) -> Page[JsonObject]:
     return list_page(found[: query.page.limit], has_more=len(found) > query.page.limit)
 
 
-async def _get(request: HttpRequest, completion_id: str) -> JsonObject:
+async def _get(request: HttpRequest, completion_id: str) -> ChatCompletion:
     return await get_site().chats.get(project_of(request), completion_id)
 
 
-async def _update(request: HttpRequest, completion_id: str) -> JsonObject:
+async def _update(request: HttpRequest, completion_id: str) -> ChatCompletion:
     site = get_site()
     metadata = await read_json(request, parse_chat_changes, site.reader)
     return await site.chats.change(project_of(request), completion_id, metadata)
@@ -55,7 +79,7 @@ async def _delete(request: HttpRequest, completion_id: str) -> DeletedChatComple
     return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
 
 
-async def _messages(request: HttpRequest, completion_id: str) -> Page[JsonObject]:
+async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList:
     wanted = parse_list_query(query_of(request), descending=False)
     found = await get_site().chats.messages(project_of(request), completion_id)
     return page_behind(found, wanted)
@@ -71,26 +95,22 @@ _METADATA = Parameter(
     "Only what has these pairs of metadata, as `metadata[key]=value`.",
     {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
 )
-_ONE = {JSON: "ChatCompletion"}
 _endpoint = partial(Endpoint, tag="Chat", scope=Area.RESPONSES)
 
 ENDPOINTS = (
     _endpoint(
         *("GET", _CHATS, _list, "listChatCompletions", "List the chat completions that are stored"),
         takes=(_MODEL, _METADATA, *_PAGED),
-        answers={JSON: "ChatCompletionList"},
     ),
-    _endpoint("GET", _CHAT, _get, "getChatCompletion", "Return a stored chat completion", answers=_ONE),
+    _endpoint("GET", _CHAT, _get, "getChatCompletion", "Return a stored chat completion"),
     _endpoint(
         *("POST", _CHAT, _update, "updateChatCompletion", "Change the metadata of a stored chat completion"),
         body=ChatCompletionChanges,
-        answers=_ONE,
     ),
     _endpoint("DELETE", _CHAT, _delete, "deleteChatCompletion", "Delete a stored chat completion"),
     _endpoint(
         *("GET", f"{_CHAT}/messages", _messages),
         *("getChatCompletionMessages", "List what a stored chat completion was asked"),
         takes=_PAGED,
-        answers={JSON: "ChatMessageList"},
     ),
 )

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from django.http.response import HttpResponseBase
 
 from responses_app.protocol.chat.completion import (
+    ChatCompletion,
     CompletionHead,
     choice_of,
     system_fingerprint,
@@ -20,7 +21,7 @@ from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
 from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.engine_details import EngineDetails
-from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.requests.resources import ResponseObject
@@ -120,7 +121,7 @@ class ChatReading:
             return b""
         return usage_chunk(self._head, usage_of(each.response for each in self._encoders if each.response is not None))
 
-    def whole(self, responses: Sequence[ResponseObject]) -> JsonObject:
+    def whole(self, responses: Sequence[ResponseObject]) -> ChatCompletion:
         """Return the completion that these responses are."""
         return with_details(whole_completion(self._head, responses, self._form), self._chat, self._details)
 
@@ -134,7 +135,7 @@ class ChatReading:
         self.choices.leave(GONE)
 
 
-async def read_completion(reading: ChatReading) -> JsonObject:
+async def read_completion(reading: ChatReading) -> ChatCompletion:
     """Wait until all choices have ended, and return the completion; leaving early cancels them.
 
     Raises `ApiError` where one of them failed: a body that is not whole cannot say so.

@@ -11,8 +11,9 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.api.conversations.requests import MAX_ITEMS, ConversationFields
 from responses_app.api.openapi.answers import DESCRIBED
-from responses_app.api.openapi.chat_schemas import CHAT_ANSWERS, CHAT_STREAM, chat_request
+from responses_app.api.openapi.chat_schemas import CHAT_STREAM, chat_request
 from responses_app.api.openapi.model_schemas import MODEL_REQUESTS, model_requests
+from responses_app.protocol.chat.encoder import ChatCompletionChunk
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.errors import ErrorAnswer, JsonObject
@@ -55,7 +56,7 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
         *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
         *MODEL_REQUESTS,
         *(ChatFields, *MESSAGES.values()),
-        *CHAT_ANSWERS,
+        ChatCompletionChunk,
         *(ErrorAnswer, *DESCRIBED),
     )
     found = _defined((each.__name__, each) for each in types)

@@ -8,7 +8,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+from orjson import Fragment
+from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
 from responses_app.protocol.chat.request import ChatRequest
@@ -16,11 +19,73 @@ from responses_app.protocol.chat.stored import ChatForm
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.shown import shown_as
 from responses_app.protocol.stop_strings import StopStrings
+from responses_app.protocol.tiers import ServiceTier
 
 BETWEEN = "\n\n"  # two messages of the model, or two thoughts, that are one text here
 CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 _UNSURE = "�"  # stands for what is not whole characters
+
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
+
+
+class ChatUsage(TypedDict):
+    """The tokens of a completion: the prompt's once, and those of all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
+
+
+class ChatLogprobs(TypedDict):
+    """The log probabilities of an answer's tokens."""
+
+    content: list[JsonObject]
+    refusal: None
+
+
+class ChatAnswer(TypedDict):
+    """What the model says; `reasoning_content` is an older name of `reasoning`."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    annotations: list[JsonObject]
+    reasoning: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[JsonObject]]
+    function_call: NotRequired[JsonObject]  # in the place of `tool_calls`, for requests with `functions`
+
+
+class ChatChoice(TypedDict):
+    """One of the completions that were asked for; `stop_reason` is the stop string that ended it."""
+
+    index: int
+    message: ChatAnswer
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | None
+    token_ids: NotRequired[list[int] | None]  # where they are asked for
+
+
+class ChatCompletion(TypedDict):
+    """A whole completion."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    service_tier: ServiceTier
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: ChatUsage
+    metadata: NotRequired[dict[str, str]]  # of a stored one
+    prompt_token_ids: NotRequired[list[int]]  # these are vLLM's, and there where they are asked for
+    prompt_logprobs: NotRequired[list[Annotated[Fragment, shown_as(JsonObject | None)]] | None]
+    kv_transfer_params: NotRequired[Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +95,7 @@ class CompletionHead:
     id: str
     created: int
     model: str
-    service_tier: str
+    service_tier: ServiceTier
     system_fingerprint: str
 
     @classmethod
@@ -43,17 +108,6 @@ class CompletionHead:
             service_tier=response["service_tier"],
             system_fingerprint=system_fingerprint,
         )
-
-    def fields(self, kind: str) -> JsonObject:
-        """Return the fields that all objects of this completion begin with."""
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "service_tier": self.service_tier,
-            "system_fingerprint": self.system_fingerprint,
-        }
 
 
 def completion_id(response_id: str) -> str:
@@ -71,23 +125,36 @@ def system_fingerprint(model: str, version: str) -> str:
     return "fp_" + blake2b(f"{version} {model}".encode(), digest_size=5).hexdigest()
 
 
-def stored_completion(responses: Sequence[ResponseObject], form: ChatForm, metadata: Mapping[str, str]) -> JsonObject:
+def stored_completion(
+    responses: Sequence[ResponseObject], form: ChatForm, metadata: Mapping[str, str]
+) -> ChatCompletion:
     """Return a completion that was stored, whose choices are these responses."""
     first = responses[0]
     head = CompletionHead.of(first, system_fingerprint=system_fingerprint(first["model"], form.version))
     return {**whole_completion(head, responses, form), "metadata": dict(metadata)}
 
 
-def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], form: ChatForm) -> JsonObject:
+def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], form: ChatForm) -> ChatCompletion:
     """Return the completion whose choices are these responses."""
     choices = [
         choice_of(response, index, stops=form.stops, shows_reasoning=form.shows_reasoning, old_calls=form.old_calls)
         for index, response in enumerate(responses)
     ]
-    return {**head.fields("chat.completion"), "choices": choices, "usage": usage_of(responses)}
+    return {
+        "id": head.id,
+        "object": "chat.completion",
+        "created": head.created,
+        "model": head.model,
+        "service_tier": head.service_tier,
+        "system_fingerprint": head.system_fingerprint,
+        "choices": choices,
+        "usage": usage_of(responses),
+    }
 
 
-def with_details(completion: JsonObject, chat: ChatRequest, details: Sequence[EngineDetails | None]) -> JsonObject:
+def with_details(
+    completion: ChatCompletion, chat: ChatRequest, details: Sequence[EngineDetails | None]
+) -> ChatCompletion:
     """Return a completion with what its client wants to know of the engine's work, in vLLM's fields.
 
     Who may not read the thoughts is given no tokens of them.
@@ -95,17 +162,16 @@ def with_details(completion: JsonObject, chat: ChatRequest, details: Sequence[En
     first = details[0]
     if first is None:
         return completion
-    more: JsonObject = {}
-    choices: list[JsonObject] = completion["choices"]  # type: ignore[assignment]
+    detailed = completion.copy()
     if chat.returns_tokens:
-        more["prompt_token_ids"] = list(first.prompt_token_ids)
-        for choice, each in zip(choices, details, strict=True):
+        detailed["prompt_token_ids"] = list(first.prompt_token_ids)
+        for choice, each in zip(detailed["choices"], details, strict=True):
             choice["token_ids"] = each.token_ids if each is not None and chat.shows_reasoning else None
     if chat.prompt_logprobs is not None:
-        more["prompt_logprobs"] = first.logprobs_as_json()
+        detailed["prompt_logprobs"] = first.logprobs_as_json()
     if chat.kv_transfer_params is not None:
-        more["kv_transfer_params"] = first.kv_transfer_params
-    return {**completion, **more}
+        detailed["kv_transfer_params"] = first.kv_transfer_params
+    return detailed
 
 
 def choice_of(
@@ -115,20 +181,20 @@ def choice_of(
     stops: Sequence[str] = (),
     shows_reasoning: bool = True,
     old_calls: bool = False,
-) -> JsonObject:
+) -> ChatChoice:
     """Return a response as a choice; its text ends before the first of the `stops` that comes in it."""
     output = response["output"]
     thought = BETWEEN.join(filter(None, (_text(item) for item in output if item["type"] == "reasoning")))
     said, calls, matched = _said_and_called(output, stops)
     text = "".join(told for _, told in said)
-    message: JsonObject = {
+    message: ChatAnswer = {
         "role": "assistant",
         "content": text if text or not calls else None,
         "refusal": None,
         "annotations": [],
     }
     if thought and shows_reasoning:
-        message |= {"reasoning": thought, "reasoning_content": thought}
+        message["reasoning"] = message["reasoning_content"] = thought
     if calls and old_calls:
         message["function_call"] = {"name": calls[0]["name"], "arguments": calls[0].get("arguments", "")}
     elif calls:
@@ -142,7 +208,7 @@ def choice_of(
     }
 
 
-def finish_reason(response: Mapping[str, Any], *, calls: bool, old_calls: bool = False) -> str:
+def finish_reason(response: Mapping[str, Any], *, calls: bool, old_calls: bool = False) -> FinishReason:
     """Return why a choice ended: at its length, with calls, or because the model was done or a stop string came."""
     details = response["incomplete_details"]
     if details is not None and details.get("reason") == "max_output_tokens":
@@ -157,7 +223,7 @@ def has_failed(response: Mapping[str, Any]) -> bool:
     return response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
 
 
-def usage_of(responses: Iterable[Mapping[str, Any]]) -> JsonObject:
+def usage_of(responses: Iterable[Mapping[str, Any]]) -> ChatUsage:
     """Return the tokens of a completion: of the prompt, which its choices share, once, and of each choice."""
     used = [response["usage"] for response in responses if response["usage"]]
     prompt = used[0]["input_tokens"] if used else 0
@@ -220,7 +286,7 @@ def _call(item: Mapping[str, Any]) -> JsonObject:
     return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
 
 
-def _logprobs(said: Sequence[Mapping[str, Any]], told: int | None) -> JsonObject | None:
+def _logprobs(said: Sequence[Mapping[str, Any]], told: int | None) -> ChatLogprobs | None:
     """Return the log probabilities of the tokens that begin in as many characters; None: of all."""
     found: list[JsonObject] = []
     before = 0

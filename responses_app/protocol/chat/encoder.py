@@ -16,14 +16,18 @@ quotes would be escaped, and the fields behind a text are known. Example:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 import orjson
+from typing_extensions import TypedDict
 
 from responses_app.protocol.chat.completion import (
     BETWEEN,
     CALLS,
+    ChatLogprobs,
+    ChatUsage,
     CompletionHead,
+    FinishReason,
     finish_reason,
     has_failed,
     with_bytes,
@@ -33,11 +37,37 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, EventType
 from responses_app.protocol.stop_strings import StopStrings
+from responses_app.protocol.tiers import ServiceTier
 
 _DELTA = b'"delta":'
 _BEHIND_TEXT = b',"logprobs":['
 _BEHIND = b',"item_id":"'
 _NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}]'
+
+
+class ChatChunkChoice(TypedDict):
+    """What is new of a choice."""
+
+    index: int
+    delta: JsonObject
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: NotRequired[str | None]
+    token_ids: NotRequired[list[int]]  # where they are asked for
+
+
+class ChatCompletionChunk(TypedDict):
+    """A part of a completion; the last one may have its usage, and no choices."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    service_tier: ServiceTier
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[ChatUsage | None]
+    prompt_token_ids: NotRequired[list[int]]  # where they are asked for
 
 
 class ChunkEncoder:
@@ -264,10 +294,18 @@ class _Text:
         return ready
 
 
-def usage_chunk(head: CompletionHead, usage: JsonObject) -> bytes:
+def usage_chunk(head: CompletionHead, usage: ChatUsage) -> bytes:
     """Return the last chunk, which has no choices but what they used."""
     return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), orjson.dumps(usage))
 
 
 def _opened(head: CompletionHead) -> bytes:
-    return b"data: %b," % orjson.dumps(head.fields("chat.completion.chunk"))[:-1]
+    fields = {
+        "id": head.id,
+        "object": "chat.completion.chunk",
+        "created": head.created,
+        "model": head.model,
+        "service_tier": head.service_tier,
+        "system_fingerprint": head.system_fingerprint,
+    }
+    return b"data: %b," % orjson.dumps(fields)[:-1]

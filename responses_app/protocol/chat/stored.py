@@ -9,7 +9,9 @@ choices are not all there (one runs, has failed or was deleted) is not known.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, cast
+
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.fields import ClientModel
@@ -18,6 +20,17 @@ from responses_app.protocol.requests.pages import ListQuery, Query, parse_list_q
 from responses_app.protocol.validation import missing, validate
 
 _PREFIX, _SUFFIX = "metadata[", "]"  # of a filter in a query, around its key
+
+
+class StoredChatMessage(TypedDict):
+    """A message as it was sent; `content_parts` are those of a content that was a list."""
+
+    id: str
+    role: str
+    content: str | None
+    name: str | None
+    refusal: str | None
+    content_parts: list[JsonObject] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +121,15 @@ def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, str]:
     return metadata
 
 
-def stored_messages(completion_id: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
+def stored_messages(completion_id: str, messages: Sequence[JsonObject]) -> list[StoredChatMessage]:
     """Return what a completion was asked as OpenAI lists it: each message has an id, and a text or parts."""
     return [_message(f"{completion_id}-{index}", message) for index, message in enumerate(messages)]
 
 
-def _message(message_id: str, message: JsonObject) -> JsonObject:
+def _message(message_id: str, message: JsonObject) -> StoredChatMessage:
     content = message.get("content")
     parts = content if isinstance(content, list) else None
-    return {
+    whole = {
         "name": None,
         "refusal": None,
         **message,
@@ -124,6 +137,7 @@ def _message(message_id: str, message: JsonObject) -> JsonObject:
         "content": content if parts is None else _text(parts),
         "content_parts": parts,
     }
+    return cast(StoredChatMessage, whole)  # the message was validated when it came, and may have more fields
 
 
 def _text(parts: Sequence[Mapping[str, Any]]) -> str | None:

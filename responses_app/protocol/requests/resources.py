@@ -7,6 +7,7 @@ from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.usage import Usage
 
 StatusText = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
@@ -72,7 +73,7 @@ class ResponseObject(TypedDict):
     prompt_cache_retention: str | None
     reasoning: JsonObject
     safety_identifier: str | None
-    service_tier: str
+    service_tier: ServiceTier
     store: bool
     temperature: float
     text: JsonObject
@@ -114,7 +115,7 @@ def new_response(
     created_at: int,
     model: str,
     store: bool,
-    service_tier: str = "default",
+    service_tier: ServiceTier = "default",
 ) -> ResponseObject:
     """Return the response object of a request at its start: every field of the spec, most of them an echo.
 

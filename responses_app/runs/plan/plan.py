@@ -19,6 +19,7 @@ from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.turn_rules import RulesOfTurns
 from responses_app.protocol.response.inputs import Asked, Declared, Mode, Offered, Started
+from responses_app.protocol.tiers import ServiceTier
 from responses_app.runs.plan.toolbox import NO_TOOLS, Toolbox
 from responses_app.stores.conversations import ConversationRecord
 
@@ -130,7 +131,7 @@ class RunPlan:
     shown: list[JsonObject] | None = None
     asked: Asked = field(default_factory=Asked)
     public: PublicId | None = None
-    tier: str = "default"
+    tier: ServiceTier = "default"
     priority: int = 0
     details: EngineDetails | None = None
     chat: StoredChoice | None = None

@@ -26,7 +26,7 @@ from responses_app.protocol.prompt.prompt import PromptWriter, count_omitted, is
 from responses_app.protocol.public_ids import PublicId
 from responses_app.protocol.requests.requests import CreateRequest, with_choice
 from responses_app.protocol.response.inputs import Asked
-from responses_app.protocol.tiers import PRIORITIES
+from responses_app.protocol.tiers import PRIORITIES, ServiceTier
 from responses_app.runs.plan.compaction import bounded, plan_compaction, summary_sampling
 from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.served import Tell
@@ -57,7 +57,7 @@ class Draft:
     told: Tell
     context: Context
     input_items: list[JsonObject]
-    tier: str
+    tier: ServiceTier
     stored: bool
     tools: Toolbox
     seal: Callable[[bytes], str]

@@ -36,7 +36,7 @@ from responses_app.protocol.stateless.decisions import (
     labels,
     question_text,
 )
-from responses_app.protocol.tiers import PRIORITIES
+from responses_app.protocol.tiers import PRIORITIES, ServiceTier
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
@@ -110,7 +110,7 @@ class DecisionService:
         prompts: "Prompts",
         model: ServedModel,
         origin: Origin,
-        tier: str,
+        tier: ServiceTier,
         used: _Used,
     ) -> list[Answer]:
         """Ask all questions, some at once. The first failure ends the others."""
