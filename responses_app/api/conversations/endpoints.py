@@ -25,8 +25,9 @@ from responses_app.protocol.api_keys import Area, Caller
 from responses_app.protocol.errors import JsonObject, conversation_not_found
 from responses_app.protocol.items.identified import identified
 from responses_app.protocol.items.item_resources import with_included
+from responses_app.protocol.items.output_items import Item
 from responses_app.protocol.requests.named import named_by_conversation
-from responses_app.protocol.requests.pages import Page, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
 from responses_app.protocol.validation import missing
 from responses_app.stores.conversations import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import JSON, Endpoint, Refusals
@@ -84,7 +85,7 @@ async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversa
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
-async def _list_items(request: HttpRequest, conversation_id: str) -> Page[JsonObject]:
+async def _list_items(request: HttpRequest, conversation_id: str) -> ItemList:
     query = query_of(request)
     wanted = parse_list_query(query)
     include = include_of(query)
@@ -99,7 +100,7 @@ async def _list_items(request: HttpRequest, conversation_id: str) -> Page[JsonOb
     return _page(entries[: wanted.limit], include, has_more=len(entries) > wanted.limit)
 
 
-async def _add_items(request: HttpRequest, conversation_id: str) -> Page[JsonObject]:
+async def _add_items(request: HttpRequest, conversation_id: str) -> ItemList:
     include = include_of(query_of(request))
     added = await _whole(caller_of(request), await read_json(request, parse_added_items, get_site().reader))
     entries = await get_site().conversations.append(project_of(request), conversation_id, added)
@@ -160,7 +161,7 @@ def _item(entry: ConversationEntry, include: Sequence[str]) -> JsonObject:
     return with_included(item_object(entry.item, created_at=entry.created_at), include)
 
 
-def _page(entries: Sequence[ConversationEntry], include: Sequence[str], *, has_more: bool) -> Page[JsonObject]:
+def _page(entries: Sequence[ConversationEntry], include: Sequence[str], *, has_more: bool) -> ItemList:
     return list_page([_item(entry, include) for entry in entries], has_more=has_more)
 
 
@@ -168,7 +169,6 @@ _CONVERSATIONS = "/v1/conversations"
 _CONVERSATION = f"{_CONVERSATIONS}/{{conversation_id}}"
 _ITEMS = f"{_CONVERSATION}/items"
 _ITEM = f"{_ITEMS}/{{item_id:path}}"
-_LIST, _ONE = {JSON: "ItemList"}, {JSON: "Item"}
 _ITEM_ID = Parameter("item_id", "The item that is to go.", text(minLength=1), required=True)
 _endpoint = partial(Endpoint, tag="Conversations", scope=Area.CONVERSATIONS, refusals=REFUSALS)
 
@@ -186,13 +186,11 @@ ENDPOINTS = (
     _endpoint(
         *("GET", _ITEMS, _list_items, "listConversationItems", "List a conversation's items"),
         takes=(*PAGED, INCLUDE),
-        answers=_LIST,
     ),
     _endpoint(
         *("POST", _ITEMS, _add_items, "createConversationItems", "Add items to a conversation"),
         body="NewItems",
         takes=(INCLUDE,),
-        answers=_LIST,
     ),
     _endpoint(
         *("DELETE", _ITEMS, _remove_named_item),
@@ -202,7 +200,7 @@ ENDPOINTS = (
     _endpoint(
         *("GET", _ITEM, _get_item, "getConversationItem", "Return an item of a conversation"),
         takes=(INCLUDE,),
-        answers=_ONE,
+        answers={JSON: Item},
     ),
     _endpoint("DELETE", _ITEM, _remove_item, "deleteConversationItem", "Delete an item of a conversation"),
 )

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from responses_app.api.conversations.requests import MAX_ITEMS, ConversationFields
-from responses_app.api.openapi.answers import DESCRIBED
 from responses_app.api.openapi.chat_schemas import CHAT_STREAM, chat_request
 from responses_app.api.openapi.model_schemas import MODEL_REQUESTS, model_requests
 from responses_app.protocol.chat.encoder import ChatCompletionChunk
@@ -21,6 +20,7 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.items import ParsedItem
 from responses_app.protocol.requests.compact_requests import FIELDS as COMPACT_FIELDS
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, Fields
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.requests.server_tools import ITEMS as RUN_BY_SERVER
 from responses_app.protocol.requests.server_tools import McpServer
 from responses_app.protocol.requests.text_format import TextFormat
@@ -57,10 +57,11 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
         *MODEL_REQUESTS,
         *(ChatFields, *MESSAGES.values()),
         ChatCompletionChunk,
-        *(ErrorAnswer, *DESCRIBED),
+        ErrorAnswer,
     )
     found = _defined((each.__name__, each) for each in types)
     found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
+    found |= _defined([("ResponseResource", ResponseObject)])  # so the specification of Open Responses calls it
     found |= model_requests(found)
     found |= _tools(found) | _CREATE | _STREAM | CHAT_STREAM
     chat = found.pop("ChatFields")

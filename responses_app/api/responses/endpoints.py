@@ -11,12 +11,12 @@ from typing_extensions import TypedDict
 from responses_app.api.responses.streams import event_stream, read_to_end
 from responses_app.auth.scopes import check_named
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import invalid_request
 from responses_app.protocol.events.dialects import DIALECT_HEADER, Dialect
 from responses_app.protocol.items.item_resources import input_item_resource, with_included
-from responses_app.protocol.requests.compact_requests import compacted_response, parse_compact
+from responses_app.protocol.requests.compact_requests import CompactedResponse, compacted_response, parse_compact
 from responses_app.protocol.requests.named import named_in_parts
-from responses_app.protocol.requests.pages import Page, Query, page_behind, parse_include_query, parse_list_query
+from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.runs.log.reader import ResponseReader
@@ -112,7 +112,7 @@ async def _give_output(request: HttpRequest, response_id: str) -> ResponseGoesOn
     return {"id": response_id, "status": "in_progress"}
 
 
-async def _input_items(request: HttpRequest, response_id: str) -> Page[JsonObject]:
+async def _input_items(request: HttpRequest, response_id: str) -> ItemList:
     query = query_of(request)
     wanted = parse_list_query(query)
     include = include_of(query)
@@ -233,7 +233,7 @@ ENDPOINTS = (
         *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Sum a conversation up"),
         body="CompactResponse",
         takes=(DIALECT,),
-        answers={JSON: "CompactedResponse"},
+        answers={JSON: CompactedResponse},
         errors=_RUNS,
     ),
     _endpoint(
@@ -250,7 +250,6 @@ ENDPOINTS = (
     _endpoint(
         *("GET", f"{_RESPONSE}/input_items", _input_items, "listInputItems", "List what a response was asked"),
         takes=(*PAGED, INCLUDE),
-        answers={JSON: "ItemList"},
     ),
     _endpoint(
         *("POST", f"{_RESPONSE}/tool_outputs", _give_output),

@@ -53,6 +53,9 @@ class DeleteFile(ClientModel):
 PatchOperation = Annotated[WriteFile | DeleteFile, Field(discriminator="type")]
 
 
+CallType = Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"]
+
+
 @dataclass(frozen=True, slots=True)
 class ClientKind:
     """One kind. `type` is that of the tool and the function's name, `item` that of its calls, whose ids have `prefix`.
@@ -62,7 +65,7 @@ class ClientKind:
     """
 
     type: str
-    item: str
+    item: CallType
     prefix: str
     description: str
     schema: str

@@ -7,7 +7,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.client_kinds import CLIENT_KINDS
 
 MAX_ID = 64  # characters; longer ones, which some clients make, get another id
-PREFIXES = {
+PREFIXES: dict[str, str] = {
     "message": ids.MESSAGE,
     "reasoning": ids.REASONING,
     "function_call": ids.FUNCTION_CALL,

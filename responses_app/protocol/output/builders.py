@@ -4,19 +4,26 @@ The order of events inside an item is OpenAI's: added, content_part.added, delta
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar, cast
 
 from engine.formats.base import TextLogprob
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import DeltaTemplate, EventType
+from responses_app.protocol.items.output_items import (
+    CompactionItem,
+    ItemStatus,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+)
 from responses_app.protocol.logprobs import event_logprobs, item_logprobs
 from responses_app.protocol.output.produced_files import ProducedFiles
 
-ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 PendingEvents = list[tuple[EventType, JsonObject]]  # event type and its fields beside item_id and output_index
+_Written = TypeVar("_Written", bound=Mapping[str, object])
 
 
 class ItemBuilder(ABC):
@@ -73,7 +80,7 @@ class ItemBuilder(ABC):
         """Return what comes before `output_item.done`."""
 
     @abstractmethod
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> OutputItem:
         """Return the item as it stands."""
 
 
@@ -120,7 +127,7 @@ class MessageBuilder(ItemBuilder):
             (EventType.PART_DONE, {"content_index": 0, "part": self._part()}),
         ]
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> OutputMessage:
         content = [] if status == "in_progress" else [self._part()]
         return {
             "id": self.id,
@@ -142,7 +149,7 @@ class MessageBuilder(ItemBuilder):
             return []
         return [self.annotated(each) for each in self.files.cite(self.text, is_last=self._phase == "final_answer")]
 
-    def _part(self) -> JsonObject:
+    def _part(self) -> OutputText:
         part = _output_text(self.text)
         part["annotations"] = list(self._annotations)
         if self._logprobs:
@@ -165,11 +172,11 @@ class CompactionBuilder(ItemBuilder):
     def closed(self) -> PendingEvents:
         return []
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> CompactionItem:
         return {"id": self.id, "type": "compaction", "encrypted_content": self.sealed}
 
 
-def _output_text(text: str) -> JsonObject:
+def _output_text(text: str) -> OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -214,6 +221,11 @@ class HostedBuilder(ItemBuilder):
     def ended(self) -> PendingEvents:
         """Return what is said when the tool has returned."""
         return []
+
+
+def with_fields(item: _Written, fields: JsonObject) -> _Written:
+    """Return an item with further fields, of which its type says nothing: those of a tool, or of a declaration."""
+    return cast(_Written, {**item, **fields})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.client_kinds import CLIENT_KINDS, ClientKind
 from responses_app.protocol.items.client_tools import ClientTools
-from responses_app.protocol.output.builders import ItemBuilder, ItemStatus, PendingEvents, SilentInput
+from responses_app.protocol.items.output_items import ClientCallItem, CustomCallItem, FunctionCallItem, ItemStatus
+from responses_app.protocol.output.builders import ItemBuilder, PendingEvents, SilentInput, with_fields
 
 _WRAPPING = '{"input":"'  # how a model that knows JSON calls only begins to call a custom tool
 _MAX_UNDECIDED = 64  # characters, with the blanks in them, after which a text does not begin like that any more
@@ -55,16 +56,16 @@ class FunctionCallBuilder(CallBuilder):
     def closed(self) -> PendingEvents:
         return [(EventType.ARGUMENTS_DONE, {"name": self.name, "arguments": self.text})]
 
-    def item(self, status: ItemStatus) -> JsonObject:
-        return {
+    def item(self, status: ItemStatus) -> FunctionCallItem:
+        item: FunctionCallItem = {
             "id": self.id,
             "type": "function_call",
             "status": status,
             "call_id": self.call_id,
             "name": self.name,
             "arguments": self.text,
-            **self._decorations,
         }
+        return with_fields(item, self._decorations) if self._decorations else item
 
 
 class CustomCallBuilder(CallBuilder):
@@ -99,16 +100,16 @@ class CustomCallBuilder(CallBuilder):
     def closed(self) -> PendingEvents:
         return [(EventType.CUSTOM_INPUT_DONE, {"input": self.text})]
 
-    def item(self, status: ItemStatus) -> JsonObject:
-        return {
+    def item(self, status: ItemStatus) -> CustomCallItem:
+        item: CustomCallItem = {
             "id": self.id,
             "type": "custom_tool_call",
             "status": status,
             "call_id": self.call_id,
             "name": self.name,
             "input": self.text,
-            **self._decorations,
         }
+        return with_fields(item, self._decorations) if self._decorations else item
 
     def _released(self) -> str:
         held = "".join(self._held)
@@ -137,8 +138,9 @@ class ActionCallBuilder(SilentInput, CallBuilder):
         self._fields = fields
         return self
 
-    def item(self, status: ItemStatus) -> JsonObject:
-        return {"id": self.id, "type": self._kind.item, "status": status, "call_id": self.call_id, **self._fields}
+    def item(self, status: ItemStatus) -> ClientCallItem:
+        item: ClientCallItem = {"id": self.id, "type": self._kind.item, "status": status, "call_id": self.call_id}
+        return with_fields(item, self._fields)
 
 
 class _UnfitCallBuilder(FunctionCallBuilder):

@@ -11,7 +11,8 @@ from engine.formats.base import ItemKind, ItemStarted
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.output.builders import ItemBuilder, ItemStatus
+from responses_app.protocol.items.output_items import ItemStatus
+from responses_app.protocol.output.builders import ItemBuilder
 from responses_app.protocol.output.call_items import CallBuilder, call_builder
 from responses_app.protocol.output.hosted_items import builder_of
 from responses_app.protocol.output.reasoning_items import ReasoningBuilder

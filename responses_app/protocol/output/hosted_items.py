@@ -21,7 +21,14 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.output.builders import HostedBuilder, ItemBuilder, ItemStatus, PendingEvents, SilentInput
+from responses_app.protocol.items.output_items import ItemStatus, McpApprovalItem, McpListItem, ServerCallItem
+from responses_app.protocol.output.builders import (
+    HostedBuilder,
+    ItemBuilder,
+    PendingEvents,
+    SilentInput,
+    with_fields,
+)
 from responses_app.protocol.output.reasoning_items import ReasoningBuilder
 
 NewId = Callable[[str], str]
@@ -49,11 +56,9 @@ class McpCallBuilder(HostedBuilder):
     def ended(self) -> PendingEvents:
         return [(EventType.MCP_CALL_FAILED if self.failed else EventType.MCP_CALL_COMPLETED, {})]
 
-    def item(self, status: ItemStatus) -> JsonObject:
-        return {
-            "id": self.id,
-            "type": "mcp_call",
-            "status": status,
+    def item(self, status: ItemStatus) -> ServerCallItem:
+        item: ServerCallItem = {"id": self.id, "type": "mcp_call", "status": status}
+        call = {
             "approval_request_id": self._request_id,
             "arguments": "" if status == "in_progress" else self.text,
             "error": self.shown.get("error"),
@@ -61,6 +66,7 @@ class McpCallBuilder(HostedBuilder):
             "output": self.shown.get("output"),
             "server_label": self._offered.server,
         }
+        return with_fields(item, call)
 
 
 class CodeInterpreterBuilder(HostedBuilder):
@@ -87,17 +93,10 @@ class CodeInterpreterBuilder(HostedBuilder):
         shown = {} if outputs is None else {"outputs": outputs}
         return [(EventType.CODE_COMPLETED, shown)]  # OpenAI has none for a failure: the item's status says it
 
-    def item(self, status: ItemStatus) -> JsonObject:
-        return {
-            "id": self.id,
-            "type": "code_interpreter_call",
-            "status": status,
-            "code": "" if status == "in_progress" else self.text,
-            "container_id": "",
-            "outputs": None,
-            **self._fields,
-            **self.shown,
-        }
+    def item(self, status: ItemStatus) -> ServerCallItem:
+        item: ServerCallItem = {"id": self.id, "type": "code_interpreter_call", "status": status}
+        call = {"code": "" if status == "in_progress" else self.text, "container_id": "", "outputs": None}
+        return with_fields(item, {**call, **self._fields, **self.shown})
 
 
 class WebSearchBuilder(SilentInput, HostedBuilder):
@@ -118,10 +117,11 @@ class WebSearchBuilder(SilentInput, HostedBuilder):
     def ended(self) -> PendingEvents:
         return [(EventType.WEB_SEARCH_COMPLETED, {})]
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> ServerCallItem:
         asked = {} if status == "in_progress" else _object(self.text)
         action = _action(self._kind, asked)
-        return {"id": self.id, "type": "web_search_call", "status": status, "action": action, **self.shown}
+        item: ServerCallItem = {"id": self.id, "type": "web_search_call", "status": status}
+        return with_fields(item, {"action": action, **self.shown})
 
 
 class ImageGenerationBuilder(SilentInput, HostedBuilder):
@@ -145,19 +145,21 @@ class ImageGenerationBuilder(SilentInput, HostedBuilder):
     def ended(self) -> PendingEvents:
         return [] if self.failed else [(EventType.IMAGE_COMPLETED, {})]
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> ServerCallItem:
         """Return the item; one that was cut has failed, since OpenAI's cannot be incomplete."""
         asked = {} if status == "in_progress" else _object(self.text)
         prompt = asked.get("prompt")
-        return {
+        item: ServerCallItem = {
             "id": self.id,
             "type": "image_generation_call",
             "status": "failed" if status == "incomplete" else status,
+        }
+        call = {
             "result": None,
             "action": self._action,
             "revised_prompt": prompt if isinstance(prompt, str) else None,
-            **self.shown,
         }
+        return with_fields(item, {**call, **self.shown})
 
 
 class FileSearchBuilder(SilentInput, HostedBuilder):
@@ -177,12 +179,12 @@ class FileSearchBuilder(SilentInput, HostedBuilder):
     def ended(self) -> PendingEvents:
         return [(EventType.FILE_SEARCH_COMPLETED, {})]  # OpenAI has none for a failure: the item's status says it
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> ServerCallItem:
         asked = {} if status == "in_progress" else _object(self.text)
         queries = asked.get("queries")
         said = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
-        item: JsonObject = {"id": self.id, "type": "file_search_call", "status": status}
-        return {**item, "queries": said, "results": None, **self.shown}
+        item: ServerCallItem = {"id": self.id, "type": "file_search_call", "status": status}
+        return with_fields(item, {"queries": said, "results": None, **self.shown})
 
 
 class ListToolsBuilder(ItemBuilder):
@@ -203,8 +205,8 @@ class ListToolsBuilder(ItemBuilder):
         has_failed = self.tools is None or self.error is not None
         return [(EventType.MCP_LIST_FAILED if has_failed else EventType.MCP_LIST_COMPLETED, {})]
 
-    def item(self, status: ItemStatus) -> JsonObject:
-        item: JsonObject = {
+    def item(self, status: ItemStatus) -> McpListItem:
+        item: McpListItem = {
             "id": self.id,
             "type": "mcp_list_tools",
             "server_label": self._server,
@@ -232,7 +234,7 @@ class ApprovalRequestBuilder(SilentInput):
     def settled(self, status: ItemStatus) -> ItemBuilder:
         return self if status == "completed" else _CutRequestBuilder(self._new_id, self.text)
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> McpApprovalItem:
         return {
             "id": self.id,
             "type": "mcp_approval_request",

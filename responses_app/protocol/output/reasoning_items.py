@@ -15,7 +15,8 @@ from typing import ClassVar
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
-from responses_app.protocol.output.builders import ItemBuilder, ItemStatus, PendingEvents
+from responses_app.protocol.items.output_items import ItemStatus, ReasoningItem, ReasoningText
+from responses_app.protocol.output.builders import ItemBuilder, PendingEvents
 
 MAX_SENTENCES = 400  # characters of a text that is its own summary, and of the sentences taken from a longer one
 
@@ -56,9 +57,9 @@ class ReasoningBuilder(ItemBuilder):
     def closed(self) -> PendingEvents:
         return [*([] if self._is_said else self.said()), *(self._summed_up() if self._summarised else [])]
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> ReasoningItem:
         summary = [_summary_text("".join(self._summary))] if self._summary and status != "in_progress" else []
-        item: JsonObject = {"id": self.id, "type": "reasoning", "status": status, "summary": summary}
+        item: ReasoningItem = {"id": self.id, "type": "reasoning", "status": status, "summary": summary}
         if status != "in_progress":
             item["content"] = [_reasoning_text(self.text)]
         return item
@@ -85,7 +86,7 @@ class SilentReasoningBuilder(ItemBuilder):
     def closed(self) -> PendingEvents:
         return []
 
-    def item(self, status: ItemStatus) -> JsonObject:
+    def item(self, status: ItemStatus) -> ReasoningItem:
         return {"id": self.id, "type": "reasoning", "status": status, "summary": []}
 
 
@@ -100,9 +101,9 @@ def first_sentences(text: str) -> str:
     return f"{text[: MAX_SENTENCES - 1].rstrip()}…"
 
 
-def _reasoning_text(text: str) -> JsonObject:
+def _reasoning_text(text: str) -> ReasoningText:
     return {"type": "reasoning_text", "text": text}
 
 
-def _summary_text(text: str) -> JsonObject:
+def _summary_text(text: str) -> ReasoningText:
     return {"type": "summary_text", "text": text}

@@ -17,12 +17,12 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.items.output_items import ItemStatus
 from responses_app.protocol.output.builders import (
     CompactionBuilder,
     HostedBuilder,
     HostedCall,
     ItemBuilder,
-    ItemStatus,
     PendingEvents,
 )
 from responses_app.protocol.output.call_items import CallBuilder
@@ -314,7 +314,7 @@ class ResponseStream:
         return [] if item.at_once else self._added(item)
 
     def _added(self, item: ItemBuilder) -> list[Event]:
-        added = {"output_index": len(self.output), "item": item.item("in_progress")}
+        added: JsonObject = {"output_index": len(self.output), "item": item.item("in_progress")}
         return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
 
     def _delta(self, delta: Text) -> Sequence[Event]:
@@ -374,7 +374,7 @@ class ResponseStream:
         elif isinstance(item, ApprovalRequestBuilder):
             self.called.asks = True
         events += self._emit(item, item.closed())
-        finished = item.item(status)
+        finished: JsonObject = {**item.item(status)}
         if self._seals is not None and self._message is not None and finished["type"] == "reasoning":
             sealed = self._seals.of_reasoning(finished, self._message)
         if sealed is not None:

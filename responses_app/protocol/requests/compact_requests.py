@@ -1,15 +1,19 @@
 """`POST /v1/responses/compact`: a create that only compacts, and what its response becomes."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request, rate_limited
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, check_fields, known_names
 from responses_app.protocol.items.items import parse_input
+from responses_app.protocol.items.output_items import ItemJson
 from responses_app.protocol.json_size import json_size
 from responses_app.protocol.requests.create_fields import Fields
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.usage import Usage
 from responses_app.protocol.validation import missing
 
 FIELDS = (  # of a create that this takes, too; everything else means nothing here
@@ -58,12 +62,22 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     return parse_create({**fields, "input": items, "store": False})
 
 
-def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> JsonObject:
+class CompactedResponse(TypedDict):
+    """What a conversation becomes: the user's messages, and a `compaction`."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ItemJson]
+    usage: Usage
+
+
+def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> CompactedResponse:
     """Return the object of a response that has compacted, with the user's messages before its one item.
 
     Raises `ApiError` for one that has not.
     """
-    if response["status"] != Status.COMPLETED.value:
+    if response["status"] != Status.COMPLETED.value or response["usage"] is None:
         raise _failure(response["error"])
     return {
         "id": response["id"],

@@ -5,9 +5,12 @@ A query is a mapping of names to all values each was given; the last one counts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypedDict, TypeVar
+from typing import Generic, Literal, TypeVar
+
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.items.output_items import ItemJson
 from responses_app.protocol.requests.requests import check_include
 from responses_app.protocol.validation import whole_number
 
@@ -64,6 +67,16 @@ class Identified(TypedDict):
 
 
 Listed = TypeVar("Listed", bound=Identified | JsonObject)
+
+
+class ItemList(TypedDict):
+    """A part of a list of items. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[ItemJson]
+    first_id: str
+    last_id: str
+    has_more: bool
 
 
 class Page(TypedDict, Generic[Listed]):

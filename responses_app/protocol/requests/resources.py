@@ -1,11 +1,13 @@
 """The response object: what a request asked for, echoed, beside what became of it."""
 
 from enum import Enum
-from typing import Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
+from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject, ResponseError
+from responses_app.protocol.items.output_items import OutputJson
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.usage import Usage
@@ -44,14 +46,12 @@ class IncompleteDetails(TypedDict):
 
 
 class ResponseObject(TypedDict):
-    """A response as clients read it, as streams tell it and as the store keeps it. `created_at` is in Unix seconds.
+    """A response, and what its request asked for."""
 
-    Every response has every field; see OpenAI's description for what they mean.
-    """
-
+    # As clients read it, as streams tell it and as the store keeps it; OpenAI's description says what the fields mean.
     id: str
     object: Literal["response"]
-    created_at: int
+    created_at: int  # in Unix seconds
     completed_at: int | None
     status: StatusText
     background: bool
@@ -63,12 +63,12 @@ class ResponseObject(TypedDict):
     max_tool_calls: int | None
     metadata: dict[str, str]
     model: str
-    output: list[JsonObject]
+    output: list[OutputJson]
     parallel_tool_calls: bool
     presence_penalty: float
     frequency_penalty: float
     previous_response_id: str | None
-    prompt: None
+    prompt: JsonObject | None  # a stored one, which there is not here
     prompt_cache_key: str | None
     prompt_cache_retention: str | None
     reasoning: JsonObject
@@ -86,7 +86,8 @@ class ResponseObject(TypedDict):
     user: str | None
     input_messages: NotRequired[list[JsonObject]]  # what the model read and said, in its own words, where asked for
     output_messages: NotRequired[list[JsonObject]]
-    public_id: NotRequired[tuple[str, int]]  # see `public_ids`; stored, and never shown: clients see it as the `id`
+    # See `public_ids`. It is stored, and never shown: clients see it as the `id`.
+    public_id: NotRequired[Annotated[tuple[str, int], SkipJsonSchema()]]
 
 
 def known_id(response: ResponseObject) -> str:

@@ -1,15 +1,17 @@
-"""The items of responses and conversations, as types."""
+"""What items are as clients read them: those of a response's output, and those that are kept, of whatever type."""
 
-from typing import Literal
+from typing import Annotated, Literal, NotRequired
 
-from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.client_kinds import CallType
+from responses_app.protocol.shown import shown_as
 
 ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
-class OutputText(BaseModel):
+class OutputText(TypedDict):
     """Text that the model wrote."""
 
     type: Literal["output_text"]
@@ -18,7 +20,7 @@ class OutputText(BaseModel):
     logprobs: list[JsonObject]
 
 
-class OutputMessage(BaseModel):
+class OutputMessage(TypedDict):
     """What the model says: its answer, or a word before it calls a tool."""
 
     id: str
@@ -29,25 +31,25 @@ class OutputMessage(BaseModel):
     content: list[OutputText]
 
 
-class ReasoningText(BaseModel):
+class ReasoningText(TypedDict):
     """Text of what the model thinks, or of a summary of it."""
 
     type: Literal["reasoning_text", "summary_text"]
     text: str
 
 
-class ReasoningItem(BaseModel):
+class ReasoningItem(TypedDict):
     """What the model thinks. `encrypted_content` is the same, sealed, where `include` asks for it."""
 
     id: str
     type: Literal["reasoning"]
     status: ItemStatus
     summary: list[ReasoningText]
-    content: list[ReasoningText] = []
-    encrypted_content: str = ""
+    content: NotRequired[list[ReasoningText]]
+    encrypted_content: NotRequired[str]
 
 
-class FunctionCallItem(BaseModel):
+class FunctionCallItem(TypedDict):
     """A call of a function; `arguments` are JSON, as text."""
 
     id: str
@@ -56,10 +58,10 @@ class FunctionCallItem(BaseModel):
     call_id: str
     name: str
     arguments: str
-    namespace: str = ""
+    namespace: NotRequired[str]
 
 
-class CustomCallItem(BaseModel):
+class CustomCallItem(TypedDict):
     """A call of a custom tool."""
 
     id: str
@@ -68,19 +70,19 @@ class CustomCallItem(BaseModel):
     call_id: str
     name: str
     input: str
-    namespace: str = ""
+    namespace: NotRequired[str]
 
 
-class ClientCallItem(BaseModel):
+class ClientCallItem(TypedDict):
     """A call of a shell, a patch or a search for tools; each has fields of its own."""
 
     id: str
-    type: Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"]
+    type: CallType
     status: ItemStatus
     call_id: str
 
 
-class CompactionItem(BaseModel):
+class CompactionItem(TypedDict):
     """A sealed summary of what came before."""
 
     id: str
@@ -88,25 +90,25 @@ class CompactionItem(BaseModel):
     encrypted_content: str
 
 
-class ServerCallItem(BaseModel):
-    """A call of a tool that the server ran: of an MCP server, the code interpreter or the web; with its own fields."""
+class ServerCallItem(TypedDict):
+    """A call of a tool that the server ran, with fields of its own."""
 
     id: str
-    type: Literal["mcp_call", "code_interpreter_call", "web_search_call"]
+    type: Literal["mcp_call", "code_interpreter_call", "web_search_call", "image_generation_call", "file_search_call"]
     status: ItemStatus
 
 
-class McpListItem(BaseModel):
+class McpListItem(TypedDict):
     """The tools of an MCP server, or with `error` why they could not be listed."""
 
     id: str
     type: Literal["mcp_list_tools"]
     server_label: str
     tools: list[JsonObject]
-    error: str = ""
+    error: NotRequired[str]
 
 
-class McpApprovalItem(BaseModel):
+class McpApprovalItem(TypedDict):
     """A call of an MCP server's tool that the user is to approve, or not."""
 
     id: str
@@ -129,8 +131,12 @@ OutputItem = (
 )
 
 
-class Item(BaseModel):
+class Item(TypedDict):
     """An item as it is kept: of whatever type, with the fields that it came with."""
 
     type: str
     id: str
+
+
+OutputJson = Annotated[JsonObject, shown_as(OutputItem)]
+ItemJson = Annotated[JsonObject, shown_as(Item)]
