@@ -213,9 +213,10 @@ def _number(parse: Callable[[str], Any]) -> Callable[[object], Any]:
 
 def _urls(value: object) -> tuple[str, ...]:
     several = value if isinstance(value, list) else [value]
-    if not all(isinstance(each, str) for each in several):
+    texts = [each for each in several if isinstance(each, str)]
+    if len(texts) < len(several):
         raise ValueError("a URL, or a list of URLs")
-    return urls(",".join(several))
+    return urls(",".join(texts))
 
 
 def _aliases(value: object) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Who may watch what: the staff with the admin's permission all responses, everybody else what the API gives them."""
 
 from asgiref.sync import async_to_sync
+from django.contrib.auth.models import AbstractUser
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 
@@ -34,12 +35,12 @@ def project_of(request: HttpRequest, response_id: str) -> str:
 def sees_everything(request: HttpRequest) -> bool:
     """Whether the admin shows its user all responses."""
     user = request.user
-    return bool(user.is_active and getattr(user, "is_staff", False) and user.has_perm(PERMISSION))
+    return isinstance(user, AbstractUser) and user.is_active and user.is_staff and user.has_perm(PERMISSION)
 
 
 def _project(response_id: str) -> str:
     """Return the project of a response, by its own id or by what clients call it."""
-    found = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
+    found: str | None = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
     found = found or PublicName.objects.filter(name=response_id).values_list("project", flat=True).first()
     if found is None:
         raise response_not_found(response_id)

@@ -1,13 +1,11 @@
 """Two responses compared: which of their settings differ, and where what was asked and said first does."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.watch.text import visible
 
 SETTINGS = (
@@ -40,12 +38,12 @@ class Differences:
     said: Difference | None
 
 
-Side = tuple[ResponseObject, Sequence[JsonObject]]
+Side = tuple[Mapping[str, Any], Sequence[object]]
 
 
 def differences(left: Side, right: Side) -> Differences:
     """Compare two responses, each with its input items; ids, which always differ, do not count."""
-    bodies: list[Any] = [left[0], right[0]]
+    bodies = left[0], right[0]
     rows = []
     for name in SETTINGS:
         one, other = (body.get(name) for body in bodies)

@@ -231,7 +231,7 @@ def _main(following: Sequence[str], path: frozenset[str]) -> str | None:
     return next(on_path, following[0] if following else None)
 
 
-def _rows(sql: str, values: Sequence[object]) -> list[tuple[str, str | None]]:
+def _rows(sql: str, values: Sequence[str | int]) -> list[tuple[str, str | None]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, values)
         return list(cursor.fetchall())

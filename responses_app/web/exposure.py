@@ -52,7 +52,11 @@ class Exposure:
             return
         from twisted.internet import reactor
 
-        reactor.callWhenRunning(lambda: [self._check(address) for address in _listening(reactor)])
+        def check() -> None:
+            for address in _listening(reactor):
+                self._check(address)
+
+        reactor.callWhenRunning(check)
 
     def _check(self, address: Any) -> None:
         """Take note of an address, a host and a port, that others can reach."""

@@ -33,6 +33,7 @@ class Handler(ASGIHandler):
         with body:
             request, refused = self.create_request(scope, body)
             if request is None:
+                assert refused is not None  # one of the two is there
                 await self.send_response(refused, send)
                 return
             answering = asyncio.create_task(self._answer(request, send), name="answer")

@@ -115,7 +115,7 @@ class EngineStarter(Generic[Engine]):
         ready: Callable[[], None] = lambda: None,
         model: str | None = None,
     ) -> None:
-        self.engine = engine
+        self.engine: Engine = engine
         self._called = f"the engine of {model!r}" if model else "the engine"
         self._then = "" if model else ", so the server stops"
         self._fatal = fatal

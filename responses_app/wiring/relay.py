@@ -96,7 +96,8 @@ class Relay:
         if not self._channel:  # nothing is heard here yet
             return None
         asked = uuid4().hex
-        answer = self._asked[asked] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
+        self._asked[asked] = answer
         try:
             if not await self._tell(OUTPUT, [str(told["response_id"])], told=told, asked=asked, channel=self._channel):
                 return None

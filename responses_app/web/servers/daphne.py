@@ -223,7 +223,7 @@ class DaphneConnection:
 
     def end_with_answer(self) -> None:
         """Take no further request from an HTTP/1 connection."""
-        channel = getattr(self._protocol, "channel", None)
+        channel: Any = getattr(self._protocol, "channel", None)
         if hasattr(channel, "persistent"):
             channel.persistent = False
 

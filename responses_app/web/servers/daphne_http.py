@@ -169,6 +169,8 @@ class Channel(http.HTTPChannel):
 class Request(WebRequest):
     """A request of daphne's whose body is bounded. `body` is the file of a long one; the application's to read."""
 
+    content: Any
+
     def __init__(self, *args: Any, rules: BodyRules, headers: AnswerHeaders) -> None:
         self._rules = rules
         self._standing = headers

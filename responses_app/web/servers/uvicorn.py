@@ -36,7 +36,7 @@ class UvicornHook:
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Serve the lifespan scope."""
-        config = getattr(getattr(receive, "__self__", None), "config", None)
+        config: Any = getattr(getattr(receive, "__self__", None), "config", None)
         http = getattr(config, "http_protocol_class", None)
         websocket = getattr(config, "ws_protocol_class", None)
         if isinstance(http, type) and hasattr(http, "data_received"):
@@ -92,7 +92,7 @@ class _BoundedHttp:
         cycle = self.cycle
         kept = 0 if cycle is None else len(cycle.body)
         super().data_received(data)  # type: ignore[misc]
-        if self.transport.get_protocol() is not self:  # it is a WebSocket now; uvicorn drops what came behind its head
+        if self._is_websocket:  # uvicorn drops what came behind its head
             self._inflow.end()
             self.transport.resume_reading()
         elif self.cycle is not cycle:
@@ -148,9 +148,13 @@ class _BoundedHttp:
     @property
     def _is_served(self) -> bool:
         """Whether the application has the request, or the connection became a WebSocket."""
-        if self.transport.get_protocol() is not self:
-            return True
-        return self.cycle is not None and not self.cycle.response_complete
+        return self._is_websocket or (self.cycle is not None and not self.cycle.response_complete)
+
+    @property
+    def _is_websocket(self) -> bool:
+        """Whether the connection became a WebSocket."""
+        protocol: object = self.transport.get_protocol()
+        return protocol is not self
 
     def _expect_request(self) -> None:
         self._deadline = self.loop.call_later(self.rules.seconds(0), self._overdue)

@@ -169,8 +169,8 @@ class Connection:
                     self._spawn(self._start(create))
                 case CancelRuns():
                     self._cut = True
-                    for lane in self._lanes:
-                        lane.reader.cancel(TIME_IS_OVER)
+                    for running in self._lanes:
+                        running.reader.cancel(TIME_IS_OVER)
                 case Close():
                     self._closing = command
                     self._wake_writer()
