@@ -1,4 +1,4 @@
-"""Every module, with the first sentence of its docstring: what the map of the house groups by hand."""
+"""Every module, with the first sentence of its docstring."""
 
 import ast
 import re
