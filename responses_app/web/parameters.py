@@ -27,23 +27,23 @@ def text(**more: object) -> JsonObject:
 def limit_of(what: str, *, maximum: int, default: int) -> Parameter:
     """Return the parameter that bounds a part of a list."""
     schema: JsonObject = {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
-    return Parameter("limit", f"How many {what}, at most.", schema)
+    return Parameter("limit", f"The maximum number of {what}.", schema)
 
 
 _DIALECTS = "|".join((*PRESETS, *Switch))
 
 LIMIT = limit_of("items", maximum=MAX_LIMIT, default=DEFAULT_LIMIT)
-ORDER = Parameter("order", "The newest first, or the oldest.", text(enum=["asc", "desc"], default="desc"))
-AFTER = Parameter("after", "The id of the item behind which the list is to begin.", text())
+ORDER = Parameter("order", "Whether the newest or the oldest come first.", text(enum=["asc", "desc"], default="desc"))
+AFTER = Parameter("after", "The id of the item after which the list begins.", text())
 PAGED = (LIMIT, ORDER, AFTER)
 INCLUDE = Parameter(
     "include",
-    "What is to be given beside; `include[]` is the same.",
+    "Additional data to return; `include[]` is the same.",
     {"type": "array", "items": {"type": "string", "enum": sorted(KNOWN_INCLUDES)}},
 )
 DIALECT = Parameter(
     DIALECT_HEADER,
-    f"How events are to be worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
+    f"How events are worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
     text(pattern=f"^({_DIALECTS})(,({_DIALECTS}))*$"),
     where="header",
 )

@@ -87,19 +87,19 @@ async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList
 
 _CHATS = "/v1/chat/completions"
 _CHAT = f"{_CHATS}/{{completion_id}}"
-_ORDER = Parameter("order", "The oldest first, or the newest.", text(enum=["asc", "desc"], default="asc"))
+_ORDER = Parameter("order", "Whether the oldest or the newest come first.", text(enum=["asc", "desc"], default="asc"))
 _PAGED = (LIMIT, _ORDER, AFTER)
-_MODEL = Parameter("model", "Only what this model has said.", text())
+_MODEL = Parameter("model", "Only completions of this model.", text())
 _METADATA = Parameter(
     "metadata",
-    "Only what has these pairs of metadata, as `metadata[key]=value`.",
+    "Only completions with these pairs of metadata, as `metadata[key]=value`.",
     {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
 )
 _endpoint = partial(Endpoint, tag="Chat", scope=Area.RESPONSES)
 
 ENDPOINTS = (
     _endpoint(
-        *("GET", _CHATS, _list, "listChatCompletions", "List the chat completions that are stored"),
+        *("GET", _CHATS, _list, "listChatCompletions", "List the stored chat completions"),
         takes=(_MODEL, _METADATA, *_PAGED),
     ),
     _endpoint("GET", _CHAT, _get, "getChatCompletion", "Return a stored chat completion"),
@@ -110,7 +110,7 @@ ENDPOINTS = (
     _endpoint("DELETE", _CHAT, _delete, "deleteChatCompletion", "Delete a stored chat completion"),
     _endpoint(
         *("GET", f"{_CHAT}/messages", _messages),
-        *("getChatCompletionMessages", "List what a stored chat completion was asked"),
+        *("getChatCompletionMessages", "List the messages of a stored chat completion"),
         takes=_PAGED,
     ),
 )

@@ -224,7 +224,7 @@ ENDPOINTS = (
     _endpoint("GET", _FILE, _get_file, "RetrieveContainerFile", "Return a file", errors=_BUSY),
     _endpoint("DELETE", _FILE, _remove_file, "DeleteContainerFile", "Remove a file", errors=_BUSY),
     _endpoint(
-        *("GET", f"{_FILE}/content", _content, "RetrieveContainerFileContent", "Return what is in a file"),
+        *("GET", f"{_FILE}/content", _content, "RetrieveContainerFileContent", "Return a file's content"),
         answers={BYTES: ""},
         errors=_BUSY,
     ),

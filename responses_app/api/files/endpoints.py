@@ -148,7 +148,7 @@ _endpoint = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=REFUSALS)
 ENDPOINTS = (
     _endpoint("GET", _FILES, _list, "listFiles", "List the files", takes=_LISTED),
     _endpoint("POST", _FILES, _create, "createFile", "Upload a file", form=Form("NewFile", _UPLOAD, Size.FILE)),
-    _endpoint("GET", _FILE, _get, "retrieveFile", "Return what is known of a file"),
+    _endpoint("GET", _FILE, _get, "retrieveFile", "Return a file's metadata"),
     _endpoint("DELETE", _FILE, _delete, "deleteFile", "Delete a file"),
-    _endpoint(*("GET", f"{_FILE}/content", _content, "downloadFile", "Return what is in a file"), answers={BYTES: ""}),
+    _endpoint(*("GET", f"{_FILE}/content", _content, "downloadFile", "Return a file's content"), answers={BYTES: ""}),
 )

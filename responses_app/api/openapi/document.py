@@ -13,24 +13,24 @@ from responses_app.web.parameters import Parameter
 BEARER = "bearerAuth"
 _DESCRIPTION = (
     "OpenAI's Responses API for open models. Each path below /v1 works without it, too. A WebSocket at /v1/responses "
-    "takes the same requests as frames; OpenAPI has no words for it."
+    "takes the same requests as frames; OpenAPI cannot describe it."
 )
 _ALWAYS = (400, 500)  # the host may be unknown here, and anything may break
 _WITH_KEY = (401, 403, 503)  # and the keys, or what is stored, may be away
 _WITH_BODY = (408, 413, 415)
 _WHEN_TO_RETURN = (429, 503)
 _SAYS = {
-    400: "The request cannot be served as it is.",
-    401: "The key is missing, or does not open.",
-    403: "The key is not made for this, or the web page may not use this server.",
-    404: "What is named does not exist here, or not any more.",
-    408: "The body did not come in time.",
-    409: "What is there already stands against it.",
+    400: "The request is invalid.",
+    401: "The API key is missing or invalid.",
+    403: "The API key lacks the scope for this, or the web page may not use this server.",
+    404: "A resource that the request names does not exist, or not any more.",
+    408: "The body did not arrive in time.",
+    409: "The request conflicts with the state of the resource.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    429: "Too much at once.",
-    500: "Something broke here. Its operator finds it by the `x-request-id`.",
-    503: "What is needed is away, full, or loading.",
+    429: "A limit is reached.",
+    500: "The server failed. Its operator finds the cause by the `x-request-id`.",
+    503: "The database, the engine or another part is unreachable, full or loading.",
 }
 _HEADERS: JsonObject = {
     "x-request-id": {
@@ -46,9 +46,9 @@ _HEADERS: JsonObject = {
         f"x-ratelimit-{what}-{name}": {"description": f"{said} Only where a limit is set.", "schema": {"type": kind}}
         for name in ("requests", "tokens")
         for what, said, kind in (
-            ("limit", f"The limit of {name} of which the least is left.", "integer"),
-            ("remaining", f"How many {name} are left of it.", "integer"),
-            ("reset", "How long until all of it is there again, like `1s` or `6m0s`.", "string"),
+            ("limit", f"Of all limits of {name}, the one of which the least is left.", "integer"),
+            ("remaining", f"How many {name} are left of that limit.", "integer"),
+            ("reset", "How long until the whole limit is available again, like `1s` or `6m0s`.", "string"),
         )
     },
 }

@@ -195,12 +195,10 @@ def _starting_after(query: Query) -> int | None:
 _RESPONSES = "/v1/responses"
 _RESPONSE = f"{_RESPONSES}/{{response_id}}"
 _RUNS = (404, 409, 429)  # what a request that is to be generated for can be answered, too
-_STREAM = Parameter(
-    "stream", "Whether the response's stream is to be given, from its first event.", {"type": "boolean"}
-)
+_STREAM = Parameter("stream", "Whether to stream the response, from its first event.", {"type": "boolean"})
 _STARTING_AFTER = Parameter(
     "starting_after",
-    "The sequence number behind which the stream is to begin.",
+    "The sequence number after which the stream begins.",
     {"type": "integer", "minimum": 0, "maximum": _MAX_NUMBER},
 )
 _TOOL_MODE = Parameter(
@@ -230,14 +228,14 @@ ENDPOINTS = (
         errors=_RUNS,
     ),
     _endpoint(
-        *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Sum a conversation up"),
+        *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Summarize a conversation"),
         body="CompactResponse",
         takes=(DIALECT,),
         answers={JSON: CompactedResponse},
         errors=_RUNS,
     ),
     _endpoint(
-        *("GET", _RESPONSE, _get, "getResponse", "Return a response, or pick up its stream"),
+        *("GET", _RESPONSE, _get, "getResponse", "Return a response, or resume its stream"),
         takes=(INCLUDE, _STREAM, _STARTING_AFTER, DIALECT),
         answers=_STREAMED,
     ),
@@ -248,12 +246,12 @@ ENDPOINTS = (
         answers=_WHOLE,
     ),
     _endpoint(
-        *("GET", f"{_RESPONSE}/input_items", _input_items, "listInputItems", "List what a response was asked"),
+        *("GET", f"{_RESPONSE}/input_items", _input_items, "listInputItems", "List the input items of a response"),
         takes=(*PAGED, INCLUDE),
     ),
     _endpoint(
         *("POST", f"{_RESPONSE}/tool_outputs", _give_output),
-        *("submitToolOutput", "Give a response that waits what came of a call"),
+        *("submitToolOutput", "Send a tool's output to a waiting response"),
         body=ToolOutput,
         errors=(409,),
     ),

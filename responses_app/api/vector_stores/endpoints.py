@@ -308,7 +308,7 @@ ENDPOINTS = (
         *("GET", f"{_STORE}/files", _list_files, "listVectorStoreFiles", "List the files of a store"), takes=_LISTED
     ),
     _endpoint(
-        *("POST", f"{_STORE}/files", _add_file, "createVectorStoreFile", "Put a file into a store"),
+        *("POST", f"{_STORE}/files", _add_file, "createVectorStoreFile", "Add a file to a store"),
         body=NewVectorStoreFile,
         errors=_FULL,
     ),
@@ -317,20 +317,26 @@ ENDPOINTS = (
         *("POST", _FILE, _update_file, "updateVectorStoreFileAttributes", "Change the attributes of a file"),
         body=VectorStoreFileChanges,
     ),
-    _endpoint("DELETE", _FILE, _remove_file, "deleteVectorStoreFile", "Take a file out of a store"),
+    _endpoint("DELETE", _FILE, _remove_file, "deleteVectorStoreFile", "Remove a file from a store"),
     _endpoint(
         *("GET", f"{_FILE}/content", _content),
         *("retrieveVectorStoreFileContent", "Return the text of a file, as it is searched"),
     ),
     _endpoint(
         *("POST", f"{_STORE}/file_batches", _add_batch),
-        *("createVectorStoreFileBatch", "Put several files into a store"),
+        *("createVectorStoreFileBatch", "Add several files to a store"),
         body=NewVectorStoreBatch,
         errors=_FULL,
     ),
     _endpoint("GET", _BATCH, _get_batch, "getVectorStoreFileBatch", "Return a batch"),
     _endpoint(
-        *("POST", f"{_BATCH}/cancel", _cancel_batch, "cancelVectorStoreFileBatch", "Leave out what was not read yet")
+        *(
+            "POST",
+            f"{_BATCH}/cancel",
+            _cancel_batch,
+            "cancelVectorStoreFileBatch",
+            "Cancel a batch",
+        )
     ),
     _endpoint(
         *("GET", f"{_BATCH}/files", _list_batch_files, "listFilesInVectorStoreBatch", "List the files of a batch"),
