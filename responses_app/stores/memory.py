@@ -138,7 +138,7 @@ class MemoryResponseStore(BaseResponseStore):
 
     async def response(self, project: str, response_id: str) -> ResponseObject | None:
         kept = self._known(project, response_id)
-        return dict(kept.response) if kept else None
+        return kept.response.copy() if kept else None
 
     async def knows(self, project: str, response_id: str) -> bool:
         return self._known(project, response_id) is not None
@@ -161,7 +161,7 @@ class MemoryResponseStore(BaseResponseStore):
         kept = self._known(project, response_id)
         if kept is None:
             return None
-        return StoredLog(dict(kept.response), kept.log)
+        return StoredLog(kept.response.copy(), kept.log)
 
     async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
         kept = self._known(project, response_id)
@@ -192,9 +192,7 @@ class MemoryResponseStore(BaseResponseStore):
     ) -> Mapping[str, JsonObject]:
         found: dict[str, JsonObject] = {}
         for kept in self._having(project, item_ids):
-            output = kept.response["output"]
-            assert isinstance(output, list)
-            found |= {item["id"]: item for item in output if item.get("id") in item_ids}
+            found |= {str(item["id"]): item for item in kept.response["output"] if item.get("id") in item_ids}
         return found
 
     def ended(self, project: str) -> Iterator[StoredResponse]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -33,7 +34,7 @@ class RedisTurns(BaseSharedTurns):
         nothing: Sequence[bytes | None] = [None] * len(keys)
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                found: Sequence[bytes | None] = await self._redis.mget([f"{self._prefix}:{key}" for key in keys])
+                found: Sequence[Any] = await self._redis.mget([f"{self._prefix}:{key}" for key in keys])
         except _FAILURES as problem:
             self._note(problem)
             return nothing

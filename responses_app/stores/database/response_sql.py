@@ -34,7 +34,7 @@ class Writing:
         if not rows:
             return 0
         cursor.executemany(self.sql, list(map(self._values, rows)))
-        return cursor.rowcount
+        return int(cursor.rowcount)
 
 
 def _columns(model: type[Model]) -> list[str]:

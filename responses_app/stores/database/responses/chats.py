@@ -16,12 +16,11 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import ChatChoice, json_text
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.chats import BaseChatStore, KeptCompletion
 from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.response_sql import CHOICES, RESPONSES, placeholders
-from responses_app.stores.database.responses.rows import time_value
+from responses_app.stores.database.responses.rows import response_of, time_value
 
 _WHOLE = f"""
 choice.choices = (SELECT COUNT(*) FROM {CHOICES} AS other
@@ -164,16 +163,11 @@ def _completions(
         _, place, count, form, metadata, *_ = some[0]
         if place == 0 and len(some) == count:
             found[first] = KeptCompletion(
-                responses=[_response(body, status) for *_, body, status in some],
+                responses=[response_of(body, status) for *_, body, status in some],
                 form=ChatForm.from_json(json.loads(form)),
                 metadata=json.loads(metadata),
             )
     return found
-
-
-def _response(body: str, status: str) -> ResponseObject:
-    response: ResponseObject = {**json.loads(body), "status": status}
-    return response
 
 
 def _rows(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:

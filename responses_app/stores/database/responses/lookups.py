@@ -16,7 +16,7 @@ from responses_app.protocol.public_ids import Leg, TurnLeg
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
 from responses_app.stores.database.response_sql import LOGS, NAMES, PARTS, RESPONSES, SAMPLED, in_parts, placeholders
-from responses_app.stores.database.responses.rows import read_calls, sampled_item, time_value
+from responses_app.stores.database.responses.rows import read_calls, response_of, sampled_item, time_value
 
 _FRESH = "response.project = %s AND response.created_at > %s"
 _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"
@@ -57,7 +57,7 @@ WHERE conversation.id = item.conversation_id AND item.item_id IN ({{ids}}) AND c
 def response(connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float) -> ResponseObject | None:
     """Return a response as clients read it. Begun ones are told by their row alone: their body still says queued."""
     for body, status in _row(connection, "response.body, response.status", project, response_id, since):
-        return {**json.loads(body), "status": status}
+        return response_of(body, status)
     return None
 
 
@@ -103,7 +103,7 @@ def log(connection: BaseDatabaseWrapper, project: str, response_id: str, *, sinc
     if not rows:
         return None
     body, status = rows[0][:2]
-    return StoredLog({**json.loads(body), "status": status}, b"".join(bytes(row[2]) for row in rows if row[2]))
+    return StoredLog(response_of(body, status), b"".join(bytes(row[2]) for row in rows if row[2]))
 
 
 def log_since(
@@ -149,7 +149,8 @@ def _row(
 ) -> Sequence[Sequence[Any]]:
     with connection.cursor() as cursor:
         cursor.execute(_RESPONSE.format(columns=columns), [response_id, project, time_value(connection, since)])
-        return cursor.fetchall()
+        rows: Sequence[Sequence[Any]] = cursor.fetchall()
+    return rows
 
 
 def _items(

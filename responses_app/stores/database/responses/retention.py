@@ -6,6 +6,7 @@ server writes. Running responses never go, nor does a project's newest. Conversa
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -123,7 +124,8 @@ def _excess(
             count, total = count - 1, total - size
 
 
-def _one(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[object]:
+def _one(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[Any]:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
-        return cursor.fetchone()
+        row: Sequence[Any] = cursor.fetchone()
+    return row

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from responses_app.models import json_text
 from responses_app.protocol.chat.stored import StoredChat
 from responses_app.protocol.items.items import SampledItem
 from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
 from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.stores.database.response_sql import Row, claim_row
@@ -67,7 +68,7 @@ def returned_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) ->
 
 def stored_row(connection: BaseDatabaseWrapper, stored: StoredResponse) -> Row:
     """Return the row of a response that has ended."""
-    usage: dict[str, Any] = stored.response.get("usage") or {}
+    usage: Mapping[str, Any] = stored.response.get("usage") or {}
     row = _response_row(connection, stored)
     return row | {
         "size": row["size"] + _bytes_of_tokens(stored) + _bytes_of_choice(stored),
@@ -166,6 +167,12 @@ def worker_row(connection: BaseDatabaseWrapper, worker: WorkerState, *, seen_at:
     }
 
 
+def response_of(body: str, status: str) -> ResponseObject:
+    """Return a response object of its row: the body of one that has begun still says queued."""
+    response: ResponseObject = json.loads(body) | {"status": status}
+    return response
+
+
 def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> SampledItem:
     """Return the item that a row holds."""
     return SampledItem(item_id, fingerprint, RenderedMessage(MessageKind(kind), unpack(tokens)))
@@ -173,7 +180,7 @@ def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> Sa
 
 def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | StoredResponse) -> dict[str, Any]:
     """Return what is the same in all rows of responses."""
-    body: dict[str, Any] = response.response
+    body = response.response
     body_text, input_text = json_text(body), json_text(response.input_items)
     return {
         "id": body["id"],

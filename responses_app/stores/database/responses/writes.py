@@ -163,7 +163,7 @@ class Job(Generic[Result]):
     result: Result | None = None
 
 
-Write = Step | LogAppends | Job
+Write = Step | LogAppends | Job[Any]
 
 _OwnedLink = tuple[str, ChainLink]  # a project and its link
 
@@ -225,7 +225,8 @@ def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
 
 
 def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
-    new, changed = [], []
+    new: list[tuple[Step, Row]] = []
+    changed: list[tuple[Step, Row]] = []
     _refuse(cursor, [step for step in steps if isinstance(step.act, Acceptance)])
     _name(cursor, [step for step in steps if isinstance(step.act, Acceptance) and not step.refused])
     for step in steps:

@@ -20,7 +20,7 @@ from responses_app.models import (
 )
 from responses_app.protocol.chat.completion import stored_completion
 from responses_app.protocol.chat.stored import ChatForm, stored_messages
-from responses_app.protocol.requests.resources import RUNNING
+from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
 from responses_app.stores.database.transfer.rows import Row, instance_of
 
@@ -171,7 +171,8 @@ def _choice(row: Row, response: Response) -> ChatChoice:
     """Return the choice that a response is: one that cannot be told would break every list of its project."""
     choice = instance_of(ChatChoice, row)
     stored_messages(choice.first_id, choice.messages)
-    stored_completion([{**response.body, "status": response.status}], ChatForm.from_json(choice.form), choice.metadata)
+    body: ResponseObject = response.body | {"status": response.status}
+    stored_completion([body], ChatForm.from_json(choice.form), choice.metadata)
     return choice
 
 
