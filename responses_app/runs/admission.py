@@ -12,7 +12,7 @@ from collections.abc import Callable
 from responses_app.limits.rates import Rates
 from responses_app.protocol.errors import previous_response_not_found
 from responses_app.protocol.rate_limits import Slot
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.planning.history import store_away
 from responses_app.runs.planning.naming import check_still_free, name_taken
 from responses_app.runs.registry.registry import RunRegistry
@@ -28,7 +28,7 @@ class Admission:
         self._registry = registry
         self._rates = rates
 
-    async def admit(self, run: ResponseRun) -> None:
+    async def admit(self, run: Run) -> None:
         """Accept a run and start it. Raises `ApiError` for what it continues, for its id, for limits, and for
         the store.
         """
@@ -42,7 +42,7 @@ class Admission:
             run.settle()
             raise
 
-    async def _let_through(self, run: ResponseRun) -> None:
+    async def _let_through(self, run: Run) -> None:
         """Raise `ApiError` where too many wait for the engine, or a limit is reached."""
         if not run.plan.background:  # those have a queue of their own
             run.place.admit()
@@ -52,7 +52,7 @@ class Admission:
             run.settle()
             raise
 
-    async def admit_again(self, run: ResponseRun) -> None:
+    async def admit_again(self, run: Run) -> None:
         """Start a background run that another worker has accepted already. Raises `ClaimLost`, and `ApiError`."""
         run.ticket = self._rates.adopt(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
         try:
@@ -68,7 +68,7 @@ class Admission:
                 raise store_away(error) from error
             raise
 
-    async def _enqueue(self, run: ResponseRun) -> None:
+    async def _enqueue(self, run: Run) -> None:
         """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""
         queue = self._registry.queue
 
@@ -88,7 +88,7 @@ class Admission:
                 raise
         self._registry.start(run)
 
-    async def _admit(self, run: ResponseRun) -> None:
+    async def _admit(self, run: Run) -> None:
         """Accept a foreground response and start it."""
 
         def end(accepted: bool) -> None:
@@ -110,7 +110,7 @@ class Admission:
                 logger.exception("response %s could not begin at once", run.response_id)
             self._registry.start(run)
 
-    async def _accept(self, run: ResponseRun, *, left: Callable[[bool], None]) -> None:
+    async def _accept(self, run: Run, *, left: Callable[[bool], None]) -> None:
         """Accept a response; where the caller is cancelled meanwhile, tell `left` whether it was accepted then."""
 
         def tell(accepting: "asyncio.Future[None]") -> None:

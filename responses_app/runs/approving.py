@@ -20,7 +20,7 @@ from typing import Any
 from responses_app.protocol.items.approvals import approval_in_use
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.runs.driving.effects import NotPermitted
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.log.tasks import end_tasks
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.planning.history import store_away
@@ -48,7 +48,7 @@ class Approving:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def claimed(self, run: ResponseRun) -> AsyncIterator[None]:
+    async def claimed(self, run: Run) -> AsyncIterator[None]:
         """Hold the requests whose calls a run makes until it settles, and so also where it is refused in here.
 
         Raises `ApiError`: 409 for one that a response that runs holds, 503 where the store is away.

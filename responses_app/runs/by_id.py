@@ -13,7 +13,7 @@ from responses_app.protocol.items.item_resources import INPUT_IMAGES, image_urls
 from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_known
 from responses_app.protocol.response.input_codec import BrokenLog
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.others import OtherWorkers
 from responses_app.runs.log.reader import EventSource, ResponseReader
@@ -275,12 +275,12 @@ class ResponsesById:
                 raise
             return await find(project, leg.response_id)
 
-    def _run(self, project: str, response_id: str) -> ResponseRun | None:
+    def _run(self, project: str, response_id: str) -> Run | None:
         """Return the run of a response of this process; one that is not stored is not found by its id."""
         run = self._registry.find(project, response_id)
         return run if run is not None and run.plan.stored else None
 
-    async def _running(self, project: str, response_id: str) -> ResponseRun | None:
+    async def _running(self, project: str, response_id: str) -> Run | None:
         """Return the run of a response that has not ended here; one that was deleted elsewhere ends now.
 
         Without Redis nobody tells of that. While the store does not answer, what runs here is known.

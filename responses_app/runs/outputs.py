@@ -11,7 +11,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, overloaded, resp
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.protocol.response.inputs import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.log.others import OtherWorkers
 from responses_app.runs.planning.history import store_away
 from responses_app.runs.registry.registry import RunRegistry
@@ -59,7 +59,7 @@ class GivenOutputs:
             return {"error": {name: getattr(error, name) for name in _ERROR}}
         return {}
 
-    def _run(self, project: str, response_id: str) -> ResponseRun | None:
+    def _run(self, project: str, response_id: str) -> Run | None:
         """Return a response that runs here, or has just ended; None for one that another worker goes on with.
 
         Also one that is not stored, which other doors do not find by its id.
@@ -94,7 +94,7 @@ class GivenOutputs:
             raise ApiError(str(error["message"]), **{name: error[name] for name in _ERROR[1:]})
 
 
-async def _take(run: ResponseRun, given: OutputGiven) -> None:
+async def _take(run: Run, given: OutputGiven) -> None:
     refused: ApiError | None = None
     try:
         run.take_output(given)

@@ -43,7 +43,7 @@ from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
 from responses_app.runs.approving import Approving
 from responses_app.runs.driving.persistence import RunPersistence, WhenAway
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.unsaved import UnsavedEnds
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.log.journal import EventJournal
@@ -311,7 +311,7 @@ class ResponseService:
         )
         return model, draft, info
 
-    def _run(self, plan: RunPlan, model: ServedModel, accepted: AcceptedResponse | None = None) -> ResponseRun:
+    def _run(self, plan: RunPlan, model: ServedModel, accepted: AcceptedResponse | None = None) -> Run:
         response = as_begun(accepted.response) if accepted else self._new_response(plan, model)
         claim = accepted.claim if accepted else Claim(self.limits.worker)
         journal = EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable)
@@ -325,7 +325,7 @@ class ResponseService:
                 only_kept=plan.background,
                 from_the_first=plan.origin.awaits_tools,
             )
-        return ResponseRun(
+        return Run(
             plan,
             model=model,
             machine=self.machines.of(plan.origin.project, response, plan.request.tools),

@@ -25,7 +25,7 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.journal import Waiter
 from responses_app.runs.log.reader import ResponseReader
@@ -335,10 +335,10 @@ class Reading:
         self.events: list[JsonObject] = []
 
     @property
-    def run(self) -> ResponseRun:
+    def run(self) -> Run:
         """The run that it reads."""
         run = self.site.registry.get(self.reader.response_id) or self.reader._source
-        assert isinstance(run, ResponseRun)
+        assert isinstance(run, Run)
         return run
 
     async def to_the_end(self) -> list[JsonObject]:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.registry.registry import RunLimits
 from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.waiting import eventually
@@ -29,7 +29,7 @@ async def close(site: Site, **patience: float) -> None:
         await site.registry.aclose(**patience)
 
 
-async def ended(site: Site, run: ResponseRun) -> None:
+async def ended(site: Site, run: Run) -> None:
     """Return when a run has ended and is forgotten."""
     async with asyncio.timeout(10):
         await site.registry.wait_for_end(run)

@@ -11,7 +11,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.events import TERMINAL, Event, EventType
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.runs.driving.persistence import RunPersistence
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.log import run_log as log
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.run_log import RunLog
@@ -144,7 +144,7 @@ async def test_a_response_that_can_never_be_shown_ends_without_a_terminal_event(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_run_whose_task_breaks_beside_it_ends_too(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    breaks(ResponseRun, "execute")(monkeypatch)
+    breaks(Run, "execute")(monkeypatch)
     site = Site()
     async with looked_after(site, worker=""):
         _, end = await end_of(site, kind)

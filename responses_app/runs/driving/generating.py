@@ -1,4 +1,4 @@
-"""`Generating`: has the engine generate a turn: what it is asked, what it says, and what it said before it was cut.
+"""A turn, as the engine is asked for it: its prompt, its grammar, and how it goes on where it was cut.
 
 A turn that is cut goes on behind what of it was sampled: where its worker died, on another worker that has its log;
 where only a replica of the engine died, here. Both are the same: the machine wants a `Generate` that has begun.
@@ -8,148 +8,45 @@ engine is asked again with a prompt of 29 tokens and a budget of 30, and readers
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, GenerationCut, GrammarBroken, PromptTooLong
+from engine.errors import EngineError, GrammarBroken
 from engine.formats.base import ItemEnded, as_tokens
 from engine.grammar import TurnGrammar
 from engine.types import FinishReason, GenerationRequest, TokenChunk
-from responses_app.observing.metrics import TurnMeter
 from responses_app.observing.traces import NO_SPAN, Span
-from responses_app.protocol.response.commands import Command, Generate
-from responses_app.protocol.response.inputs import Input, Sampled, TurnBegan
-from responses_app.protocol.response.response import ResponseMachine
-from responses_app.runs.driving.continuing import Continuing
-from responses_app.runs.driving.delays import delayed
+from responses_app.protocol.response.commands import Generate
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.queues.fair_turns import Place
 
 logger = logging.getLogger("respsite.runs")
 
 
-class Generating:
-    """The turns of one run, each of which has the run's `place` at the engine.
-
-    `tell` gives the machine an input; `begin` is awaited before anything of a turn is told.
-    """
-
-    def __init__(
-        self,
-        model: ServedModel,
-        machine: ResponseMachine,
-        *,
-        tell: Callable[[Input], Command | None],
-        begin: Callable[[], Awaitable[None]],
-        place: Place,
-    ) -> None:
-        self._engine = model.engine
-        self._meter = model.meter
-        self._machine = machine
-        self._tell = tell
-        self._begin = begin
-        self._place = place
-
-    async def generate(self, plan: RunPlan, wanted: Generate) -> Command | None:
-        """Wait for the engine, generate a turn, and return what is to be done next.
-
-        The engine's work ends with it, however that comes.
-        """
-        if wanted.has_begun and (finish := unlogged_finish(plan, wanted)) is not None:
-            return self._tell(Sampled((), finish))
-        async with self._place.turn():
-            try:
-                return await self._go_on(plan, wanted)
-            except EngineError as error:
-                if not wanted.aside:
-                    raise
-                logger.warning("response %s: no summary: %s: %s", plan.response_id, type(error).__name__, error)
-                return self._tell(Sampled((), FinishReason.STOP))
-
-    async def prefill(self, plan: RunPlan) -> None:
-        """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
-        if not self._engine.supports_prefill:
-            return
-        generation = plan.generation
-        sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
-        try:
-            async with (
-                self._place.turn(),
-                aclosing(self._engine.generate(replace(generation, sampling=sampling))) as said,
-            ):
-                async for _ in said:
-                    pass
-        except EngineError as error:
-            logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)
-
-    async def _go_on(self, plan: RunPlan, wanted: Generate) -> Command | None:
-        """Generate a turn, as often as it is cut and can go on."""
-        continuing, meter = Continuing(self._engine), self._meter.turn()
-        while True:
-            try:
-                return await self._generate(plan, wanted, meter, continuing)
-            except EngineError as error:
-                await continuing.wait(error)
-                if isinstance(error, GenerationCut):
-                    logger.warning("response %s: its turn was cut and goes on: %s", plan.response_id, error)
-                    self._meter.continued()
-            due = self._machine.due
-            assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
-            wanted = due
-            if (finish := unlogged_finish(plan, wanted)) is not None:
-                return self._tell(Sampled((), finish))
-
-    async def _generate(
-        self, plan: RunPlan, wanted: Generate, meter: TurnMeter | None, continuing: Continuing
-    ) -> Command | None:
-        request = await _request(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
-        if not wanted.has_begun:
-            self._tell(TurnBegan(len(request.prompt_token_ids)))
-        try:
-            with _span(plan, wanted.turn, request) as span:
-                asked = request if span is NO_SPAN else replace(request, trace_headers=span.headers)
-                if plan.details is not None and not wanted.aside:
-                    asked = plan.details.asked_of(asked)
-                return await self._sample(plan, generated(self._engine, plan, wanted, asked), meter)
-        except PromptTooLong:
-            if not (wanted.sampled or wanted.said):
-                raise
-            return self._tell(
-                Sampled((), FinishReason.LENGTH)
-            )  # what this response has said and read fills the context
-
-    async def _sample(
-        self, plan: RunPlan, said: AsyncGenerator[TokenChunk, None], meter: TurnMeter | None
-    ) -> Command | None:
-        has_begun = False
-        async with aclosing(said) as chunks:
-            with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
-                async for chunk in chunks:
-                    if plan.details is not None:
-                        plan.details.take(chunk)
-                    if chunk.token_ids:
-                        if meter is not None:
-                            meter.note(len(chunk.token_ids))
-                        if not has_begun:
-                            has_begun = True
-                            await self._begin()
-                    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
-                    command = tell(sampled)
-                    if command is not None:
-                        return command
-        return self._tell(Sampled((), FinishReason.STOP))  # an engine that just ends has said all it had to say
+async def prefill(engine: BaseEngine, plan: RunPlan, place: Place) -> None:
+    """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
+    if not engine.supports_prefill:
+        return
+    generation = plan.generation
+    sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
+    try:
+        async with place.turn(), aclosing(engine.generate(replace(generation, sampling=sampling))) as said:
+            async for _ in said:
+                pass
+    except EngineError as error:
+        logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)
 
 
-def _span(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
+def span_of(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
     """Begin the span of a turn, in which the engine works."""
     attributes = {"respsite.turn": turn, "respsite.prompt_tokens": len(request.prompt_token_ids)}
     return plan.origin.span.child("turn", attributes, calls=True)
 
 
-async def _request(plan: RunPlan, wanted: Generate, *, cuts: int, avoid: str) -> GenerationRequest:
+async def request_of(plan: RunPlan, wanted: Generate, *, cuts: int, avoid: str) -> GenerationRequest:
+    """Return what `request_for` returns, of a thread where that takes long."""
     if plan.format.renders_elsewhere and wanted.said:
         return await asyncio.to_thread(request_for, plan, wanted, cuts=cuts, avoid=avoid)
     return request_for(plan, wanted, cuts=cuts, avoid=avoid)
@@ -173,9 +70,16 @@ def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0, avoid: str = 
 
 
 def generated(
-    engine: BaseEngine, plan: RunPlan, wanted: Generate, request: GenerationRequest
+    engine: BaseEngine, plan: RunPlan, wanted: Generate, request: GenerationRequest, span: Span
 ) -> AsyncGenerator[TokenChunk, None]:
-    """Return what the engine samples; raises `GrammarBroken` before the end of a content that does not fit its rule."""
+    """Return what the engine samples, traced below `span`.
+
+    Raises `GrammarBroken` before the end of a content that does not fit its rule.
+    """
+    if span is not NO_SPAN:
+        request = replace(request, trace_headers=span.headers)
+    if plan.details is not None and not wanted.aside:
+        request = plan.details.asked_of(request)
     chunks = engine.generate(request)
     if request.grammar is None or not request.grammar.loose:
         return chunks

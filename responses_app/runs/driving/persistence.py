@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
+from responses_app.limits.rates import Ticket
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import SampledItem, fingerprint
 from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_states
+from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import CONTINUABLE, ResponseObject, Status, as_failed
 from responses_app.protocol.requests.server_tools import ITEMS
 from responses_app.protocol.response.inputs import Ended
@@ -189,6 +191,13 @@ class RunPersistence:
         All others the store lets fail by itself, and no worker counts what they used.
         """
         return self._plan.background or (self.log is not None and self.log.is_kept)
+
+    def count(self, ticket: Ticket, used: Amount) -> None:
+        """Count what the response used: where its end waits for the store, once it is known who counts it."""
+        if self.unsaved is not None:
+            self.unsaved.count(ticket, used, elsewhere=self.goes_on_elsewhere)
+        else:
+            ticket.settle(used)
 
     async def give_back(self, response: ResponseObject) -> None:
         """Leave a background response to whichever worker looks first, with all that came to it: it goes on there.

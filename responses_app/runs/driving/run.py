@@ -1,25 +1,55 @@
-"""`ResponseRun`: drives a `ResponseMachine`: does what it wants, and tells it what came of that.
+"""`Run`: drives a `ResponseMachine`: does what it wants, and tells it what came of that.
 
-A run belongs to the registry, never to a request or a socket. Its journal is all that transports see. What comes while
-it works (an output of a tool, an interrupt) goes in by `give`, and what is to be done then takes the place of what is
-being done. Cancelling its task ends it with status `cancelled`, keeping what was said; what goes wrong, with `failed`.
+    machine ── a command ──> run ── generates, calls a tool, waits, seals, … ──┐
+       ^                                                                       │
+       └────────────────────────── an input, by `_tell` ───────────────────────┘
+
+Example: a request with the code interpreter, whose model calls it once and then answers.
+
+    command of the machine     what the run does                           what it tells the machine
+    –                          waits for its turn at the engine            Started
+    Generate(turn 0)           has the engine generate                     TurnBegan, Sampled … Sampled
+    CallTool                   keeps that it is asked for, and calls it    ToolProgressed …, ToolReturned
+    Generate(turn 1)           has the engine generate                     TurnBegan, Sampled … Sampled
+    Finish(completed)          keeps the end, and only then tells it       Ended
+
+Each input is noted in the run's log, and the events that come of it go into its journal, which is all that transports
+see. A run belongs to the registry, never to a request or a socket. What must hold, whatever happens:
+
+- Nothing goes out to the world before its fenced line is in the log: a call that must not be made twice waits for its
+  permit (`Effects`), and a stored response is committed before its terminal event goes out.
+- What comes from outside while it works (an output of a tool, an interrupt) goes in by `give`. Where something else is
+  to be done then, the run's task is cancelled, finds in `_instead` why, and goes on with that.
+- Cancelling its task without that ends it with status `cancelled`, keeping what was said; what goes wrong, with
+  `failed`. Where the server stops, a response in the background goes to another worker instead.
+- Every reader gets an end: the one that is kept, or that the response has failed, or a stream that just ends.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import aclosing
 
-from engine.errors import EngineError
+from engine.errors import EngineError, GenerationCut, PromptTooLong
+from engine.types import FinishReason
 from responses_app.limits.rates import FREE
-from responses_app.observing.traces import Span
+from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, ResponseObject, Status
-from responses_app.protocol.response.commands import Await, CallTool, Command, ListTools, Seal
+from responses_app.protocol.response.commands import (
+    Await,
+    CallTool,
+    Command,
+    Finish,
+    Generate,
+    ListTools,
+    Prefill,
+    Seal,
+)
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.inputs import (
     Ended,
@@ -27,23 +57,28 @@ from responses_app.protocol.response.inputs import (
     Failed,
     Input,
     OutputGiven,
+    Prefilled,
+    Sampled,
     Sealed,
     Stopped,
     StopReason,
     ToolsListed,
+    TurnBegan,
 )
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
-from responses_app.runs.driving.driving import CommandDriver
+from responses_app.runs.driving.continuing import Continuing
+from responses_app.runs.driving.delays import delayed
 from responses_app.runs.driving.effects import Effects
-from responses_app.runs.driving.generating import Generating
+from responses_app.runs.driving.generating import generated, prefill, request_of, span_of, unlogged_finish
 from responses_app.runs.driving.measuring import RunMeasure
-from responses_app.runs.driving.persistence import RunPersistence
-from responses_app.runs.driving.run_ending import RunEnding
-from responses_app.runs.driving.serving_tools import listed_elsewhere
+from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
+from responses_app.runs.driving.tool_calls import cut_call, list_tools, permitted_call, that_fits, wait_for_outputs
 from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.plan.compaction import compacted, go_on
 from responses_app.runs.plan.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
-from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.plan.listed_tools import listed_elsewhere, nothing_to_call, with_tools
+from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.queues.background import BackgroundQueue
 from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
@@ -51,11 +86,8 @@ from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 logger = logging.getLogger("respsite.runs")
 
 
-class ResponseRun:
-    """Runs a plan. `status`, `link` (for continuing it) and `problem` (why it failed) hold once `journal.closed`.
-
-    `place` is what it has of the engine.
-    """
+class Run:
+    """One response that runs here, from its acceptance to its end."""
 
     def __init__(
         self,
@@ -67,40 +99,33 @@ class ResponseRun:
         persistence: RunPersistence,
         queue: BackgroundQueue,
     ) -> None:
+        # What was decided before it started; a summary, or what a server lists of its tools, makes another one of it.
+        self.plan = plan
+        self.response_id = plan.response_id
         self.journal = journal
+        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)  # what it has of the engine
+        self.effects = Effects(persistence, may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
-        self.given_back = False  # to whichever worker looks first
-        self._log = persistence.log  # None for one that is not stored
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
+        self.given_back = False  # to whichever worker looks first
         self.abandoned_reason = ""  # why the readers went away, for the log
+        # These two hold once the journal is closed.
+        self.link: ChainLink | None = None  # what continues it in a connection; None for what cannot be continued
+        self.problem: ApiError | None = None  # why it failed
+        self._model = model
         self._machine = machine
         self._persistence = persistence
+        self._log = persistence.log  # None for one that is not stored
         self._queue = queue
-        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)
         self._measure = RunMeasure(plan, machine, model.meter)
-        request_id = plan.origin.request_id
-        self._ending = RunEnding(machine, journal, persistence, self._measure, request_id=request_id, tell=self._tell)
-        generating = Generating(model, machine, tell=self._tell, begin=self._begin, place=self.place)
-        self.effects = Effects(persistence, may_wait=self._may_wait)
-        self._driver = CommandDriver(plan, machine, generating, self.effects, tell=self._tell, finish=self._finish)
+        self._kept: KeptEnd | None = None  # its end, once that is kept
+        self._task: asyncio.Task[None] | None = None  # that it runs in
+        self._instead: Command | None = None  # what is to be done in place of what that task does
 
-    @property
-    def plan(self) -> RunPlan:
-        """What was decided before it started; a compaction makes another one of it."""
-        return self._driver.plan
-
-    def trace_below(self, span: Span) -> None:
-        """Trace its turns and tool calls below its own span."""
-        plan = self.plan
-        self._driver.plan = replace(plan, origin=replace(plan.origin, span=span))
-
-    @property
-    def response_id(self) -> str:
-        """The id of the response."""
-        return self.plan.response_id
+    # What others see of it.
 
     @property
     def status(self) -> Status:
@@ -118,19 +143,29 @@ class ResponseRun:
         return self._measure.has_spoken
 
     @property
-    def link(self) -> ChainLink | None:
-        """What continues it in a connection; None for what cannot be continued."""
-        return self._ending.link
-
-    @property
-    def problem(self) -> ApiError | None:
-        """Why it failed, as an error."""
-        return self._ending.problem
-
-    @property
     def said(self) -> Exact:
         """What the model has sampled so far, as it reads it in a later turn."""
         return Exact(self.plan.format.name, tuple(self._machine.stream.messages))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing but wait for its client."""
+        return isinstance(self._machine.due, Await)
+
+    @property
+    def known_as(self) -> str:
+        """The id by which clients know the response."""
+        return self._machine.stream.known_as
+
+    @property
+    def claim(self) -> Claim | None:
+        """By what right it runs here; None for one that no other worker knows of."""
+        return self._persistence.claim if self._persistence.accepted else None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a reader on another worker follows it, as far as is known here."""
+        return self._log is not None and self._log.is_followed
 
     def is_behind(self, number: int | None) -> bool:
         """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.
@@ -140,14 +175,42 @@ class ResponseRun:
         known = number is None or number <= self.journal.last_number
         return self.plan.background and not self.journal.closed and not known
 
-    @property
-    def known_as(self) -> str:
-        """The id by which clients know the response."""
-        return self._machine.stream.known_as
-
     def response(self) -> ResponseObject:
         """Return the response object as it stands."""
         return self._machine.stream.snapshot()
+
+    def recorded(self) -> StoredLog:
+        """Return the response, which is stored, and all that came to it so far."""
+        assert self._log is not None, "only a stored response has a log"
+        return StoredLog(self._machine.stream.kept(), self._log.so_far())
+
+    # How it begins.
+
+    async def accept(self, *, again: bool = False) -> None:
+        """Keep the response before it runs; `again`: another worker has kept it already.
+
+        Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`.
+        """
+        waits = self.plan.background or (self.place.would_wait and not self.plan.request.warm_up)
+        stream = self._machine.stream
+        status = self.status if stream.has_begun else (Status.QUEUED if waits else Status.IN_PROGRESS)
+        await self._persistence.accept({**stream.kept(), "status": status.value}, again=again)
+
+    def go_on_behind(self, log: bytes) -> None:
+        """Take what came to the response on another worker: it is told again, and then this one goes on.
+
+        Raises `BrokenLog`, and `PromptTooLong` where there was a compaction that does not fit here.
+        """
+        assert self._log is not None, "only a stored response has a log"
+        for given in decode(log):
+            seal = self._machine.due
+            self.journal.extend(self._machine.receive(given).events)
+            if isinstance(given, Sealed) and isinstance(seal, Seal):
+                compaction = self._compaction
+                self._go_on_with_summary(go_on(self.plan, compaction, compacted(compaction, seal.summary)))
+            elif isinstance(given, ToolsListed):
+                self._use(listed_elsewhere(self.plan, given))
+        self._log.go_on_behind(log)
 
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
@@ -161,9 +224,21 @@ class ResponseRun:
             else:
                 self._tell(Enqueued())
 
+    def _declare(self) -> None:
+        for given in self.plan.declarations:
+            self._tell(given)
+
+    def _start(self) -> Command | None:
+        self._persistence.note_start()
+        if self.plan.asked != self._machine.asked:
+            self._tell(self.plan.asked)
+        return self._tell(self.plan.started)
+
+    # How it runs.
+
     async def execute(self) -> None:
         """Run to the terminal event; a cancellation becomes the status `cancelled`. Raises nothing."""
-        self._driver.interruption.attach()
+        self._task = asyncio.current_task()
         try:
             await self._answer_or_fail()
         except Exception:
@@ -188,44 +263,203 @@ class ResponseRun:
             logger.exception("response %s broke", self.response_id)
             await self._fail(None)
 
-    def end_anyway(self) -> None:
-        """Tell readers an end if they have none yet, since something broke."""
-        if self.journal.closed:
+    async def _answer(self) -> None:
+        if not self.plan.background:
+            self.begin()
+            await self._drive(self._machine.due or await self._start_in_turn())
             return
-        if self.given_back or (self.lost and self.plan.background):  # it ends elsewhere
-            self.journal.end()
-        else:
-            self._ending.tell_anyway(remark=self.abandoned_reason)
+        if not self._machine.stream.has_begun:
+            self._declare()
+            self._tell(Enqueued())
+        async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
+            due = self._machine.due
+            await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
 
-    async def accept(self, *, again: bool = False) -> None:
-        """Keep the response before it runs; `again`: another worker has kept it already.
+    async def _start_in_turn(self) -> Command | None:
+        """Start once the engine has a turn for it, which is that of its first generation."""
+        await self.place.wait()
+        return self._start()
 
-        Raises `StoreError`; `ParentGone` where what it continues is gone, `NameTaken`.
+    def _resumed(self, due: Command) -> Command | None:
+        """Return what is to be done first behind the log of another worker. What that one had under way is not done
+        twice, unless it may be.
         """
-        waits = self.plan.background or (self.place.would_wait and not self.plan.request.warm_up)
-        status = self.status if self._machine.stream.has_begun else (Status.QUEUED if waits else Status.IN_PROGRESS)
-        await self._persistence.accept({**self._machine.stream.kept(), "status": status.value}, again=again)
+        logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
+        if isinstance(due, CallTool) and not due.repeatable:
+            return self._tell(cut_call(due))
+        return due
 
-    def settle(self) -> None:
-        """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
-        self._persistence.leave()
-        self.place.leave()
-        if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
-            self.ticket.hand_over()
-            return
-        self.settled()
-        turns = self._machine.turns
-        used = Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
-        if self._persistence.unsaved is not None:
-            self._persistence.unsaved.count(self.ticket, used, elsewhere=self._persistence.goes_on_elsewhere)
+    async def _drive(self, command: Command | None) -> None:
+        """Do what the machine wants, until it wants nothing any more. Raises whatever that raises."""
+        while command is not None:
+            try:
+                command = await self._do(command)
+            except asyncio.CancelledError:
+                command = self._interruption()
+                if command is None:
+                    raise
+
+    async def _do(self, command: Command) -> Command | None:
+        """Do one thing; return what is to be done next."""
+        match command:
+            case Generate():
+                return await self._generate(command)
+            case Prefill():
+                await prefill(self._model.engine, self.plan, self.place)
+                return self._tell(Prefilled())
+            case Seal(summary=summary):
+                return await self._seal(summary)
+            case ListTools(server=server):
+                return await self._list_tools(server)
+            case CallTool():
+                returned = await permitted_call(self.plan, command, effects=self.effects, tell=self._tell)
+                said = sum(len(each.tokens) for each in self._machine.stream.messages)
+                return self._tell(await that_fits(returned, self.plan, command, said=said))
+            case Await():
+                now, seconds = self._persistence.now(), self.plan.tool_seconds
+                return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
+        await self._finish(command.ending)
+        return None
+
+    def _tell(self, given: Input) -> Command | None:
+        """Give the machine an input, publish what came of it, and return what is to be done next."""
+        events, command = self._machine.receive(given)
+        if self._log is None:
+            self.journal.extend(events)
         else:
-            self.ticket.settle(used)
+            self._log.take(given, events)
+        return command
+
+    def _may_wait(self) -> bool:
+        """Whether it may wait for the store: not where the server stops, or another worker has the response."""
+        return not (self.stopping or self.lost)
+
+    # What it does.
+
+    async def _generate(self, wanted: Generate) -> Command | None:
+        """Wait for the engine and generate a turn. The engine's work ends with it, however that comes."""
+        if wanted.has_begun and (finish := unlogged_finish(self.plan, wanted)) is not None:
+            return self._tell(Sampled((), finish))
+        async with self.place.turn():
+            try:
+                return await self._generate_on(wanted)
+            except EngineError as error:
+                if not wanted.aside:
+                    raise
+                logger.warning("response %s: no summary: %s: %s", self.response_id, type(error).__name__, error)
+                return self._tell(Sampled((), FinishReason.STOP))
+
+    async def _generate_on(self, wanted: Generate) -> Command | None:
+        """Generate a turn, as often as it is cut and can go on."""
+        continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
+        while True:
+            try:
+                return await self._sample(wanted, meter, continuing)
+            except EngineError as error:
+                await continuing.wait(error)
+                if isinstance(error, GenerationCut):
+                    logger.warning("response %s: its turn was cut and goes on: %s", self.response_id, error)
+                    self._model.meter.continued()
+            due = self._machine.due
+            assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
+            wanted = due
+            if (finish := unlogged_finish(self.plan, wanted)) is not None:
+                return self._tell(Sampled((), finish))
+
+    async def _sample(self, wanted: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
+        """Ask the engine once, and tell what it samples."""
+        plan, has_begun = self.plan, False
+        request = await request_of(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
+        if not wanted.has_begun:
+            self._tell(TurnBegan(len(request.prompt_token_ids)))
+        try:
+            with span_of(plan, wanted.turn, request) as span:
+                async with aclosing(generated(self._model.engine, plan, wanted, request, span)) as chunks:
+                    with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
+                        async for chunk in chunks:
+                            if plan.details is not None:
+                                plan.details.take(chunk)
+                            if chunk.token_ids:
+                                if meter is not None:
+                                    meter.note(len(chunk.token_ids))
+                                if not has_begun:
+                                    has_begun = True
+                                    await self._note_speech()
+                            said = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
+                            command = tell(said)
+                            if command is not None:
+                                return command
+                # An engine that just ends has said all it had to say.
+                return self._tell(Sampled((), FinishReason.STOP))
+        except PromptTooLong:
+            if not (wanted.sampled or wanted.said):
+                raise
+            # What this response has said and read fills the context.
+            return self._tell(Sampled((), FinishReason.LENGTH))
+
+    async def _note_speech(self) -> None:
+        """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
+        if not self.has_spoken:
+            self._measure.note_first_token()
+            await self._persistence.begin(may_wait=self._may_wait)
+
+    async def _seal(self, summary: str) -> Command | None:
+        """Seal a summary, and go on with the plan that begins with it. Raises `PromptTooLong`."""
+        compaction = self._compaction
+        now = compacted(compaction, summary)
+        plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
+        sealed = Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens)
+        command = self._tell(sealed)
+        self._go_on_with_summary(plan)
+        return command
+
+    @property
+    def _compaction(self) -> CompactionPlan:
+        assert self.plan.compaction is not None, "only a plan with a compaction asks for a seal"
+        return self.plan.compaction
+
+    async def _list_tools(self, server: str) -> Command | None:
+        """Ask a server which tools it has, and plan anew with them."""
+        listed, offer = await list_tools(self.plan.tools.server(server))
+        self._use(await asyncio.to_thread(with_tools, self.plan, server, offer))
+        command = self._tell(listed)
+        problem = nothing_to_call(self.plan, listed)
+        return command if problem is None else self._tell(Failed(problem))
+
+    def _use(self, plan: RunPlan) -> None:
+        """Go on with another plan."""
+        self.plan = plan
+        self._persistence.replan(plan)
+
+    def _go_on_with_summary(self, plan: RunPlan) -> None:
+        """Go on with a plan whose chain begins with the summary that was just sealed."""
+        self._use(plan)
+        self._machine.stream.note_sampled(plan.input_messages[0])
+
+    # What comes from outside.
 
     def give(self, given: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
         command = self._tell(given)
-        if command is not None:
-            self._driver.interruption.put(command)
+        if command is not None and self._task is not None:  # one that has not begun begins with it by itself
+            self._instead = command
+            self._task.cancel()
+
+    def _interruption(self) -> Command | None:
+        """Return what is to be done in place of what was cancelled; None where the run itself was cancelled, too.
+
+        An end that is decided is kept in any case.
+        """
+        instead = self._forget_interruption()
+        if instead is None or self._task is None:
+            return None
+        cancelled_too = self._task.uncancel() > 0
+        return None if cancelled_too and not isinstance(instead, Finish) else instead
+
+    def _forget_interruption(self) -> Command | None:
+        """Return what was to be done, which is not done any more."""
+        instead, self._instead = self._instead, None
+        return instead
 
     def stop(self, reason: StopReason) -> bool:
         """End it before the model does; return whether its end was not decided yet."""
@@ -245,117 +479,17 @@ class ResponseRun:
                 raise answered_already(given.call_id)
         self.give(given)
 
-    @property
-    def waits(self) -> bool:
-        """Whether it does nothing but wait for its client."""
-        return isinstance(self._machine.due, Await)
-
     async def keep_inputs(self) -> None:
         """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
         if self._log is not None and self._persistence.accepted:
             await self._log.keep()
-
-    def recorded(self) -> StoredLog:
-        """Return the response, which is stored, and all that came to it so far."""
-        assert self._log is not None, "only a stored response has a log"
-        return StoredLog(self._machine.stream.kept(), self._log.so_far())
 
     def follow(self) -> None:
         """Keep its log while it runs: a reader on another worker follows it."""
         if self._log is not None:
             self._log.follow()
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether a reader on another worker follows it, as far as is known here."""
-        return self._log is not None and self._log.is_followed
-
-    @property
-    def claim(self) -> Claim | None:
-        """By what right it runs here; None for one that no other worker knows of."""
-        return self._persistence.claim if self._persistence.accepted else None
-
-    def go_on_behind(self, log: bytes) -> None:
-        """Take what came to the response on another worker: it is told again, and then this one goes on.
-
-        Raises `BrokenLog`, and `PromptTooLong` where there was a compaction that does not fit here.
-        """
-        assert self._log is not None, "only a stored response has a log"
-        for given in decode(log):
-            seal = self._machine.due
-            self.journal.extend(self._machine.receive(given).events)
-            if isinstance(given, Sealed) and isinstance(seal, Seal):
-                self._driver.go_on_from(seal.summary)
-            elif isinstance(given, ToolsListed):
-                self._driver.use(listed_elsewhere(self.plan, given))
-        self._log.go_on_behind(log)
-
-    async def _answer(self) -> None:
-        if not self.plan.background:
-            self.begin()
-            await self._driver.drive(self._machine.due or await self._start_in_turn())
-            return
-        if not self._machine.stream.has_begun:
-            self._declare()
-            self._tell(Enqueued())
-        async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
-            due = self._machine.due
-            await self._driver.drive(self._resumed(due) if due is not None else await self._start_in_turn())
-
-    async def _start_in_turn(self) -> Command | None:
-        """Start once the engine has a turn for it, which is that of its first generation."""
-        await self.place.wait()
-        return self._start()
-
-    def _declare(self) -> None:
-        for given in self.plan.declarations:
-            self._tell(given)
-
-    def _resumed(self, due: Command) -> Command | None:
-        """Return what is to be done first, behind the log of another worker."""
-        logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
-        return self._driver.tools.go_on(due) if isinstance(due, ListTools | CallTool) else due
-
-    def _start(self) -> Command | None:
-        self._persistence.note_start()
-        if self.plan.asked != self._machine.asked:
-            self._tell(self.plan.asked)
-        return self._tell(self.plan.started)
-
-    def _tell(self, given: Input) -> Command | None:
-        """Give the machine an input, publish what came of it, and return what is to be done next."""
-        events, command = self._machine.receive(given)
-        if self._log is None:
-            self.journal.extend(events)
-        else:
-            self._log.take(given, events)
-        return command
-
-    async def _begin(self) -> None:
-        """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
-        if not self.has_spoken:
-            self._measure.note_first_token()
-            await self._persistence.begin(may_wait=self._may_wait)
-
-    def _may_wait(self) -> bool:
-        return not (self.stopping or self.lost)
-
-    def _give_up(self) -> None:
-        """Stop without a word to the store: another worker has decided what becomes of the response.
-
-        It has let fail what cannot be run again, and readers are told that; else the stream here ends without an end.
-        """
-        self.lost = True
-        logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
-        self._ending.problem = unanswered_by_stopped_server()
-        if self.plan.background:
-            self.journal.end()  # what was held back is not told: it is not kept
-        else:
-            error = server_stopped()
-            if self._log is not None:
-                self._log.end()  # it is another worker's to keep
-            self._tell(Failed(error))
-            self._tell(Ended(0, error))
+    # How it ends: decided ──> kept ──> told, or failed, where that cannot be kept.
 
     async def _stop(self) -> None:
         """End as cancelled; where the server stops, as failed, or leave it to another worker in the background."""
@@ -366,8 +500,64 @@ class ResponseRun:
         elif self.plan.background and not self.finishing:
             await self._give_back()
         else:
-            self._ending.problem = unanswered_by_stopped_server()
+            self.problem = unanswered_by_stopped_server()
             await self._end(Stopped(StopReason.SERVER_STOPPED))
+
+    async def _fail(self, error: EngineError | None) -> None:
+        """End as failed, unless it has ended; None stands for an error of this server."""
+        if self._kept is not None:  # what breaks behind its end is not its own
+            return
+        request_id = self.plan.origin.request_id
+        self.problem = unanswered(error, request_id)
+        await self._end(Failed(failure(error, request_id)))
+
+    async def _end(self, given: Input) -> None:
+        """End by this input, or as it was decided before by one from outside."""
+        decided = self._forget_interruption()
+        await self._drive(self._tell(given) or decided)
+
+    async def _finish(self, ending: Ending) -> None:
+        """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
+        self.place.leave()  # nothing more is generated
+        try:
+            measured = self._measure.measured()
+            self._kept = await self._persistence.keep(self._machine, ending, measured, may_wait=self._may_wait)
+        except ClaimLost:
+            self._give_up()
+            return
+        if ending.status is Status.FAILED and self.problem is None:  # of the machine's own
+            self.problem = unanswered(None, self.plan.origin.request_id)
+        if self._kept is not None:
+            self._say_end(self._kept)
+        else:
+            await self._give_back()
+
+    def _say_end(self, kept: KeptEnd) -> None:
+        """Say the end that is kept."""
+        self.link = kept.link
+        if kept.ended.error is not None:  # it could not be kept as it was decided
+            self.problem = unanswered(None, self.plan.origin.request_id)
+        if self._log is not None:
+            self._log.end()
+        self._tell(kept.ended)
+        self._measure.report(self.journal.appended_bytes, self.abandoned_reason)
+
+    def _give_up(self) -> None:
+        """Stop without a word to the store: another worker has decided what becomes of the response.
+
+        It has let fail what cannot be run again, and readers are told that; else the stream here ends without an end.
+        """
+        self.lost = True
+        logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
+        self.problem = unanswered_by_stopped_server()
+        if self.plan.background:
+            self.journal.end()  # what was held back is not told: it is not kept
+        else:
+            error = server_stopped()
+            if self._log is not None:
+                self._log.end()  # it is another worker's to keep
+            self._tell(Failed(error))
+            self._tell(Ended(0, error))
 
     async def _give_back(self) -> None:
         """Leave it to another worker, since the server stops; the stream here ends without an end."""
@@ -375,28 +565,35 @@ class ResponseRun:
         await self._persistence.give_back(self._machine.stream.kept())
         self.journal.end()
 
-    async def _fail(self, error: EngineError | None) -> None:
-        """End as failed, unless it has ended; None stands for an error of this server."""
-        if self._ending.kept is not None:  # what breaks behind its end is not its own
+    def end_anyway(self) -> None:
+        """Tell readers an end if they have none yet, since something broke: the one that is kept, or a failure.
+
+        Where even that cannot be told, the stream ends without an end, and `problem` says so.
+        """
+        if self.journal.closed:
+            return
+        if self.given_back or (self.lost and self.plan.background):  # it ends elsewhere
+            self.journal.end()
             return
         request_id = self.plan.origin.request_id
-        self._ending.problem = unanswered(error, request_id)
-        await self._end(Failed(failure(error, request_id)))
-
-    async def _end(self, given: Input) -> None:
-        """End by this input, or as it was decided before by one from outside."""
-        decided = self._driver.interruption.forget()
-        await self._driver.drive(self._tell(given) or decided)
-
-    async def _finish(self, ending: Ending) -> None:
-        """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
-        self.place.leave()  # nothing more is generated
         try:
-            is_kept = await self._ending.keep(ending, may_wait=self._may_wait)
-        except ClaimLost:
-            self._give_up()
+            self._tell(Failed(failure(None, request_id)))  # does nothing where an end was decided
+            self._kept = self._kept or self._persistence.fail(self._machine, self._measure.measured())
+            self._say_end(self._kept)
+        except Exception:
+            logger.exception("response %s: its end cannot be told", self.response_id)
+        if not self.journal.is_whole:
+            self.problem = unanswered(None, request_id)
+            self.journal.end()
+
+    def settle(self) -> None:
+        """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
+        self._persistence.leave()
+        self.place.leave()
+        if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
+            self.ticket.hand_over()
             return
-        if is_kept:
-            self._ending.tell(remark=self.abandoned_reason)
-        else:
-            await self._give_back()
+        self.settled()
+        turns = self._machine.turns
+        used = Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
+        self._persistence.count(self.ticket, used)

@@ -1,20 +1,29 @@
 """A tool is called, within its time: one of this server's, or one of the client's, whose outputs are waited for.
 
-Whatever comes of a tool of this server is something for the model to read: nothing that it does ends the response.
+Whatever comes of a tool of this server is something for the model to read: nothing that it does ends the response. It
+is cut to what the model's context still holds, so that the response goes on all the same:
+
+    room of an output = the context − everything that the model has read and said − what is left for its answer
+
+Where not even a note has room, the next turn has none either, and the response ends as `incomplete`, as one does whose
+answer comes to the end of the context.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import orjson
 
+from engine.formats.base import ModelFormat
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.response.commands import Await, CallTool
 from responses_app.protocol.response.inputs import Input, TimedOut, ToolProgressed, ToolReturned, ToolsListed, WaitBegan
-from responses_app.runs.driving.effects import NotPermitted
+from responses_app.runs.driving.effects import Effects, NotPermitted
+from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.toolbox import MAX_OUTPUT_BYTES, Entry
 from responses_app.stores.base import ClaimLost
 from responses_app.tools.base import (
@@ -29,6 +38,10 @@ from responses_app.tools.base import (
 logger = logging.getLogger("respsite.runs")
 
 TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
+MAX_ANSWER = 1024  # tokens that are left for what the model says next, or a quarter of its context
+MAX_TRIES = 8
+LEFT_OUT = "[The output is left out: it does not fit into what is left of your context.]"
+_FRAME = 32  # tokens of a message around a text, about, and of the note behind it
 _CUT = (
     "Error: the server stopped while the tool ran. What it has done by then is not known, and it does not say that it "
     "can be run twice."
@@ -53,6 +66,24 @@ def _error(wanted: CallTool, text: str) -> JsonObject:
     """Return the typed `error` of a call's item: only the calls of MCP servers have one."""
     content = [{"type": "text", "text": text}]
     return {"error": {"type": "mcp_tool_execution_error", "content": content}} if wanted.tool else {}
+
+
+async def permitted_call(
+    plan: RunPlan, wanted: CallTool, *, effects: Effects, tell: Callable[[Input], object]
+) -> ToolReturned:
+    """Call a tool as `call_tool` does; one that must not be called twice only once that is permitted.
+
+    Raises `ClaimLost` where another worker has the response: then nothing was called.
+    """
+    tools, entry = plan.tools, plan.tools.entry_of(wanted.name)
+    span, most, confirm = plan.origin.span, tools.max_output_bytes, nothing_to_confirm
+    try:
+        if entry is not None and not wanted.repeatable:
+            await effects.permit()
+            confirm = effects.confirm
+        return await call_tool(entry, wanted, tell=tell, confirm=confirm, max_output_bytes=most, span=span)
+    except NotPermitted as why:
+        return unmade_call(wanted, str(why))
 
 
 async def call_tool(
@@ -173,10 +204,49 @@ def cut_text(text: str, max_bytes: int) -> str:
     return f"{written[:max_bytes].decode(errors='ignore')}\n[{len(written) - max_bytes} more bytes are left out]"
 
 
+async def that_fits(returned: ToolReturned, plan: RunPlan, wanted: CallTool, *, said: int) -> ToolReturned:
+    """Return what a tool gave back, with a text that the context holds behind the prompt and `said` more tokens."""
+    room = room_behind(len(plan.generation.prompt_token_ids) + said, plan.writer.max_model_len)
+    if surely_fits(returned.text, wanted, room=room):
+        return returned
+    return replace(returned, text=await asyncio.to_thread(fitted, returned.text, wanted, plan.format, room=room))
+
+
+def room_behind(tokens: int, max_model_len: int) -> int:
+    """Return how many tokens an output may have, behind so many in a context of this size; below 0 for none."""
+    return max_model_len - tokens - min(MAX_ANSWER, max_model_len // 4)
+
+
+def surely_fits(text: str, wanted: CallTool, *, room: int) -> bool:
+    """Whether an output has room however it is cut into tokens: none is less than a byte."""
+    return 4 * len(text) + len(wanted.name) + _FRAME <= room
+
+
+def fitted(text: str, wanted: CallTool, model_format: ModelFormat, *, room: int) -> str:
+    """Return an output that has at most `room` tokens, if that can be: cut, with a note of how much is missing."""
+    size = _tokens(text, wanted, model_format)
+    if size <= room:
+        return text
+    kept = len(text.encode(errors="replace"))
+    for _ in range(MAX_TRIES):
+        kept = kept * max(0, room - _FRAME) // size * 15 // 16
+        if kept == 0:
+            break
+        shorter = cut_text(text, kept)
+        size = _tokens(shorter, wanted, model_format)
+        if size <= room:
+            return shorter
+    return LEFT_OUT
+
+
+def _tokens(text: str, wanted: CallTool, model_format: ModelFormat) -> int:
+    return len(model_format.output(wanted.name, text, hosted=True).tokens)
+
+
 async def wait_for_outputs(wanted: Await, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:
     """Return when the client's time is over: `seconds` from `now` on (Unix seconds), or what a takeover has left of it.
 
-    Outputs come by `ResponseRun.give`, which ends this once none is missing.
+    Outputs come by `Run.give`, which ends this once none is missing.
     """
     if wanted.until is None:
         tell(WaitBegan(now + seconds))

@@ -18,7 +18,7 @@ from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.events.wording import Scene, no_limits, wording
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.response.inputs import StopReason
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import FollowedResponse
 from responses_app.runs.log.journal import JournalReader
 from responses_app.runs.log.reader import EventSource, ResponseReader
@@ -56,12 +56,12 @@ class RunRegistry:
     def __init__(self, limits: RunLimits, *, now: Callable[[], float]) -> None:
         self._now = now
         self._limits = limits
-        self._runs: dict[str, tuple[ResponseRun, asyncio.Task[None]]] = {}
+        self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
         self._coming = 0  # runs that are being accepted
         self._guests = 0  # places of what is no response: choices of completions, decisions, embeddings
-        self._coming_again: dict[str, ResponseRun] = {}  # those of them that another worker has accepted before
+        self._coming_again: dict[str, Run] = {}  # those of them that another worker has accepted before
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
         self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
@@ -76,22 +76,22 @@ class RunRegistry:
         """Return the time by which responses are dated, in Unix seconds."""
         return self._now()
 
-    def get(self, response_id: str) -> ResponseRun | None:
+    def get(self, response_id: str) -> Run | None:
         """Return a response that still runs."""
         known = self._runs.get(response_id)
         return known[0] if known and not known[0].journal.closed else None
 
-    def find(self, project: str, response_id: str) -> ResponseRun | None:
+    def find(self, project: str, response_id: str) -> Run | None:
         """Return a response of a project that still runs, or whose stream is kept."""
         run = self.get(response_id) or self.resumable.get(response_id)
         return run if run and run.plan.origin.project == project and not self.is_forgotten(run) else None
 
-    def is_forgotten(self, run: ResponseRun) -> bool:
+    def is_forgotten(self, run: Run) -> bool:
         """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
         ttl = self._limits.store_ttl
         return run.deleted or bool(ttl and run.plan.stored and int(run.plan.created_at) + ttl <= self._now())
 
-    def named(self, project: str, name: str) -> ResponseRun | None:
+    def named(self, project: str, name: str) -> Run | None:
         """Return a response of a project that still runs, by the public id under which clients know it."""
         open_runs = (run for run in self.running if not run.journal.closed and run.plan.origin.project == project)
         return next((run for run in open_runs if run.plan.public and run.plan.public.name == name), None)
@@ -102,7 +102,7 @@ class RunRegistry:
         return self._limits.resumable
 
     @property
-    def running(self) -> Sequence[ResponseRun]:
+    def running(self) -> Sequence[Run]:
         """All that have not ended."""
         return [run for run, _ in self._runs.values()]
 
@@ -146,7 +146,7 @@ class RunRegistry:
             self.leave()
 
     @contextmanager
-    def admission_again(self, run: ResponseRun) -> Iterator[None]:
+    def admission_again(self, run: Run) -> Iterator[None]:
         """Have a place for a run whose id clients know: it may be deleted while it is accepted. Raises `ApiError`."""
         with self.admission():
             self._coming_again[run.response_id] = run
@@ -155,7 +155,7 @@ class RunRegistry:
             finally:
                 del self._coming_again[run.response_id]
 
-    def remembered(self, response_id: str) -> ResponseRun | None:
+    def remembered(self, response_id: str) -> Run | None:
         """Return a response that runs, is about to run again, or whose stream is kept."""
         return self._coming_again.get(response_id) or self.get(response_id) or self.resumable.get(response_id)
 
@@ -167,7 +167,7 @@ class RunRegistry:
         """Give that place back: the run has started, or will not."""
         self._coming -= 1
 
-    def start(self, run: ResponseRun) -> None:
+    def start(self, run: Run) -> None:
         """Start a run, which has been admitted, in a task and a context of its own."""
         context = contextvars.Context()
         context.run(bind, **_about(run))
@@ -205,17 +205,17 @@ class RunRegistry:
                 self._left(source, reason)
 
         def cancel(reason: str) -> None:
-            if isinstance(source, ResponseRun):
+            if isinstance(source, Run):
                 self.cancel(source, reason=reason)
 
         def stop(reason: StopReason) -> bool:
-            return isinstance(source, ResponseRun) and source.stop(reason)
+            return isinstance(source, Run) and source.stop(reason)
 
         def said() -> Exact | None:
-            return source.said if isinstance(source, ResponseRun) else None
+            return source.said if isinstance(source, Run) else None
 
         journal = source.journal
-        limits = source.ticket.lines if isinstance(source, ResponseRun) else no_limits
+        limits = source.ticket.lines if isinstance(source, Run) else no_limits
         words = wording(dialect, Scene(source.known_as, journal.calls, limits, images))
         cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
         self._readers.add(cursor)
@@ -228,7 +228,7 @@ class RunRegistry:
             return
         if isinstance(source, FollowedResponse):
             source.stop()
-        if not isinstance(source, ResponseRun):
+        if not isinstance(source, Run):
             return
         self.resumable.left(source)
         if source.journal.closed or source.plan.background:
@@ -238,7 +238,7 @@ class RunRegistry:
         else:
             self.cancel(source, reason=reason)
 
-    def _begin_grace(self, run: ResponseRun, reason: str) -> None:
+    def _begin_grace(self, run: Run, reason: str) -> None:
         """Cancel a run in a while, unless its client comes back, here or at another worker."""
 
         def over() -> None:
@@ -256,7 +256,7 @@ class RunRegistry:
         if grace:
             grace.cancel()
 
-    def _ended(self, run: ResponseRun) -> None:
+    def _ended(self, run: Run) -> None:
         run.end_anyway()  # its task may have broken beside `execute`
         known = self._runs.get(run.response_id)
         if known is not None and known[0] is run:  # not a later one that goes on with the response here
@@ -268,7 +268,7 @@ class RunRegistry:
         self._end_grace(run)
         run.settle()
 
-    def cancel(self, run: ResponseRun, *, reason: str) -> None:
+    def cancel(self, run: Run, *, reason: str) -> None:
         """Cancel a run unless it is ending already.
 
         Soon, not now: a task that is cancelled before its first step never takes it, and its readers would wait for
@@ -279,7 +279,7 @@ class RunRegistry:
             run.abandoned_reason = reason
             asyncio.get_running_loop().call_soon(_cancel, *known)
 
-    def forget(self, run: ResponseRun, *, reason: str) -> None:
+    def forget(self, run: Run, *, reason: str) -> None:
         """Drop a response that was deleted: its stream is not kept, and what runs is cancelled."""
         run.deleted = True
         self.resumable.drop(run.response_id)
@@ -299,7 +299,7 @@ class RunRegistry:
             if run is not None:
                 run.follow()
 
-    async def wait_for_end(self, run: ResponseRun, seconds: float | None = None) -> None:
+    async def wait_for_end(self, run: Run, seconds: float | None = None) -> None:
         """Return when a run has ended, or after so many seconds."""
         known = self._runs.get(run.response_id)
         if known:
@@ -361,7 +361,7 @@ def _unheard() -> None:
     """Nobody listens to a reader yet."""
 
 
-def _about(run: ResponseRun) -> dict[str, str]:
+def _about(run: Run) -> dict[str, str]:
     """Return what log lines of a run are about."""
     origin = run.plan.origin
     asked_by = "connection_id" if origin.transport == "websocket" else "request_id"
@@ -369,6 +369,6 @@ def _about(run: ResponseRun) -> dict[str, str]:
     return about | {"project": origin.project, "key_id": origin.key_id}
 
 
-def _cancel(run: ResponseRun, task: "asyncio.Task[None]") -> None:
+def _cancel(run: Run, task: "asyncio.Task[None]") -> None:
     if not run.finishing:
         task.cancel()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 
 logger = logging.getLogger("respsite.runs")
 
@@ -28,7 +28,7 @@ class ResumableLimits:
 
 @dataclass(slots=True)
 class _Stream:
-    run: ResponseRun
+    run: Run
     idle_since: float  # when it last had an event or a reader
     last_number: int = -1
 
@@ -36,7 +36,7 @@ class _Stream:
 class ResumableStreams:
     """The streams of this process. `cancel` ends a run that is given up."""
 
-    def __init__(self, limits: ResumableLimits, *, cancel: Callable[[ResponseRun], None]) -> None:
+    def __init__(self, limits: ResumableLimits, *, cancel: Callable[[Run], None]) -> None:
         self._limits = limits
         self._cancel = cancel
         self._streams: dict[str, _Stream] = {}
@@ -50,7 +50,7 @@ class ResumableStreams:
         """The memory of all their events."""
         return sum(stream.run.journal.kept_bytes for stream in self._streams.values())
 
-    def keep(self, run: ResponseRun) -> None:
+    def keep(self, run: Run) -> None:
         """Keep the stream of a run that begins; without room for it, it cannot be picked up again."""
         self._streams[run.response_id] = _Stream(run, asyncio.get_running_loop().time())
         excess = len(self._streams) - self._limits.max_streams
@@ -58,12 +58,12 @@ class ResumableStreams:
             self._forget(run.response_id)
         self._schedule()
 
-    def get(self, response_id: str) -> ResponseRun | None:
+    def get(self, response_id: str) -> Run | None:
         """Return a run whose stream is kept."""
         stream = self._streams.get(response_id)
         return stream.run if stream else None
 
-    def left(self, run: ResponseRun) -> None:
+    def left(self, run: Run) -> None:
         """A reader has left: the time to live begins anew."""
         if run.response_id in self._streams:
             self._streams[run.response_id].idle_since = asyncio.get_running_loop().time()
@@ -97,7 +97,7 @@ class ResumableStreams:
                 excess -= stream.run.journal.kept_bytes
                 self._give_up(stream.run)
 
-    def _make_room(self, excess: int, *, beside: ResponseRun) -> bool:
+    def _make_room(self, excess: int, *, beside: Run) -> bool:
         """Forget `excess` streams; return whether that could be done without the one of `beside`.
 
         Some more finished ones go at once, so that not every new stream has to look through all.
@@ -118,7 +118,7 @@ class ResumableStreams:
         running = [s for s in unread if not s.run.journal.closed and not s.run.plan.background]
         return finished, running
 
-    def _give_up(self, run: ResponseRun) -> None:
+    def _give_up(self, run: Run) -> None:
         if not run.journal.closed:
             logger.warning("response %s: its unread stream was given up, to make room for others", run.response_id)
             self._cancel(run)

@@ -1,21 +1,22 @@
 """A run as a span: what response it is, for whom, and what became of it. Its turns and tool calls are below it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from responses_app.observing.traces import NO_SPAN, Value
 from responses_app.protocol.requests.resources import Status
-from responses_app.runs.driving.run import ResponseRun
+from responses_app.runs.driving.run import Run
 from responses_app.runs.plan.plan import RunPlan
 
 
-async def execute_in_span(run: ResponseRun) -> None:
+async def execute_in_span(run: Run) -> None:
     """Run to the terminal event, as `execute` does."""
     plan = run.plan
     if plan.origin.span is NO_SPAN:
         await run.execute()
         return
     with plan.origin.span.child("response", _asked(plan)) as span:
-        run.trace_below(span)
+        run.plan = replace(plan, origin=replace(plan.origin, span=span))  # its turns and calls are below
         await run.execute()
         span.note(_became(run))
         if run.status is Status.FAILED:
@@ -34,7 +35,7 @@ def _asked(plan: RunPlan) -> Mapping[str, Value]:
     }
 
 
-def _became(run: ResponseRun) -> Mapping[str, Value]:
+def _became(run: Run) -> Mapping[str, Value]:
     response = run.response()
     usage = response["usage"]
     return {

@@ -31,7 +31,7 @@ from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult,
 from responses_app.tools.code_interpreter.given_files import GivenFile, GivenFiles, copied_in, with_copied
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import Containers, Policy, Run
+from responses_app.tools.sandbox.containers import CellRun, Containers, Policy
 from responses_app.tools.sandbox.executions import Ended, Execution, Image
 from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, FileUnknown
 from responses_app.tools.sandbox.shared.sharing import SharedContainers
@@ -221,7 +221,7 @@ def code_of(arguments: str) -> str:
     return wrapped if isinstance(wrapped, str) else arguments
 
 
-def told(run: Run) -> str:
+def told(run: CellRun) -> str:
     """Return what the model reads of a run: what it printed, and what it made."""
     lines = [run.execution.output or _NOTHING] if run.execution.output or not run.execution.images else []
     if run.execution.images:

@@ -73,7 +73,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CellRun:
     """What came of a cell in a container. `files` are those that it wrote.
 
     `begun_anew`: nothing of before is there. It says why where that is known; None: all is there.
@@ -187,14 +187,14 @@ class Containers:
         """End a container. Raises `ContainerNotFound`."""
         await self._end(await self.find(project, id))
 
-    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> Run:
+    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> CellRun:
         """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         async with self._at_work(container) as session:
             begun_anew, container.lost = container.lost, None
             execution = await session.run(code, seconds)
             files = [self._note_file(container, each, "assistant") for each in execution.files]
-            return Run(execution, files, begun_anew)
+            return CellRun(execution, files, begun_anew)
 
     async def put_part(self, project: str, id: str, part: str, begin: int, content: bytes) -> None:
         """Write a part of a file that is not whole yet. Raises `ContainerNotFound`, `SandboxError`."""

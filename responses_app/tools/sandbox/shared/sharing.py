@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import PIECE_BYTES, Container, Containers, Run
+from responses_app.tools.sandbox.containers import PIECE_BYTES, CellRun, Container, Containers
 from responses_app.tools.sandbox.executions import (
     Ended,
     Execution,
@@ -128,7 +128,7 @@ class SharedContainers:
         """End a container. Raises `ContainerNotFound`."""
         await self._where_it_is("delete", _as_it_is, project, id, seconds=FILE_SECONDS)
 
-    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> Run:
+    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> CellRun:
         """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
         return await self._where_it_is("run", _read_run, project, id, code, seconds)
 
@@ -335,7 +335,7 @@ def _read_files(said: list[dict[str, Any]]) -> list[ContainerFile]:
     return [_read_file(each) for each in said]
 
 
-def _read_run(said: dict[str, Any]) -> Run:
+def _read_run(said: dict[str, Any]) -> CellRun:
     cell = said["execution"]
     execution = Execution(
         **{
@@ -345,4 +345,4 @@ def _read_run(said: dict[str, Any]) -> Run:
             "files": [StoredFile(**each) for each in cell["files"]],
         }
     )
-    return Run(execution, _read_files(said["files"]), said["begun_anew"])
+    return CellRun(execution, _read_files(said["files"]), said["begun_anew"])
