@@ -182,6 +182,7 @@ def _runs(base: _Base) -> _Runs:
         machine=machines.of,
         max_lag_bytes=settings.stream_max_lag_bytes,
         follow_here=registry.follow,
+        here=registry.readable,
         others=relay,
     )
     return _Runs(

@@ -292,6 +292,7 @@ class Site:
             machine=machines.of,
             max_lag_bytes=self.max_lag_bytes,
             follow_here=self.registry.follow,
+            here=self.registry.readable,
             others=self.others,
         )
         self.responses = ResponsesById(

@@ -10,12 +10,15 @@ import pytest
 from engine.formats.harmony.encoding import RETURN
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.events.dialects import parse_dialect
+from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
 from responses_app.protocol.response.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.runs.registry.registry import RunLimits
-from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, StoreError
+from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, LogNews, StoreError
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
 from tests.protocol.laws import assert_laws
@@ -64,6 +67,20 @@ class TokenEngine(FakeEngine):
         )
 
 
+class GatedEngine(TokenEngine):
+    """Says nothing before its gate is open."""
+
+    def __init__(self, turns: Sequence[str], gate: asyncio.Event) -> None:
+        super().__init__(turns)
+        self._gate = gate
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
+        await self._gate.wait()
+        async for chunk in super().generate(request):
+            yield chunk
+
+
+LONG_ANSWER = f"<|channel|>final<|message|>{'and so on ' * 60}<|return|>"
 LONG = f"<|channel|>analysis<|message|>{'I look at it from every side. ' * 2}<|end|>"
 LONG_THOUGHT = f"{LONG}<|start|>assistant{OTHER_ORDER}"
 SUMMED_UP = "I looked.<|return|>"
@@ -146,6 +163,93 @@ async def test_a_reader_goes_on_behind_the_last_event_it_had() -> None:
     await taken_over(site, str(accepted.response["id"]))
     reading = await site.follow(str(accepted.response["id"]), starting_after=5)
     assert await reading.to_the_end() == events[6:]
+
+
+def looks_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the position of each look at a log from now on."""
+    looked, look = [], site.store.log_since
+
+    async def counted(project: str, response_id: str, position: int) -> LogNews | None:
+        looked.append(position)
+        return await look(project, response_id, position)
+
+    monkeypatch.setattr(site.store, "log_since", counted)
+    return looked
+
+
+@pytest.mark.parametrize("dialect", ["openai", "tool-delta-objects"])
+@pytest.mark.parametrize("last", [None, 0, 5])
+async def test_who_followed_it_where_it_goes_on_reads_what_runs_there(
+    last: int | None, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the events of an undisturbed run, and looks at the log no more."""
+    fields: dict[str, object] = {"tools": [TOOL_F]}
+    accepted, events = await undisturbed([CALL_F], fields)
+    inputs = list(decode(accepted.log))
+    gate = asyncio.Event()
+    site = Site(GatedEngine([CALL_F], gate), await left_at(accepted, encode(inputs[: len(inputs) // 2])), worker="heir")
+    response_id = str(accepted.response["id"])
+    follow = site.responses.follow("default", response_id, starting_after=last, dialect=parse_dialect(dialect))
+    reading = Reading(site, await follow)
+    late = await taken_over(site, response_id)
+    await eventually(lambda: late.run.journal.readers == 2)
+    looked = looks_at(site, monkeypatch)
+    gate.set()
+    told = await reading.to_the_end()
+    assert await late.to_the_end() == events
+    first = 0 if last is None else last + 1
+    if dialect == "openai":
+        assert told == events[first:]
+    else:
+        wanted = await site.responses.follow(
+            "default", response_id, starting_after=last, dialect=parse_dialect(dialect)
+        )
+        assert told == await Reading(site, wanted).to_the_end()
+    assert looked == []
+    assert reading.reader.status is Status.COMPLETED
+    assert reading.reader.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
+    await eventually(lambda: not site.followers._followed)
+
+
+async def test_who_reads_it_where_it_went_on_follows_it_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken over twice: the reader is on the worker that had it in between."""
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+    accepted, events = await undisturbed([ANSWER], {})
+    inputs = list(decode(accepted.log))
+    store = await left_at(accepted, encode(inputs[: len(inputs) // 3]))
+    between = Site(GatedEngine([ANSWER], asyncio.Event()), store, worker="between")
+    response_id = str(accepted.response["id"])
+    reading = await between.follow(response_id)
+    await reading.until("response.in_progress")
+    there = await taken_over(between, response_id)
+    await eventually(lambda: there.run.journal.readers == 2)
+    heir = Site(TokenEngine([ANSWER]), store, worker="heir")
+    await between.registry.aclose()
+    late = await taken_over(heir, response_id)
+    assert await reading.to_the_end() == events
+    assert await late.to_the_end() == events
+
+
+async def test_who_is_too_slow_for_what_runs_here_gets_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "FOLLOWED_SECONDS", 0.0)
+    accepted, events = await undisturbed([LONG_ANSWER], {})
+    inputs = list(decode(accepted.log))
+    gate = asyncio.Event()
+    store = await left_at(accepted, encode(inputs[:4]))
+    site = Site(GatedEngine([LONG_ANSWER], gate), store, worker="heir", max_lag_bytes=4_000)
+    response_id = str(accepted.response["id"])
+    reading = await site.follow(response_id)
+    await reading.until("response.in_progress")
+    await site.service.run_again((await site.store.reclaim("heir", dead_before=0.0)).claimed[0])
+    run = site.registry.readable(response_id, -1)
+    assert run is not None
+    await eventually(lambda: run.journal.readers == 1)
+    gate.set()
+    await eventually(lambda: run.journal.closed)
+    assert await reading.to_the_end() == events
+    assert "falls behind what runs here" in caplog.text
 
 
 async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:

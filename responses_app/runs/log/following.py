@@ -9,6 +9,12 @@ it the inputs that the log in the store has. So its readers get the same events,
 The bell is only for speed. A worker that hears none (Redis is away, or there is none) looks at the log every
 `LOOK_SECONDS`. Without Redis the owner of a foreground response does not hear either that somebody follows it, and
 keeps its log with its end: followers get all of it then.
+
+Where a worker dies, the one that takes its response over may have readers that follow it. They read what runs here from
+then on, and look at its log no more; should it leave this worker again, they go on by the log:
+
+    dead owner's log in the store ──> follower ──> its reader
+                run here, its journal ──┘ (from the takeover on)
 """
 
 import asyncio
@@ -22,8 +28,9 @@ from responses_app.protocol.requests.resources import RUNNING, ResponseObject, S
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.inputs import Input
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.runs.log.journal import Entry, EventJournal, JournalReader, Waiter
+from responses_app.runs.log.journal import Entry, EventJournal, JournalReader, ReaderTooSlow, Waiter
 from responses_app.runs.log.others import OtherWorkers
+from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import as_begun, end_of_failure, last_number, so_far
 from responses_app.runs.log.run_log import INTEREST_SECONDS
 from responses_app.runs.log.tasks import end_tasks
@@ -75,11 +82,12 @@ class FollowedResponse:
         self.bell = Waiter()
         self._machine = machine
         self._first = first
+        self._here: EventSource | None = None  # what it reads in place of the log, since it runs here now
 
     @property
     def status(self) -> Status:
-        """The status as far as the log tells it."""
-        return self._machine.status
+        """The status as far as readers know it."""
+        return self._machine.status if self._here is None else self._here.status
 
     @property
     def has_begun(self) -> bool:
@@ -92,8 +100,27 @@ class FollowedResponse:
         return self._machine.stream.known_as
 
     def response(self) -> ResponseObject:
-        """Return the response object as far as the log tells it."""
-        return self._machine.stream.snapshot()
+        """Return the response object as it stands."""
+        return self._machine.stream.snapshot() if self._here is None else self._here.response()
+
+    async def read(self, here: EventSource) -> None:
+        """Go on by what runs here, until it ends, or leaves this worker, or the reader here is too slow for that."""
+        news = Waiter()
+        cursor = here.journal.attach(news, news, starting_after=self.journal.last_number)
+        self._here = here
+        try:
+            while not cursor.ended:
+                if entries := cursor.take():
+                    self.journal.repeat(entries, here.journal)
+                    await self.journal.room()
+                else:
+                    await news.wait()
+        except ReaderTooSlow:
+            logger.info("response %s: a reader that follows it falls behind what runs here", self.response_id)
+        finally:
+            here.journal.detach(cursor)
+        if not self.journal.closed:
+            self._here, self._first = None, self.journal.last_number + 1
 
     async def take(self, inputs: Iterable[Input]) -> None:
         """Go on by what the log has. Raises `BrokenLog`, or anything else, for what is not its log."""
@@ -119,7 +146,8 @@ class FollowedResponse:
 class Followers:
     """All of this process. `machine` makes the machine of a project's response of its object as it began.
 
-    `follow_here` asks this process itself to keep the logs of what it runs.
+    `follow_here` asks this process itself to keep the logs of what it runs. `here` returns a response that runs here
+    now, and has all behind the event of a number in its journal.
     """
 
     def __init__(
@@ -129,12 +157,14 @@ class Followers:
         machine: Callable[[str, ResponseObject], ResponseMachine],
         max_lag_bytes: int,
         follow_here: Callable[[Collection[str]], None],
+        here: Callable[[str, int], EventSource | None],
         others: OtherWorkers | None = None,
     ) -> None:
         self._store = store
         self.machine = machine
         self._max_lag_bytes = max_lag_bytes
         self._follow_here = follow_here
+        self._here = here
         self._others = others
         self._followed: set[FollowedResponse] = set()
         self._looks: dict[_Place, asyncio.Task[LogNews | None]] = {}  # that have not begun
@@ -198,8 +228,12 @@ class Followers:
                 asking.cancel()
 
     async def _go_on(self, project: str, followed: FollowedResponse, position: int) -> None:
-        """Look at the log until it ends."""
+        """Look at the log until it ends, or read what runs here."""
         while not followed.journal.closed:
+            here = self._here(followed.response_id, followed.journal.last_number)
+            if here is not None:
+                await followed.read(here)
+                continue
             try:
                 news = await self._look((project, followed.response_id, position))
                 if news is None:  # it was deleted
@@ -213,7 +247,14 @@ class Followers:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if not followed.journal.closed:
-                await followed.bell.wait(BELL_SECONDS if followed.hears else LOOK_SECONDS)
+                await self._news(followed)
+
+    async def _news(self, followed: FollowedResponse) -> None:
+        """Return when there may be more of a response: the bell rings, it runs here, or it is time to look."""
+        for _ in range(max(1, round(BELL_SECONDS / LOOK_SECONDS))):
+            rung = await followed.bell.wait(min(BELL_SECONDS, LOOK_SECONDS))
+            if rung or not followed.hears or self._here(followed.response_id, followed.journal.last_number) is not None:
+                break
 
     async def _look(self, place: _Place) -> LogNews | None:
         """Return what a log has behind a place: one query for all who ask for the same before it begins."""

@@ -90,6 +90,20 @@ class EventJournal:
         if events:
             self._tell_readers()
 
+    def repeat(self, entries: Sequence[Entry], origin: "EventJournal") -> None:
+        """Add events that another journal of the same response has written, and wake the readers."""
+        before = self.appended_bytes
+        self.calls.update(origin.calls)
+        for entry in entries:
+            self.appended_bytes = end = self.appended_bytes + len(entry.json) + ENTRY_BYTES
+            self._entries.append(Entry(entry.type, entry.number, entry.json, end))
+            self.last_number = entry.number
+            if entry.type in TERMINAL:
+                self.closed, self._ending = True, origin._ending
+        if entries:
+            self._largest_lot = max(self._largest_lot, self.appended_bytes - before)
+            self._tell_readers()
+
     def _add(self, event: Event) -> None:
         type, number, json = event.type, event.sequence_number, event.as_json()
         if self.closed:

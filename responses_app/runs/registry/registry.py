@@ -91,6 +91,16 @@ class RunRegistry:
         ttl = self._limits.store_ttl
         return run.deleted or bool(ttl and run.plan.stored and int(run.plan.created_at) + ttl <= self._now())
 
+    def readable(self, response_id: str, number: int) -> Run | None:
+        """Return a response in the background that runs here, if its journal has all events behind this one.
+
+        No other one: a reader would keep it alive.
+        """
+        run = self.get(response_id)
+        if run is None or run.lost or not run.plan.background:
+            return None
+        return run if run.journal.has_after(number) and not run.is_behind(number) else None
+
     def named(self, project: str, name: str) -> Run | None:
         """Return a response of a project that still runs, by the public id under which clients know it."""
         open_runs = (run for run in self.running if not run.journal.closed and run.plan.origin.project == project)
