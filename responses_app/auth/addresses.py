@@ -7,17 +7,13 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 def is_local(host: str) -> bool:
     """Whether only this machine can call this address; so it is with what is not one: a name, a Unix socket's path."""
-    return _is_loopback(host, unknown=True)
+    return is_loopback(host, unknown=True)
 
 
-def is_loopback(host: object) -> bool:
-    """Whether this is an address of the loopback interface; what is not an address is not one of these either."""
-    return _is_loopback(str(host), unknown=False)
-
-
-def _is_loopback(host: str, *, unknown: bool) -> bool:
+def is_loopback(host: object, *, unknown: bool = False) -> bool:
+    """Whether this is an address of the loopback interface; `unknown` is the answer for what is not an address."""
     try:
-        address = ip_address(host)
+        address = ip_address(str(host))
     except ValueError:
         return unknown
     mapped = getattr(address, "ipv4_mapped", None)

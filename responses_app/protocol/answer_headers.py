@@ -26,14 +26,14 @@ class AnswerHeaders:
     def request_id(self, given: Mapping[str, str]) -> str:
         """Return the id of a request with these headers: its client's own, or a new one."""
         own = given.get(REQUEST_ID, "")
-        return own if is_printable(own) else self.new_id()
+        return own if own and is_printable(own) else self.new_id()
 
     def of(self, given: Mapping[str, str], request_id: str, *, seconds: float = 0.0) -> dict[str, str]:
         """Return the headers of the answer to a request that had these, and took so long until its answer began."""
         headers = {REQUEST_ID: request_id, "openai-processing-ms": str(round(seconds * 1000))}
         for name, default in ((ORGANIZATION, self.organization), (VERSION, self.version)):
             own = given.get(name, "")
-            value = own if is_printable(own) else default
+            value = own if own and is_printable(own) else default
             if value:
                 headers[name] = value
         if self.azure_region:

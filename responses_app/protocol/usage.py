@@ -80,13 +80,13 @@ def as_read(response: Mapping[str, object], *, usage_per_turn: bool) -> Mapping[
     used = response.get("usage")
     if usage_per_turn or not isinstance(used, dict):
         return response
-    return {**response, "usage": {name: _without_lists(value) for name, value in used.items()}}
-
-
-def _without_lists(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    return {name: count for name, count in value.items() if not name.endswith(_PER_TURN)}
+    read = {
+        name: {each: count for each, count in value.items() if not each.endswith(_PER_TURN)}
+        if isinstance(value, dict)
+        else value
+        for name, value in used.items()
+    }
+    return {**response, "usage": read}
 
 
 def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:

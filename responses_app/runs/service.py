@@ -119,6 +119,7 @@ class ResponseService:
     shared_turns: BaseSharedTurns | None = None
     shelf: Shelf = field(default_factory=Shelf)
     threads: FairThreads = field(default_factory=FairThreads)
+    models: ServedModels = field(init=False)
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
@@ -126,16 +127,12 @@ class ResponseService:
     approving: Approving = field(init=False)
 
     def __post_init__(self) -> None:
+        self.models = self.machines.models
         self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
         self.known_turns = KnownTurns(self.registry.remembers, sealer=self.sealer, shared=self.shared_turns)
         self.approving = Approving(self.stores, self.registry, now=self.now)
-
-    @property
-    def models(self) -> ServedModels:
-        """The models that are served."""
-        return self.machines.models
 
     async def create(
         self,

@@ -12,14 +12,14 @@ answers does not make the clock wrong.
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 
-
-def own_clock() -> float:
-    """Return seconds that count also while the process is stopped or the machine sleeps, where the system can tell.
-
-    Nobody sets this clock; what it says means nothing to another machine.
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+# Seconds that count also while the process is stopped or the machine sleeps, where the system can tell. Nobody sets
+# this clock; what it says means nothing to another machine.
+own_clock: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 class StoreClock:

@@ -99,23 +99,19 @@ def _refused(error: ApiError) -> HttpResponse:
 
 async def let_in(scope: Any, method: str, path: str) -> None:
     """Raise `ApiError` for who may not ask for this, 503 where none can tell now."""
-    await _check_key(scope, find(path)[0].scope(method), lambda caller: None)
+    needed = find(path)[0].scope(method)
+    if needed is not None:
+        (await get_site().door.caller(scope)).check_scope(needed)
 
 
 async def _let_in(request: HttpRequest, route: Route) -> None:
-    def told(caller: Caller) -> None:
-        request.caller = caller  # type: ignore[attr-defined]
-        bind(project=caller.project, key_id=caller.key_id)
-
-    await _check_key(request.scope, route.scope(str(request.method)), told)  # type: ignore[attr-defined]
-
-
-async def _check_key(scope: Any, needed: str | None, told: Callable[[Caller], None]) -> None:
-    """Find out who asks, tell `told`, and check that their key is made for this."""
-    if needed is not None:
-        caller = await get_site().door.caller(scope)
-        told(caller)
-        caller.check_scope(needed)
+    """Find out who asks, note it, and check that their key is made for this."""
+    needed = route.scope(str(request.method))
+    if needed is None:
+        return
+    caller = request.caller = await get_site().door.caller(request.scope)  # type: ignore[attr-defined]
+    bind(project=caller.project, key_id=caller.key_id)
+    caller.check_scope(needed)
 
 
 def _check_host(request: HttpRequest) -> None:

@@ -100,7 +100,7 @@ class ResponseMachine:
         summary_style: str = "auto",
         max_tool_calls: int | None = None,
     ) -> None:
-        self._stream = stream
+        self.stream = stream
         self._format = model_format
         self.turns: list[TurnUsage] = []
         self._asides = SummaryTurns(model_format, summary_style)
@@ -129,12 +129,7 @@ class ResponseMachine:
     @property
     def status(self) -> Status:
         """The status as readers know it."""
-        return self._stream.status
-
-    @property
-    def stream(self) -> ResponseStream:
-        """The output so far."""
-        return self._stream
+        return self.stream.status
 
     @property
     def ending(self) -> Ending | None:
@@ -172,7 +167,7 @@ class ResponseMachine:
     def outcome(self, at: int, error: ResponseError | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
         assert isinstance(self._due, Finish), "the end is decided"
-        return self._stream.outcome(self._ending(self._due.ending, at, error))
+        return self.stream.outcome(self._ending(self._due.ending, at, error))
 
     # What happens.
 
@@ -199,21 +194,21 @@ class ResponseMachine:
 
     def _begin_or_end(self, given: Input) -> Step:
         match given:
-            case Declared() if not self._stream.has_begun:
-                names = self._stream.called.declare(given.tools)
+            case Declared() if not self.stream.has_begun:
+                names = self.stream.called.declare(given.tools)
                 self._reader.functions = None if self._reader.functions is None else names
                 return Step([])
-            case Offered() if not self._stream.has_begun:
+            case Offered() if not self.stream.has_begun:
                 self.server.offer(given)
                 return Step([])
             case Enqueued():
-                return Step(self._stream.enqueue())
+                return Step(self.stream.enqueue())
             case Asked():
                 self.asked = given
                 if given.stops or given.stop_tokens:
                     self._reader.stops = AnswerStops(given.stops, given.stop_tokens)
                 self._asides.by_model = given.summaries is Summaries.MODEL
-                self._stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
+                self.stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
                 return Step([])
             case Started():
                 return self._started(given)
@@ -228,7 +223,7 @@ class ResponseMachine:
     def _started(self, given: Started) -> Step:
         self._mode, self._budget.limit, self._waits.wanted = given.mode, given.budget, given.waits
         warm_up = given.mode is Mode.WARM_UP
-        events = self._stream.leave_queue() if self._stream.has_begun else self._stream.start(warm_up=warm_up)
+        events = self.stream.leave_queue() if self.stream.has_begun else self.stream.start(warm_up=warm_up)
         if warm_up:
             return Step(events, self._now(Prefill()))
         if given.mode is not Mode.ANSWER:
@@ -256,9 +251,9 @@ class ResponseMachine:
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         if self._asides.running:
             self._asides.end()
-            return self._go_on(self._stream.end_reasoning())
+            return self._go_on(self.stream.end_reasoning())
         if turn.sums_up:
-            return Step([], self._now(self._asides.begin(len(self.turns), self._stream.messages)))
+            return Step([], self._now(self._asides.begin(len(self.turns), self.stream.messages)))
         unanswered = self.calls.unanswered
         if self._cuts.stop is not None and not unanswered:
             return self._stop_here(self._cuts.stop)
@@ -273,7 +268,7 @@ class ResponseMachine:
         call = self.server.due()
         if call is not None:
             return Step([], self._now(call))
-        if self._stream.called.asks:
+        if self.stream.called.asks:
             return self._finish(Status.COMPLETED)
         if self._interjections.follow(turn, self._reader.functions, left=self._budget.left):
             return Step([], self._generate())
@@ -283,7 +278,7 @@ class ResponseMachine:
             return Step([], self._now(wanted))
         if self.calls.have_news:
             return self._all_given()
-        answered = len(self._stream.output) > self.compacted
+        answered = len(self.stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
 
     def _go_on(self, events: list[Event]) -> Step:
@@ -312,7 +307,7 @@ class ResponseMachine:
             raise LocalProtocolError(f"{given!r} of a tool that was not asked for")
         match given:
             case ToolProgressed(fields=fields):
-                return Step(self._stream.progress_call(fields))
+                return Step(self.stream.progress_call(fields))
             case ToolsListed():
                 events = self.server.listed(given)
                 return self._prepare().behind(events)
@@ -340,9 +335,9 @@ class ResponseMachine:
     # Turns and endings.
 
     def _generate(self) -> Command:
-        said = tuple(self._stream.messages)
-        summary, after_call, left = self._compacting.running, self._stream.called.anything, self._budget.left
-        hosted = self._stream.called.may_host
+        said = tuple(self.stream.messages)
+        summary, after_call, left = self._compacting.running, self.stream.called.anything, self._budget.left
+        hosted = self.stream.called.may_host
         return self._now(
             Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call, hosted=hosted)
         )
@@ -353,7 +348,7 @@ class ResponseMachine:
         if reason is StopReason.CANCELLED:
             return self._finish(Status.CANCELLED)
         if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
-            return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self._stream.leave_queue())
+            return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self.stream.leave_queue())
         if reason is StopReason.STEERED and self._is_inside():
             self._cuts.stop = reason
             return Step([])
@@ -365,7 +360,7 @@ class ResponseMachine:
 
     def _interrupted(self, reason: StopReason) -> Step:
         """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
-        events = self._stream.discard() if reason is StopReason.DISCARDED else self._reader.cut()
+        events = self.stream.discard() if reason is StopReason.DISCARDED else self._reader.cut()
         return self._stop_here(_AT_ONCE.get(reason, reason)).behind(events)
 
     def _stop_here(self, reason: StopReason) -> Step:
@@ -373,9 +368,9 @@ class ResponseMachine:
 
     def _finish(self, status: Status, *, error: ResponseError | None = None, reason: str | None = None) -> Step:
         """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
-        events = [] if status is Status.FAILED else [*self._stream.close(), *self.calls.add_outputs()]
+        events = [] if status is Status.FAILED else [*self.stream.close(), *self.calls.add_outputs()]
         if status in CONTINUABLE:
-            events += self._stream.seal_others()
+            events += self.stream.seal_others()
         self._reader.turn = None
         return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
 
@@ -383,16 +378,16 @@ class ResponseMachine:
         assert isinstance(self._due, Finish)
         ending = self._ending(self._due.ending, given.at, given.error)
         self._due = None
-        return Step(self._stream.finish(ending))
+        return Step(self.stream.finish(ending))
 
     def _ending(self, ending: Ending, at: int, error: ResponseError | None) -> Ending:
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
-        messages = self._messages() if self._stream.shows_messages else None
+        messages = self._messages() if self.stream.shows_messages else None
         return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None, messages=messages)
 
     def _messages(self) -> list[JsonObject]:
-        return [message for said in self._stream.messages for message in self._format.messages_of(said.tokens)]
+        return [message for said in self.stream.messages for message in self._format.messages_of(said.tokens)]
 
     def _now(self, command: Command) -> Command:
         self._due = command

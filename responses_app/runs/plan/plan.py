@@ -135,6 +135,10 @@ class RunPlan:
     priority: int = 0
     details: EngineDetails | None = None
     chat: StoredChoice | None = None
+    background: bool = field(init=False)  # whether it outlives its readers
+
+    def __post_init__(self) -> None:
+        self.background = bool(self.request.background)
 
     @property
     def started(self) -> Started:
@@ -156,11 +160,6 @@ class RunPlan:
     def amount(self) -> Amount:
         """What it takes of the limits until it ends: of its output as much as it asks for."""
         return Amount(1, len(self.generation.prompt_token_ids), self.request.max_output_tokens or 1)
-
-    @property
-    def background(self) -> bool:
-        """Whether it outlives its readers."""
-        return bool(self.request.background)
 
     @property
     def stored_parent(self) -> str:

@@ -128,7 +128,8 @@ class _Guard:
             if self._daphne.paused:
                 await self._watched(self._daphne.drain())
         else:
-            await self._watched(self._send_to_the_end(message))
+            writable = self._writable
+            await self._watched(self._send(message) if writable is None else self._send_to_the_end(message, writable))
 
     def _as_the_last(self, message: Message) -> Message:
         """Let the connection end with this answer, so that its client asks a server that does not stop."""
@@ -138,15 +139,14 @@ class _Guard:
             return message
         return {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
 
-    async def _send_to_the_end(self, message: Message) -> None:
+    async def _send_to_the_end(self, message: Message, writable: asyncio.Event) -> None:
         """Send, and wait until the peer takes more.
 
         uvicorn's WebSocket waits before it writes only. As the last message of all it would lie there unwatched, and
         the server, which reads from no peer that takes nothing, would never have another one to send.
         """
         await self._send(message)
-        if self._writable is not None:
-            await self._writable.wait()
+        await writable.wait()
 
     async def write_frames(self, payloads: Sequence[bytes]) -> bool:
         """Write text messages at once, and wait until the peer takes more; False where `send` has to do it."""

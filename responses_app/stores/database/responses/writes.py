@@ -178,9 +178,13 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
             if isinstance(write, LogAppends):
                 _append_logs(cursor, write)
         for wave in _waves(write for write in batch if isinstance(write, Step)):
-            _accept(cursor, wave)
-            _begin(cursor, wave)
-            _save(cursor, wave, now)
+            kinds = {type(step.act) for step in wave}
+            if not kinds.isdisjoint((Acceptance, GivenBack)):
+                _accept(cursor, wave)
+            if Begun in kinds:
+                _begin(cursor, wave)
+            if StoredResponse in kinds:
+                _save(cursor, wave, now)
     for job in batch:
         if isinstance(job, Job):
             job.result = job.act(connection, job.result)
@@ -317,6 +321,8 @@ def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Step, R
     Where no row was changed the row itself tells why: another epoch is another's claim. With this very epoch it was
     written before, by an attempt whose answer got lost.
     """
+    if not held:
+        return []
     for step, _ in held:
         step.lost = False  # an earlier attempt at this transaction may have said otherwise, and was rolled back
     if writing.run(cursor, [row for _, row in held]) == len(held):
