@@ -71,5 +71,5 @@ application = Backpressure(
     stall_seconds=site.settings.stream_stall_seconds,
     max_message_bytes=site.settings.websocket_max_message_bytes,
     frame_rules=frame_rules,
-    is_stopping=lambda: lifecycle.is_stopping,
+    is_stopping=lifecycle.is_stopping,
 )

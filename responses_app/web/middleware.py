@@ -87,9 +87,11 @@ class ApiMiddleware:
 async def answer_headers(given: Mapping[str, str], request_id: str, caller: Caller, *, began: float) -> dict[str, str]:
     """Return what every answer says: to a request with these headers, which began at this time of the loop."""
     site = get_site()
-    lines = await site.rates.lines(caller.limited, since=began) if caller.limited else ()
+    limited = caller.limited
+    lines = await site.rates.lines(limited, since=began) if limited else ()
     seconds = asyncio.get_running_loop().time() - began
-    return site.answer_headers.of(given, request_id, seconds=seconds) | as_headers(lines)
+    headers = site.answer_headers.of(given, request_id, seconds=seconds)
+    return headers | as_headers(lines) if lines else headers
 
 
 def _refused(error: ApiError) -> HttpResponse:

@@ -103,7 +103,8 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         tools = tools.joined(read_tools(list(draft.late_tools), at="input"))
     request = with_choice(draft.request, tools)
     rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
-    link, messages = _rendered(draft, info)
+    ignored = _ignored_requests(context)
+    link, messages = _rendered(draft, info, ignored)
     priority = _priority(draft)
     if not (request.warm_up or request.only_compacts):
         _check_outputs(context, tools)
@@ -131,7 +132,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         parent=context.parent,
         conversation=context.conversation,
         input_messages=messages,
-        context_items=[*map(taken_as_refused, _ignored_requests(context)), *context.raw],
+        context_items=[*map(taken_as_refused, ignored), *context.raw],
         input_items=draft.input_items,
         generation=GenerationRequest(
             request_id=draft.response_id,
@@ -231,7 +232,7 @@ def count_prompt(draft: Draft, info: EngineInfo) -> int:
     Raises `ApiError` as `make_plan` does where not even the longest tokens could make it fit.
     """
     draft = _in_its_format(draft)
-    link, _ = _rendered(draft, info)
+    link, _ = _rendered(draft, info, _ignored_requests(draft.context))
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:
         return len(writer.prompt(draft.request, link).tokens)
@@ -239,8 +240,11 @@ def count_prompt(draft: Draft, info: EngineInfo) -> int:
         return writer.frame_tokens(draft.request, link.started_on) + len(link.prompt_tokens())
 
 
-def _rendered(draft: Draft, info: EngineInfo) -> tuple[ChainLink, list[RenderedMessage]]:
-    """Return the chain with what is new at its end, and that alone. Raises `ApiError`."""
+def _rendered(draft: Draft, info: EngineInfo, ignored: Sequence[JsonObject]) -> tuple[ChainLink, list[RenderedMessage]]:
+    """Return the chain with what is new at its end, and that alone; `ignored` requests were not approved.
+
+    Raises `ApiError`.
+    """
     context = draft.context
     if draft.size >= info.max_model_len:  # else it fits, whatever its tokens are
         check_request_can_fit(draft.request, context.before, context.own, draft.format, info.max_model_len)
@@ -252,11 +256,11 @@ def _rendered(draft: Draft, info: EngineInfo) -> tuple[ChainLink, list[RenderedM
         sampled=context.sampled,
         before=context.before,
     )
-    ignored = [
+    refused = [
         draft.format.output(mcp_name(str(each["server_label"]), str(each["name"])), NOT_APPROVED, hosted=True)
-        for each in _ignored_requests(context)
+        for each in ignored
     ]
-    messages = [*ignored, *_previous_messages(draft), *messages]
+    messages = [*refused, *_previous_messages(draft), *messages]
     today = datetime.fromtimestamp(draft.created_at, UTC).date().isoformat()
     link = new_link(context.parent, response_id=draft.response_id, started_on=today, messages=messages)
     return link, messages

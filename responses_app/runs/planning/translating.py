@@ -89,8 +89,6 @@ def _chain(link: ChainLink | None, rewrite: _Rewrite) -> ChainLink | None:
 
 def _items(items: Items, rewrite: _Rewrite) -> Items:
     """Return items of which those that a seal tells of, and compactions, have their messages in one format."""
-    if not any(isinstance(item, OpenedCompaction | SampledInput) for item in items.parsed):
-        return items
     parsed = [_item(item, rewrite) for item in items.parsed]
     return items if all(map(is_, parsed, items.parsed)) else Items(parsed, items.raw)
 

@@ -40,7 +40,6 @@ class Lifecycle:
         self._started: asyncio.Task[None] | None = None
         self._stopped: asyncio.Task[None] | None = None
 
-    @property
     def is_stopping(self) -> bool:
         """Whether the server stops."""
         return self._stopped is not None

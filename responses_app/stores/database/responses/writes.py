@@ -220,8 +220,9 @@ def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
     waves: list[list[Step]] = []
     seen: Counter[str] = Counter()
     for step in steps:
-        number = seen[step.response_id]
-        seen[step.response_id] += 1
+        response_id = step.response_id
+        number = seen[response_id]
+        seen[response_id] += 1
         if number == len(waves):
             waves.append([])
         waves[number].append(step)
