@@ -22,7 +22,8 @@ FLOORS = (
     ("models", "limits", "observing"),
     ("stores", "migrations"),
     ("auth", "tools"),
-    ("runs", "settings"),
+    ("runs",),
+    ("settings",),  # what the rooms below declare, gathered; those above it have theirs here
     ("wiring",),
     ("web",),
     ("api", "watch"),

@@ -9,8 +9,8 @@ from typing import Any
 
 from docs.extension.tables import code
 from responses_app.management.flags import FLAGS
+from responses_app.protocol.setting import names
 from responses_app.settings.conf import Settings, secret_files, table
-from responses_app.settings.types import names
 
 NO_VALUE = "\N{NULL}"  # that no setting takes, but for those that take any text
 ANYTHING = "text"

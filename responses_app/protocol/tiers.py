@@ -1,10 +1,11 @@
 """Service tiers: which a request may ask for, which one runs, how urgent it is, and how many of it may wait."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.setting import RoomSettings, choice, setting
 
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 PRIORITIES: dict[ServiceTier, int] = {  # vLLM's, of those that run: lower runs first
@@ -20,29 +21,49 @@ MAX_STEPS = 20  # that count: so nothing that waits is overtaken for more than s
 _ALIASES = {"fast": "priority"}  # allowed where that is, and echoed as that
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceTiers:
+def tiers(value: str) -> tuple[str, ...]:
+    """Service tiers."""
+    tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
+    if not tiers or not set(tiers) <= set(TIERS):
+        raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
+    return tiers
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceTiers(RoomSettings):
     """The operator's choice: the tiers a request may ask for, and what none or `auto` means (`auto`: `default`)."""
 
-    default: str = "auto"
-    allowed: tuple[str, ...] = TIERS
+    responses_default_service_tier: str = setting(
+        "auto", choice(*TIERS), "the service tier of requests that ask for none or for `auto`; `auto` means `default`"
+    )
+    responses_allowed_service_tiers: tuple[str, ...] = setting(
+        TIERS, tiers, "service tiers that a request may ask for; `fast` means `priority`", default_text=",".join(TIERS)
+    )
 
-    @property
-    def allow_default(self) -> bool:
-        """Whether the tier of requests that ask for none may be asked for."""
-        allowed = set(map(_resolved, self.allowed))
-        return _resolved(self.default) in allowed or (self.default == "auto" and "default" in allowed)
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what is wrong where requests that ask for no tier could not ask for theirs."""
+        default, allowed = (
+            self.responses_default_service_tier,
+            set(map(_resolved, self.responses_allowed_service_tiers)),
+        )
+        if _resolved(default) in allowed or (default == "auto" and "default" in allowed):
+            return None
+        return (
+            f"RESPONSES_DEFAULT_SERVICE_TIER={default} is not among RESPONSES_ALLOWED_SERVICE_TIERS="
+            f"{','.join(self.responses_allowed_service_tiers)}: choose one of these."
+        )
 
-    def choose(self, asked: str | None) -> ServiceTier:
+    def tier(self, asked: str | None) -> ServiceTier:
         """Return the tier that runs. Raises `ApiError` for one that is not allowed here."""
-        if asked is not None and _resolved(asked) not in map(_resolved, self.allowed):
+        allowed = self.responses_allowed_service_tiers
+        if asked is not None and _resolved(asked) not in map(_resolved, allowed):
             raise invalid_request(
                 f"Invalid value for 'service_tier': {asked!r} is not allowed here (RESPONSES_ALLOWED_SERVICE_TIERS). "
-                f"Supported values are: {', '.join(self.allowed)}.",
+                f"Supported values are: {', '.join(allowed)}.",
                 param="service_tier",
                 code="invalid_value",
             )
-        tier = _resolved(self.default if asked in (None, "auto") else asked)
+        tier = _resolved(self.responses_default_service_tier if asked in (None, "auto") else asked)
         return next((each for each in PRIORITIES if each == tier), "default")
 
 

@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 from responses_app.protocol.chat.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
-from responses_app.runs.registry.resumable import ResumableLimits
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.shared_turns import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")
@@ -38,13 +38,13 @@ class KnownTurns:
 
     def __init__(
         self,
-        limits: ResumableLimits,
+        settings: RunSettings,
         *,
         sealer: Sealer,
         shared: BaseSharedTurns | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits = limits
+        self._settings = settings
         self._sealer = sealer
         self._shared = shared
         self._clock = clock
@@ -60,7 +60,7 @@ class KnownTurns:
         data = turn.as_bytes() if self._shared is not None else b""
         if self._shared is not None and len(data) <= MAX_BYTES:
             sealed = self._sealer.seal(PURPOSE, project, data).encode()
-            await self._shared.put(_shared_key(project, key), sealed, seconds=self._limits.ttl)
+            await self._shared.put(_shared_key(project, key), sealed, seconds=self._settings.responses_session_ttl)
 
     async def recall(self, project: str, keys: Sequence[bytes]) -> Mapping[bytes, KnownTurn]:
         """Return those of these turns that are known, by their keys; their time begins anew. Raises nothing."""
@@ -85,7 +85,9 @@ class KnownTurns:
         """Keep a turn here; the oldest ones go where there is no room for it."""
         tokens = sum(len(message.tokens) for message in turn.exact.messages)
         self._drop((project, key))
-        kept = _Kept(turn, _BYTES_OF_TURN + _BYTES_OF_TOKEN * tokens, self._clock() + self._limits.ttl)
+        kept = _Kept(
+            turn, _BYTES_OF_TURN + _BYTES_OF_TOKEN * tokens, self._clock() + self._settings.responses_session_ttl
+        )
         self._turns[project, key] = kept
         self.bytes += kept.bytes
         self._make_room()
@@ -96,7 +98,7 @@ class KnownTurns:
         if kept is None or kept.until <= self._clock():
             self._drop((project, key))
             return None
-        kept.until = self._clock() + self._limits.ttl
+        kept.until = self._clock() + self._settings.responses_session_ttl
         self._turns.move_to_end((project, key))
         return kept.turn
 
@@ -112,7 +114,10 @@ class KnownTurns:
         now = self._clock()
         while self._turns:
             first, kept = next(iter(self._turns.items()))
-            over = len(self._turns) > self._limits.max_streams or self.bytes > self._limits.max_bytes
+            over = (
+                len(self._turns) > self._settings.responses_max_active_sessions
+                or self.bytes > self._settings.responses_max_session_bytes
+            )
             if not over and kept.until > now:
                 break
             self._drop(first)

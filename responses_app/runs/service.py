@@ -35,14 +35,12 @@ from responses_app.protocol.requests.named import named_by
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 from responses_app.protocol.requests.resources import ResponseObject, new_response
 from responses_app.protocol.response.inputs import Asked
-from responses_app.protocol.response.summaries import Summaries
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
-from responses_app.protocol.tiers import ServiceTiers
 from responses_app.protocol.validation import missing
 from responses_app.runs.admission import Admission
 from responses_app.runs.approving import Approving
-from responses_app.runs.driving.persistence import RunPersistence, WhenAway
+from responses_app.runs.driving.persistence import RunPersistence
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.unsaved import UnsavedEnds
 from responses_app.runs.known_turns import KnownTurns
@@ -54,6 +52,7 @@ from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.runs.plan.failures import engine_errors, refusal
 from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
 from responses_app.runs.planning.history import History, Recall, store_away
 from responses_app.runs.planning.naming import Naming, as_conflict
@@ -72,30 +71,10 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLimits:
-    """Bounds of the service.
-
-    `worker` is the id of this process, `delta_seconds` STREAM_DELTA_MS, `tool_seconds` RESPONSES_TOOL_TIMEOUT.
-    `patience_seconds` is DATABASE_PATIENCE_SECONDS, `max_unsaved_bytes` RESPONSES_MAX_UNSAVED_BYTES. `summaries` says
-    who writes summaries of reasoning, where they are asked for; None: nobody.
-    """
-
-    max_lag_bytes: int
-    store_responses: bool
-    tiers: ServiceTiers = field(default_factory=ServiceTiers)
-    worker: str = ""
-    delta_seconds: float = 0.0
-    summaries: Summaries | None = Summaries.MODEL
-    tool_seconds: float = 300.0
-    patience_seconds: float = 0.0
-    max_unsaved_bytes: int = 256 * 1024 * 1024
-
-
 @dataclass(slots=True)
 class ResponseService:
     """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
-    `metrics` counts, and `traces` traces what no request asks for here.
+    `metrics` counts, and `traces` traces what no request asks for here. `worker` is the id of this process.
 
     `shelf` has this server's tools, `threads` do what takes long. `rates` are the limits of keys and projects, `keys`
     keeps whose they are: None where there are none. `shared_turns` has what workers share of what was said in chats.
@@ -110,7 +89,8 @@ class ResponseService:
     sealer: Sealer
     new_id: Callable[[str], str]
     now: Callable[[], float]
-    limits: ServiceLimits
+    settings: RunSettings
+    worker: str
     live: LiveLogs
     rates: Rates
     metrics: Metrics
@@ -128,10 +108,10 @@ class ResponseService:
 
     def __post_init__(self) -> None:
         self.models = self.machines.models
-        self.unsaved = UnsavedEnds(self.stores.responses, max_bytes=self.limits.max_unsaved_bytes)
+        self.unsaved = UnsavedEnds(self.stores.responses, self.settings)
         self.naming = Naming(self.stores.responses, self.registry, new_id=self.new_id)
         self.admission = Admission(self.registry, self.rates)
-        self.known_turns = KnownTurns(self.registry.remembers, sealer=self.sealer, shared=self.shared_turns)
+        self.known_turns = KnownTurns(self.settings, sealer=self.sealer, shared=self.shared_turns)
         self.approving = Approving(self.stores, self.registry, now=self.now)
 
     async def create(
@@ -282,7 +262,7 @@ class ResponseService:
             raise missing("input")
         model = self.models.chosen(request.model, origin.models)
         check_named(origin.scopes, named_by(request, runs=runs))
-        tier = self.limits.tiers.choose(request.service_tier)
+        tier = self.settings.tier(request.service_tier)
         self._check(request, model.engine)
         self.registry.check_capacity()
         info = await self._ready(model, origin)
@@ -298,20 +278,18 @@ class ResponseService:
             context=context,
             input_items=identified(context.own.raw, self.new_id),
             tier=tier,
-            stored=self.limits.store_responses and request.store is not False,
+            stored=self.settings.responses_store and request.store is not False,
             tools=await self.shelf.offered(request, context, project=origin.project, response_id=response_id),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
             late_tools=tools_declared_in(context),
             asked=self._asked(request),
-            delta_seconds=self.limits.delta_seconds,
-            tool_seconds=self.limits.tool_seconds,
         )
         return model, draft, info
 
     def _run(self, plan: RunPlan, model: ServedModel, accepted: AcceptedResponse | None = None) -> Run:
         response = as_begun(accepted.response) if accepted else self._new_response(plan, model)
-        claim = accepted.claim if accepted else Claim(self.limits.worker)
-        journal = EventJournal(max_lag_bytes=self.limits.max_lag_bytes, kept=plan.resumable)
+        claim = accepted.claim if accepted else Claim(self.worker)
+        journal = EventJournal(max_lag_bytes=self.settings.stream_max_lag_bytes, kept=plan.resumable)
         log = None
         if plan.stored:
             log = RunLog(
@@ -324,6 +302,7 @@ class ResponseService:
             )
         return Run(
             plan,
+            self.settings,
             model=model,
             machine=self.machines.of(plan.origin.project, response, plan.request.tools),
             journal=journal,
@@ -332,7 +311,7 @@ class ResponseService:
                 self.stores,
                 claim=claim,
                 now=self.now,
-                away=WhenAway(self.unsaved.add, self.limits.patience_seconds),
+                ends=self.unsaved,
                 log=log,
             ),
             queue=self.registry.queue,
@@ -342,7 +321,7 @@ class ResponseService:
         wanted = request.reasoning is not None and request.reasoning.wanted_summary is not None
         return Asked(
             sealed=ENCRYPTED_REASONING in (request.include or ()),
-            summaries=self.limits.summaries if wanted else None,
+            summaries=self.settings.summaries if wanted else None,
             stops=tuple(request.stop or ()),
             stop_tokens=tuple(request.stop_token_ids or ()),
         )
@@ -379,7 +358,7 @@ class ResponseService:
             raise unsupported_parameter("priority", "The engine here takes requests as they come; leave it out.")
         if request.cache_salt is not None and not engine.supports_cache_salt:
             raise unsupported_parameter("cache_salt", "The engine here cannot keep its cache apart; leave it out.")
-        if request.background and not self.limits.store_responses:
+        if request.background and not self.settings.responses_store:
             raise _background_needs_store()
 
     def _note(self, plan: RunPlan) -> None:

@@ -1,41 +1,36 @@
 """The settings: one environment variable each, read once, here and nowhere else.
 
-`respsite/settings.py` calls `from_environ` and puts the result into Django's settings as `RESPSITE`; the rest of the
-code gets what it needs handed in. A wrong value raises `ConfigurationError` with one sentence that names the variable,
+Each room declares its own (`protocol/setting.py` says how), and those of the rooms above this one are declared here.
+`respsite/settings.py` calls `from_environ` and puts the result into Django's settings as `RESPSITE`; each
+room is handed its own. A wrong value raises `ConfigurationError` with one sentence that names the variable,
 the value and what it takes. Imports no Django, so that a broken setting is told before anything else happens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, Dialect
-from responses_app.protocol.tiers import TIERS, ServiceTiers
-from responses_app.settings.embeddings import EmbeddingSettings
-from responses_app.settings.models import EngineSettings, problem_of
-from responses_app.settings.tools import ToolSettings
-from responses_app.settings.types import (
+from responses_app.protocol.setting import (
+    KIB,
+    MIB,
+    RoomSettings,
     choice,
-    dialect,
     flag,
-    header_value,
     names,
-    origins,
-    pages,
-    resolves,
     seconds,
-    secret,
-    secrets,
     setting,
     text,
-    tiers,
     url_of,
     whole,
 )
-
-KIB, MIB = 1024, 1024 * 1024
+from responses_app.runs.plan.settings import RunSettings
+from responses_app.settings.embeddings import EmbeddingSettings
+from responses_app.settings.models import EngineSettings
+from responses_app.settings.tools import ToolSettings
+from responses_app.settings.types import dialect, header_value, origins, pages, resolves, secret, secrets
 
 
 class ConfigurationError(Exception):
@@ -46,7 +41,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
+class Settings(RunSettings, EngineSettings, EmbeddingSettings, ToolSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
     host: str = setting("127.0.0.1", text, "address that `make run` and `respsite serve` listen on")
@@ -85,11 +80,6 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
     database_timeout_seconds: float = setting(
         10.0, seconds(0.1), "how long one question to the database may take; then the client gets a 503"
     )
-    database_patience_seconds: float = setting(
-        30.0, seconds(),
-        "how long a response waits for a database that is away: with its end, which then has failed, and with a call"
-        " that must not be made twice, which then is not made",
-    )  # fmt: skip
     redis_url: str = setting(
         "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
         "Redis, where several workers share limits and turns of chats, and by which they reach each other: `redis://host:6379/0`",
@@ -170,18 +160,9 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         64 * MIB, whole(KIB),
         "memory of one WebSocket for the chains that it can continue, for requests that wait and for steering",
     )  # fmt: skip
-    stream_max_lag_bytes: int = setting(
-        4 * MIB, whole(64 * KIB),
-        "bytes of a stream that may wait for a slow reader; a reader that is further behind is dropped",
-    )  # fmt: skip
     stream_stall_seconds: float = setting(
         30.0, seconds(0.1), "how long a reader may take no byte of its stream; then it is dropped"
     )
-    stream_delta_ms: int = setting(
-        0, whole(0, 10_000),
-        "for how many milliseconds text is gathered into one event, but for the first of an item; 0 = events as "
-        "the text comes",
-    )  # fmt: skip
     stream_first_word_ms: int = setting(
         50, whole(0, 60_000),
         "for how many milliseconds the stream of a response over HTTP waits for the engine's first word before it "
@@ -223,22 +204,8 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         "what a streamed response does at calls of the client's tools: end (`complete`), or wait for their "
         "outputs (`wait`; see Waiting for tools)",
     )  # fmt: skip
-    responses_tool_timeout: float = setting(
-        300.0, seconds(0.1),
-        "with RESPONSES_TOOL_MODE=wait, how long a response waits for outputs of the client's tools; then it has "
-        "failed",
-    )  # fmt: skip
     responses_max_tool_output_bytes: int = setting(
         MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"
-    )
-    responses_max_in_flight: int = setting(
-        2000, whole(1), "responses, completions, decisions and embeddings at once in one worker; one more gets a 503"
-    )
-    responses_store: bool = setting(
-        True, flag, "keep responses in the database; `off` keeps none, whatever requests say"
-    )
-    responses_store_ttl: float = setting(
-        0.0, seconds(), "how long after its creation a stored response is forgotten; 0 = never"
     )
     responses_store_max_entries: int = setting(
         0, whole(),
@@ -250,39 +217,9 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         "size of the stored responses of one project together; when it is more, the oldest finished ones are "
         "forgotten; 0 = any size",
     )  # fmt: skip
-    responses_session_ttl: float = setting(
-        600.0, seconds(),
-        "how long a worker remembers, in memory, the events of a finished stream, so that a reader can pick it up"
-        " again, and the sampled tokens of a chat's turns, so that its next request goes on with them; Redis "
-        "keeps the latter for as long, sealed",
-    )  # fmt: skip
-    responses_max_active_sessions: int = setting(
-        2000, whole(1),
-        "finished streams that one worker remembers, to be picked up again; and, counted apart, turns of chats "
-        "whose sampled tokens it remembers",
-    )  # fmt: skip
-    responses_max_session_bytes: int = setting(
-        256 * MIB, whole(KIB),
-        "memory of one worker for the events of streams that can be picked up again; and as much, counted apart, "
-        "for the sampled tokens of chats' turns",
-    )  # fmt: skip
-    responses_max_unsaved_bytes: int = setting(
-        256 * MIB, whole(KIB), "memory of one worker for ends of responses that wait to be written to the database"
-    )
-    reconnect_grace_seconds: float = setting(
-        0.0, seconds(), "how long a stored stream whose client is gone goes on, so that the client can pick it up again"
-    )
-    background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
-    background_max_queued: int = setting(
-        1000, whole(), "background responses that may wait for their turn in one worker"
-    )
     shutdown_grace_seconds: float = setting(
         30.0, seconds(), "how long running responses may take to end when the server stops"
     )
-    worker_lease_seconds: float = setting(
-        15.0, seconds(1),
-        "how long a worker may not be heard of; then it counts as dead, and others take over its responses",
-    )  # fmt: skip
     conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = any number")
     reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets,
@@ -290,18 +227,6 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         " first seals, all of them open",
         default_text="made from SECRET_KEY", secret=True,
     )  # fmt: skip
-    reasoning_summaries: str = setting(
-        "model", choice("model", "text", "off"),
-        "where summaries of reasoning come from: the model writes them (`model`), the thought's first sentences "
-        "are taken (`text`), or there are none (`off`)",
-    )  # fmt: skip
-
-    responses_default_service_tier: str = setting(
-        "auto", choice(*TIERS), "the service tier of requests that ask for none or for `auto`; `auto` means `default`"
-    )
-    responses_allowed_service_tiers: tuple[str, ...] = setting(
-        TIERS, tiers, "service tiers that a request may ask for; `fast` means `priority`", default_text=",".join(TIERS)
-    )
 
     default_openai_organization: str = setting(
         "", header_value,
@@ -316,6 +241,20 @@ class Settings(ToolSettings, EmbeddingSettings, EngineSettings):
         "answer with Azure's headers, too: this value as `x-ms-region`, and `x-ms-request-id`",
         default_text="unset",
     )  # fmt: skip
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what does not fit together, of the settings above."""
+        if self.traces and not can_be_exported():
+            return "TRACES=on needs OpenTelemetry: install the extra 'otel' (pip install '.[otel]')."
+        if not self.serves_loopback and "allowed_hosts" not in given:
+            return (
+                f"HOST={self.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "
+                "use, for example ALLOWED_HOSTS=models.example.com."
+            )
+        warns_late = self.websocket_warning_seconds > self.websocket_lifetime_seconds
+        if warns_late and self.websocket_warning_seconds and "websocket_warning_seconds" in given:
+            return "WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS."
+        return None
 
     @property
     def serves_loopback(self) -> bool:
@@ -364,10 +303,44 @@ def written(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
+_SHOWN = {
+    name: place
+    for place, name in enumerate(
+        """
+    ENGINE ENGINE_URL ENGINE_API_KEY ENGINE_CORE MODEL MODEL_FORMAT TOKENIZER REASONING_PARSER TOOL_PARSER
+    MODEL_NAME CHAT_TEMPLATE_KWARGS ENGINE_OPTIONS ENGINE_SCRIPT MODELS ENGINE_MAX_RUNNING ENGINE_MAX_QUEUED HOST
+    PORT DEBUG DATA_DIR WORKERS WORKER_MAX_MEMORY_BYTES WORKER_START_SECONDS WORKER_SILENCE_SECONDS SECRET_KEY
+    DATABASE_URL DATABASE_TIMEOUT_SECONDS DATABASE_PATIENCE_SECONDS REDIS_URL ALLOWED_HOSTS ALLOWED_ORIGINS AUTH
+    CSRF_TRUSTED_ORIGINS BEHIND_PROXY ADMIN_LOGIN_FAILURES ADMIN_LOGIN_LOCK_SECONDS LOG_LEVEL LOG_FORMAT METRICS
+    METRICS_DIR TRACES MAX_WEBSOCKET_CONNECTIONS WEBSOCKET_LIFETIME_SECONDS WEBSOCKET_WARNING_SECONDS
+    WEBSOCKET_GRACE_SECONDS WEBSOCKET_BUSY WEBSOCKET_MAX_MESSAGE_BYTES WEBSOCKET_MAX_UNFINISHED_BYTES
+    WEBSOCKET_MAX_QUEUED WEBSOCKET_MAX_STATE_BYTES STREAM_MAX_LAG_BYTES STREAM_STALL_SECONDS STREAM_DELTA_MS
+    STREAM_FIRST_WORD_MS MAX_BODY_BYTES MAX_INPUT_ITEMS MAX_JSON_VALUES REQUEST_ARRIVAL_SECONDS
+    RESPONSES_PING_INTERVAL_SECONDS RESPONSES_DIALECT UNKNOWN_FIELDS RESPONSES_COMPATIBILITY_MODE
+    RESPONSES_USAGE_PER_TURN RESPONSES_TOOL_MODE RESPONSES_TOOL_TIMEOUT RESPONSES_MAX_TOOL_OUTPUT_BYTES
+    RESPONSES_MAX_IN_FLIGHT RESPONSES_STORE RESPONSES_STORE_TTL RESPONSES_STORE_MAX_ENTRIES
+    RESPONSES_STORE_MAX_BYTES RESPONSES_SESSION_TTL RESPONSES_MAX_ACTIVE_SESSIONS RESPONSES_MAX_SESSION_BYTES
+    RESPONSES_MAX_UNSAVED_BYTES RECONNECT_GRACE_SECONDS BACKGROUND_MAX_RUNNING BACKGROUND_MAX_QUEUED
+    SHUTDOWN_GRACE_SECONDS WORKER_LEASE_SECONDS CONVERSATIONS_MAX_ENTRIES REASONING_ENCRYPTION_KEYS
+    REASONING_SUMMARIES RESPONSES_DEFAULT_SERVICE_TIER RESPONSES_ALLOWED_SERVICE_TIERS DEFAULT_OPENAI_ORGANIZATION
+    DEFAULT_OPENAI_VERSION AZURE_REGION EMBEDDINGS_URL EMBEDDINGS_MODEL EMBEDDINGS_OPTIONS SERVER_TOOL_SECONDS
+    SERVER_TOOL_MAX_OUTPUT_BYTES MCP_SERVERS MCP_SERVER_URLS MCP_ALLOWED_HOSTS SANDBOX SANDBOX_MCP SANDBOX_PYTHON
+    SANDBOX_MEMORY_BYTES SANDBOX_DISK_BYTES SANDBOX_MAX_PROCESSES SANDBOX_CALL_SECONDS SANDBOX_MAX_CONTAINERS
+    SANDBOX_PROJECT_CONTAINERS SANDBOX_WAIT_SECONDS SANDBOX_IDLE_SECONDS SEARCH_URL SEARCH_MCP SEARCH_ALLOWED_HOSTS
+    FILE_MAX_BYTES FILES_MAX_ENTRIES UPLOADS_MAX_OPEN FILES_MAX_BYTES FILE_SEARCH VECTOR_STORES_MAX_ENTRIES
+    VECTOR_STORE_MAX_FILES VECTOR_STORE_MAX_CHUNKS IMAGE_SERVICE_URL IMAGE_SERVICE_KEY IMAGE_SERVICE_MODEL
+    IMAGE_SERVICE_SECONDS IMAGE_MAX_BYTES ENABLE_COMPUTER_CALL
+    """.split()
+    )
+}  # what is read together, however the rooms are that use it; a setting that is missing here follows the one above it
+
+
 def _all() -> Sequence["Field[Any]"]:
-    """Return every setting: those of tools, which are fewer servers' concern, at the end."""
-    of_tools = {each.name for part in (EmbeddingSettings, ToolSettings) for each in fields(part)}
-    return sorted(fields(Settings), key=lambda each: each.name in of_tools)
+    """Return every setting, in the order of the reference."""
+    place, places = 0, {}
+    for each in fields(Settings):
+        place = places[each.name] = _SHOWN.get(each.name.upper(), place)
+    return sorted(fields(Settings), key=lambda each: places[each.name])
 
 
 def secret_files() -> list[str]:
@@ -405,7 +378,10 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         del values["host"]
     warnings += [told for name, told in RETIRED.items() if environ.get(name, "").strip()]
     settings = Settings(**values)
-    _check_together(settings, values)
+    rooms = [room for room in Settings.__mro__ if issubclass(room, RoomSettings)]
+    problems = (room.problem(settings, values) for room in rooms if "problem" in vars(room))
+    if problem := next(filter(None, problems), None):
+        raise ConfigurationError(problem)
     return settings, warnings
 
 
@@ -414,26 +390,3 @@ def _secret(name: str, environ: Mapping[str, str]) -> str:
         return secret(name, environ)
     except ValueError as problem:
         raise ConfigurationError(str(problem)) from None
-
-
-def _check_together(settings: Settings, given: Mapping[str, Any]) -> None:
-    if settings.traces and not can_be_exported():
-        raise ConfigurationError("TRACES=on needs OpenTelemetry: install the extra 'otel' (pip install '.[otel]').")
-    if not settings.serves_loopback and "allowed_hosts" not in given:
-        raise ConfigurationError(
-            f"HOST={settings.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "
-            "use, for example ALLOWED_HOSTS=models.example.com."
-        )
-    warns_late = settings.websocket_warning_seconds > settings.websocket_lifetime_seconds
-    if warns_late and given.get("websocket_warning_seconds"):
-        raise ConfigurationError("WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS.")
-    tiers = ServiceTiers(
-        default=settings.responses_default_service_tier, allowed=settings.responses_allowed_service_tiers
-    )
-    if not tiers.allow_default:
-        raise ConfigurationError(
-            f"RESPONSES_DEFAULT_SERVICE_TIER={tiers.default} is not among RESPONSES_ALLOWED_SERVICE_TIERS="
-            f"{','.join(tiers.allowed)}: choose one of these."
-        )
-    if problem := problem_of(settings.all_models, given) or settings.problem_of_tools:
-        raise ConfigurationError(problem)

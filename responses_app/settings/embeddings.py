@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from responses_app.settings.types import json_object, server_urls, setting, text
+from responses_app.protocol.setting import RoomSettings, json_object, setting, text
+from responses_app.settings.types import server_urls
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingSettings:
+class EmbeddingSettings(RoomSettings):
     """Every setting of them; a field's name in capitals is its environment variable."""
 
     embeddings_url: tuple[str, ...] = setting(

@@ -10,14 +10,15 @@ CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from engine.models.family import FORMATS, VLLMS
+from responses_app.protocol.setting import RoomSettings, choice, json_object, setting, text, whole
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.settings.types import choice, json_object, queued, setting, text, urls, whole
+from responses_app.settings.types import queued, urls
 
 MAX_MODELS = 32  # each is a label of metrics
 MAX_NAME = 200  # characters
@@ -132,12 +133,12 @@ def complete(entries: Entries, common: ModelSettings) -> tuple[ModelSettings, ..
     return tuple(replace(common, name=name, **{"model": name, **fields}) for name, fields in entries) or (common,)
 
 
-def problem_of(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
-    """Return what is wrong with these models, as a sentence; None where nothing is. `given` are settings by name."""
+def problem_of(served: Sequence[ModelSettings], given: Container[str]) -> str | None:
+    """Return what is wrong with these models, as a sentence; None where nothing is."""
     return _problem_of_several(served, given) if "models" in given else _problem_of_one(served[0], given)
 
 
-def _problem_of_one(model: ModelSettings, given: Mapping[str, object]) -> str | None:
+def _problem_of_one(model: ModelSettings, given: Container[str]) -> str | None:
     if model.has_other_format:
         return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
     lacks = model.lacks
@@ -162,7 +163,7 @@ def _problem_of_entry(model: ModelSettings) -> str | None:
     return f"{said}, and so it needs {needed!r}"
 
 
-def _problem_of_several(served: Sequence[ModelSettings], given: Mapping[str, object]) -> str | None:
+def _problem_of_several(served: Sequence[ModelSettings], given: Container[str]) -> str | None:
     one = next((name for name in OF_ONE if name.lower() in given), None)
     if one is not None:
         return f"{one} is for one model, and MODELS says it of each: leave {one} out."
@@ -262,7 +263,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineSettings:
+class EngineSettings(RoomSettings):
     """The settings of engines and models, as `conf` reads them. A field's name in capitals is its variable."""
 
     engine: str = setting(
@@ -342,6 +343,10 @@ class EngineSettings:
         "says it for one tier apart",
         default_text="1000",
     )  # fmt: skip
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what is wrong with the models."""
+        return problem_of(self.all_models, given)
 
     @property
     def served(self) -> tuple[ModelSettings, ...]:

@@ -1,28 +1,16 @@
 """The settings of tools that the server runs, as `conf` reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from responses_app.settings.types import (
-    flag,
-    hosts,
-    image_url,
-    mcp_tool,
-    sandbox,
-    search_url,
-    seconds,
-    setting,
-    text,
-    whole,
-)
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, flag, seconds, setting, text, whole
+from responses_app.settings.types import hosts, image_url, mcp_tool, sandbox, search_url
 from responses_app.tools.mcp.servers import ServerAccess, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
-KIB, MIB = 1024, 1024 * 1024
-
 
 @dataclass(frozen=True, kw_only=True)
-class ToolSettings:
+class ToolSettings(RoomSettings):
     """A field's name in capitals is its environment variable."""
 
     server_tool_seconds: float = setting(
@@ -134,9 +122,8 @@ class ToolSettings:
         False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"
     )
 
-    @property
-    def problem_of_tools(self) -> str | None:
-        """What does not fit together, in one sentence; None for nothing."""
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what does not fit together."""
         if self.search_url and self.search_mcp:
             return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
         if self.sandbox_mcp and self.sandbox not in ("auto", "off"):

@@ -3,34 +3,17 @@
 Raises `ValueError` for what is not one, with what the variable takes: the end of a sentence.
 """
 
-import json
 import re
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from engine.backends.vllm.server_urls import WANTED, as_part, as_server, has_secret
 from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.events.dialects import PRESETS, Dialect, parse_dialect
-from responses_app.protocol.tiers import TIERS, QueueBounds, queue_bounds
+from responses_app.protocol.setting import choice
+from responses_app.protocol.tiers import QueueBounds, queue_bounds
 from responses_app.tools.network import AddressRefused, AllowedHosts
-
-
-def setting(
-    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
-) -> Any:
-    """Declare a setting: a field of `Settings`. `about` and `default_text` are what the reference says."""
-    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata, repr=not secret)
-    return field(default=default, metadata=metadata, repr=not secret)
-
-
-def text(value: str) -> str:
-    """Any text."""
-    return value
 
 
 def header_value(value: str) -> str:
@@ -38,73 +21,6 @@ def header_value(value: str) -> str:
     if not is_printable(value):
         raise ValueError("up to 128 printable ASCII characters")
     return value
-
-
-def flag(value: str) -> bool:
-    """On or off."""
-    lowered = value.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise ValueError("on or off")
-
-
-def whole(minimum: int = 0, maximum: int | None = None) -> Callable[[str], int]:
-    """A whole number."""
-    wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
-
-    def parse(value: str) -> int:
-        if not value.strip().isdecimal() or int(value) < minimum or (maximum is not None and int(value) > maximum):
-            raise ValueError(wanted)
-        return int(value)
-
-    return parse
-
-
-def seconds(minimum: float = 0.0) -> Callable[[str], float]:
-    """A number of seconds."""
-
-    def parse(value: str) -> float:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
-        if not minimum <= seconds < 10**9:
-            raise ValueError(f"a number of seconds of at least {minimum:g}")
-        return seconds
-
-    return parse
-
-
-def choice(*allowed: str) -> Callable[[str], str]:
-    """One of several words."""
-
-    def parse(value: str) -> str:
-        if value.strip().lower() not in allowed:
-            raise ValueError(f"one of {', '.join(allowed)}")
-        return value.strip().lower()
-
-    return parse
-
-
-def url_of(wanted: str, *schemes: str) -> Callable[[str], str]:
-    """A URL that begins with one of these schemes."""
-
-    def parse(value: str) -> str:
-        if not value.strip().startswith(schemes):
-            raise ValueError(wanted)
-        return value.strip()
-
-    return parse
-
-
-def names(value: str) -> tuple[str, ...]:
-    """Host names."""
-    names = tuple(name.strip() for name in value.split(",") if name.strip())
-    if not names:
-        raise ValueError("host names, separated by commas")
-    return names
 
 
 def hosts(value: str) -> AllowedHosts:
@@ -166,14 +82,6 @@ def secrets(value: str) -> tuple[str, ...]:
     return secrets
 
 
-def tiers(value: str) -> tuple[str, ...]:
-    """Service tiers."""
-    tiers = tuple(dict.fromkeys(name.strip().lower() for name in value.split(",") if name.strip()))
-    if not tiers or not set(tiers) <= set(TIERS):
-        raise ValueError(f"some of {','.join(TIERS)}, separated by commas")
-    return tiers
-
-
 def queued(value: str) -> QueueBounds:
     """How many of each service tier may wait."""
     try:
@@ -225,17 +133,6 @@ def server_urls(value: str) -> tuple[str, ...]:
     if not named or len(named) < len(given):
         raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8002")
     return named
-
-
-def json_object(value: str) -> dict[str, Any]:
-    """A JSON object."""
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise ValueError('a JSON object, like {"tokens_per_second": 50}')
-    return parsed
 
 
 def secret(name: str, environ: Mapping[str, str]) -> str:

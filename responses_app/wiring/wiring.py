@@ -44,7 +44,6 @@ from responses_app.stores.database.deadline import end_within
 from responses_app.stores.new_ids import id_factory
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
-from responses_app.wiring.bounds import run_limits, service_limits
 from responses_app.wiring.embedding_engines import Embeddings
 from responses_app.wiring.engines import Engines, EngineStarter, collect_less_garbage, family_of
 from responses_app.wiring.reading import JsonReader
@@ -174,13 +173,13 @@ def get_site() -> Site:
 
 def _runs(base: _Base) -> _Runs:
     settings, stores, relay = base.settings, base.adapters.stores, base.relay
-    registry = RunRegistry(run_limits(settings), now=base.clock)
+    registry = RunRegistry(settings, now=base.clock)
     forgetting = Forgetting(registry, others=relay)
     machines = _machines(base)
     followers = Followers(
         stores.responses,
         machine=machines.of,
-        max_lag_bytes=settings.stream_max_lag_bytes,
+        settings=settings,
         follow_here=registry.follow,
         here=registry.readable,
         others=relay,
@@ -217,7 +216,8 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
         sealer=base.sealer,
         new_id=base.new_id,
         now=base.clock,
-        limits=service_limits(base.settings, base.worker),
+        settings=base.settings,
+        worker=base.worker,
         live=LiveLogs(
             stores.responses,
             lose=registry.lose,
@@ -249,7 +249,7 @@ def _upkeep(base: _Base, runs: _Runs) -> Upkeep:
         forgetting=runs.forgetting,
         state=state,
         ready=lambda: base.engines.any_started,
-        lease_seconds=base.settings.worker_lease_seconds,
+        settings=base.settings,
     )
 
 

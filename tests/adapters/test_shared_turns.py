@@ -11,7 +11,7 @@ from responses_app.protocol.chat.replaying import KnownTurn
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
-from responses_app.runs.registry.resumable import ResumableLimits
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.redis_turns import RedisTurns
 from tests.redis_server import RedisServer, low_port
 
@@ -26,7 +26,9 @@ KEY, OTHER = b"k" * 16, b"o" * 16
 def worker(url: str, prefix: str, *, secret: str = "s", ttl: float = 60) -> KnownTurns:
     """Return what one worker knows."""
     shared = RedisTurns(lambda: Redis.from_url(url), prefix=prefix)
-    return KnownTurns(ResumableLimits(ttl=ttl), sealer=Sealer([secret], random_bytes=os.urandom), shared=shared)
+    return KnownTurns(
+        RunSettings(responses_session_ttl=ttl), sealer=Sealer([secret], random_bytes=os.urandom), shared=shared
+    )
 
 
 async def test_another_worker_knows_a_turn(redis_server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:

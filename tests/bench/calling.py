@@ -9,7 +9,7 @@ from statistics import median
 
 from tests.bench.report import Result
 from tests.bench.servers import Bench
-from tests.runs.fakes import ANSWER, FakeEngine, Site
+from tests.runs.fakes import ANSWER, FakeEngine, Site, run_settings
 from tests.runs.test_server_tools import ASKED, CALL, Shell
 from tests.server import ROOT, free_port
 from tests.tools.mcp.mcp_servers import call_of, mcp_tool, use_of
@@ -70,7 +70,11 @@ async def _answered(calls: int) -> float:
     """Return the CPU time of a response with so many calls, in ms."""
     tool = Shell()
     tool.idle_seconds = 60.0
-    site = Site(FakeEngine([*[CALL] * calls, ANSWER], max_model_len=100_000), tools=[tool], store_responses=False)
+    site = Site(
+        FakeEngine([*[CALL] * calls, ANSWER], max_model_len=100_000),
+        tools=[tool],
+        settings=run_settings(responses_store=False),
+    )
     began = time.process_time()
     response = await site.ask(input="hi", tools=ASKED)
     assert len(response["output"]) == calls + 1  # type: ignore[arg-type]

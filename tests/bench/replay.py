@@ -8,7 +8,7 @@ from responses_app.api.responses.streams import event_stream
 from tests.bench.loads import database_of
 from tests.bench.report import Result
 from tests.bench.servers import Bench
-from tests.runs.fakes import FakeEngine, Site
+from tests.runs.fakes import FakeEngine, Site, run_settings
 
 EVENTS = 10_000
 ROUNDS = 7
@@ -33,7 +33,7 @@ def replay(bench: Bench) -> list[Result]:
 
 
 async def _replay(bench: Bench) -> tuple[list[float], int]:
-    site = Site(FakeEngine([WORDS]), max_lag_bytes=1 << 30)
+    site = Site(FakeEngine([WORDS]), settings=run_settings(stream_max_lag_bytes=1 << 30))
     reading = await site.begin(input="hi", transport="sse")
     while not reading.reader.ended:
         await asyncio.sleep(0)
@@ -71,7 +71,9 @@ async def _cold(bench: Bench, alias: str) -> list[float]:
 
     store = DatabaseResponseStore(using=alias)
     await store.start()
-    reading = await Site(FakeEngine([WORDS]), store=store, max_lag_bytes=1 << 30).begin(input="hi", transport="sse")
+    reading = await Site(FakeEngine([WORDS]), store=store, settings=run_settings(stream_max_lag_bytes=1 << 30)).begin(
+        input="hi", transport="sse"
+    )
     await reading.to_the_end()
     reading.leave()
     seconds = []

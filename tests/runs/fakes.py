@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
@@ -23,7 +24,6 @@ from responses_app.protocol.items.shown_files import ReadDocument
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.sealing import Sealer
-from responses_app.protocol.tiers import ServiceTiers
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers
@@ -34,13 +34,14 @@ from responses_app.runs.log.run_log import LiveLogs
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.file_reading import no_reader
 from responses_app.runs.planning.history import History
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.queues.fair_turns import FairTurns
 from responses_app.runs.registry.forgetting import Forgetting
-from responses_app.runs.registry.registry import RunLimits, RunRegistry
-from responses_app.runs.service import ResponseService, ServiceLimits
+from responses_app.runs.registry.registry import RunRegistry
+from responses_app.runs.service import ResponseService
 from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
 from responses_app.stores.conversations import BaseConversationStore, ConversationEntry, ConversationRecord
@@ -220,21 +221,20 @@ class FakeOthers:
         return True
 
 
+def run_settings(**changes: Any) -> RunSettings:
+    """Return the settings of what runs: a store that is away is not waited for."""
+    few = {"responses_max_in_flight": 10, "stream_max_lag_bytes": 1_000_000, "responses_max_unsaved_bytes": 1_000_000}
+    return RunSettings(**{"database_patience_seconds": 0.0, **few, **changes})
+
+
 @dataclass
 class Site:
     """A service with its parts at hand."""
 
     engine: FakeEngine = field(default_factory=FakeEngine)
     store: FakeStore = field(default_factory=FakeStore)
-    run_limits: RunLimits = field(default_factory=lambda: RunLimits(max_runs=10))
+    settings: RunSettings = field(default_factory=lambda: run_settings())
     conversations: FakeConversations = field(default_factory=FakeConversations)
-    max_lag_bytes: int = 1_000_000
-    delta_seconds: float = 0.0
-    tool_seconds: float = 300.0
-    patience_seconds: float = 0.0
-    max_unsaved_bytes: int = 1_000_000
-    store_responses: bool = True
-    tiers: ServiceTiers = field(default_factory=ServiceTiers)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
     max_tool_output: int = 64 * 1024
@@ -252,7 +252,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.chats = MemoryChatStore(self.store)
-        self.registry = RunRegistry(self.run_limits, now=time.time)
+        self.registry = RunRegistry(self.settings, now=time.time)
         self.forgetting = Forgetting(self.registry, others=self.others)
         self.live = LiveLogs(
             self.store,
@@ -272,16 +272,8 @@ class Site:
             sealer=self.sealer,
             new_id=self.new_id,
             now=lambda: NOW,
-            limits=ServiceLimits(
-                max_lag_bytes=self.max_lag_bytes,
-                store_responses=self.store_responses,
-                tiers=self.tiers,
-                worker=self.worker,
-                delta_seconds=self.delta_seconds,
-                tool_seconds=self.tool_seconds,
-                patience_seconds=self.patience_seconds,
-                max_unsaved_bytes=self.max_unsaved_bytes,
-            ),
+            settings=self.settings,
+            worker=self.worker,
             live=self.live,
             rates=self.rates,
             metrics=self.metrics,
@@ -290,7 +282,7 @@ class Site:
         self.followers = Followers(
             self.store,
             machine=machines.of,
-            max_lag_bytes=self.max_lag_bytes,
+            settings=self.settings,
             follow_here=self.registry.follow,
             here=self.registry.readable,
             others=self.others,

@@ -3,8 +3,7 @@
 import asyncio
 
 from responses_app.runs.driving.run import Run
-from responses_app.runs.registry.registry import RunLimits
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -12,8 +11,8 @@ HALF = "<|channel|>final<|message|>Half of it"
 
 def hanging(*, grace: float = 0.0, max_runs: int = 10, gate: asyncio.Event | None = None) -> Site:
     """Return a site whose engine says a half and then waits, for ever where there is no `gate`."""
-    limits = RunLimits(max_runs=max_runs, reconnect_grace=grace)
-    return Site(FakeEngine([[HALF, gate or asyncio.Event(), ANSWER]]), run_limits=limits)
+    limits = run_settings(responses_max_in_flight=max_runs, reconnect_grace_seconds=grace)
+    return Site(FakeEngine([[HALF, gate or asyncio.Event(), ANSWER]]), settings=limits)
 
 
 async def half_said(site: Site, **fields: object) -> Reading:

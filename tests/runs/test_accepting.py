@@ -9,10 +9,9 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import FakeEngine, Reading, Site
+from tests.runs.fakes import FakeEngine, Reading, Site, run_settings
 from tests.waiting import eventually
 
 
@@ -107,7 +106,7 @@ class TestAccepted:
         assert [stored.response["status"] for stored in site.store.saved] == ["cancelled"]
 
     async def test_what_is_being_accepted_takes_a_place(self) -> None:
-        site = Site(run_limits=RunLimits(max_runs=1))
+        site = Site(settings=run_settings(responses_max_in_flight=1))
         waits, go = self.hold_back(site)
         beginning = asyncio.create_task(site.begin(input="hi"))
         await waits.wait()

@@ -10,11 +10,10 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.queues.background import BackgroundQueue
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site, run_settings
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -23,7 +22,7 @@ HALF = "<|channel|>final<|message|>Half of it"
 def hanging(**limits: int) -> Site:
     """Return a site whose engine says a half and then waits for ever."""
     engine = FakeEngine([[HALF, asyncio.Event(), ANSWER]])
-    return Site(engine, run_limits=RunLimits(**limits)) if limits else Site(engine)
+    return Site(engine, settings=run_settings(**limits)) if limits else Site(engine)
 
 
 async def test_its_events_tell_of_the_queue() -> None:
@@ -63,7 +62,7 @@ async def test_it_goes_on_without_readers() -> None:
 
 
 async def test_at_most_so_many_run_and_so_many_wait() -> None:
-    site = hanging(max_background=1, max_queued=1)
+    site = hanging(background_max_running=1, background_max_queued=1)
     first = await site.begin(input="a", background=True)
     await site.engine.waits.wait()
     second = await site.begin(input="b", background=True)
@@ -80,7 +79,7 @@ async def test_at_most_so_many_run_and_so_many_wait() -> None:
 
 async def test_projects_have_equal_shares_and_the_tier_counts_inside_one() -> None:
     gate = asyncio.Event()
-    site = Site(FakeEngine([[gate, ANSWER], ANSWER]), run_limits=RunLimits(max_background=1))
+    site = Site(FakeEngine([[gate, ANSWER], ANSWER]), settings=run_settings(background_max_running=1))
     asked = {"first": ("a", "default"), "flex": ("a", "flex"), "plain": ("a", "default"), "soon": ("a", "priority")}
     asked |= {"other": ("b", "default"), "its flex": ("b", "flex")}
     for name, (project, tier) in asked.items():
@@ -126,7 +125,11 @@ class SlowStore(FakeStore):
 
 
 async def test_many_at_once_are_no_more_than_that() -> None:
-    site = Site(FakeEngine([[asyncio.Event()]]), SlowStore(), run_limits=RunLimits(max_background=2, max_queued=3))
+    site = Site(
+        FakeEngine([[asyncio.Event()]]),
+        SlowStore(),
+        settings=run_settings(background_max_running=2, background_max_queued=3),
+    )
     attempts = [asyncio.create_task(site.begin(input=str(number), background=True)) for number in range(9)]
     await asyncio.sleep(0)
     assert isinstance(site.store, SlowStore)
@@ -138,7 +141,7 @@ async def test_many_at_once_are_no_more_than_that() -> None:
 
 
 async def test_one_that_could_not_be_accepted_takes_no_place() -> None:
-    site = hanging(max_background=1, max_queued=0)
+    site = hanging(background_max_running=1, background_max_queued=0)
     site.store.failure = StoreError("away")
     for _ in range(3):
         with pytest.raises(ApiError) as refused:
@@ -162,7 +165,7 @@ async def test_a_client_that_leaves_while_it_is_accepted_leaves_no_orphan() -> N
 
 
 async def test_one_that_waits_can_be_cancelled() -> None:
-    site = hanging(max_background=1)
+    site = hanging(background_max_running=1)
     await site.begin(input="a", background=True)
     await site.engine.waits.wait()
     waiting = await site.begin(input="b", background=True)
@@ -258,7 +261,7 @@ def test_contradictions_are_refused(fields: dict[str, object]) -> None:
 
 
 async def test_without_a_store_there_is_no_background() -> None:
-    site = Site(store_responses=False)
+    site = Site(settings=run_settings(responses_store=False))
     with pytest.raises(ApiError, match="RESPONSES_STORE") as refused:
         await site.begin(input="hi", background=True)
     assert refused.value.param == "background"
@@ -283,7 +286,7 @@ async def test_a_request_that_is_written_and_read_again_is_the_same() -> None:
 
 
 async def test_each_gives_its_place_back_when_it_has_ended() -> None:
-    site = Site(run_limits=RunLimits(max_background=1, max_queued=0))
+    site = Site(settings=run_settings(background_max_running=1, background_max_queued=0))
     for _ in range(3):
         reading = await site.begin(input="hi", background=True)
         await reading.to_the_end()
@@ -291,7 +294,7 @@ async def test_each_gives_its_place_back_when_it_has_ended() -> None:
 
 
 async def test_what_runs_in_the_foreground_has_no_place_to_give_back() -> None:
-    site = hanging(max_background=1, max_queued=0)
+    site = hanging(background_max_running=1, background_max_queued=0)
     for _ in range(2):
         foreground = await site.begin(input="hi")
         foreground.leave()

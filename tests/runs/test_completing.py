@@ -15,14 +15,13 @@ from responses_app.protocol.rate_limits import Limits, limited_by
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.stateless.completions import parse_completion
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.runs.stateless.completing import Completing
 from responses_app.runs.stateless.completion_service import LONG_PROMPTS, CompletionService
-from tests.runs.fakes import FakeEngine, Site, collect
+from tests.runs.fakes import FakeEngine, Site, collect, run_settings
 from tests.waiting import eventually
 
 PROMPT = "a" * (LONG_PROMPTS - 1)
-MANY = RunLimits(max_runs=128)
+MANY = run_settings(responses_max_in_flight=128)
 ORIGIN = Origin(transport="sse", project="p")
 
 
@@ -43,7 +42,7 @@ async def test_prompts_that_are_long_together_are_read_on_a_thread(count: int, m
 
     monkeypatch.setattr(HarmonyFormat, "raw_prompt", noted)
     engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]])
-    completing = await begin(CompletionService(Site(engine, run_limits=MANY).service), prompt=[PROMPT] * count)
+    completing = await begin(CompletionService(Site(engine, settings=MANY).service), prompt=[PROMPT] * count)
     await completing.aclose()
     assert len(threads) == count
     assert len(set(threads)) == 1
@@ -53,7 +52,7 @@ async def test_prompts_that_are_long_together_are_read_on_a_thread(count: int, m
 def hanging(room: int) -> CompletionService:
     """Return a service whose completions never end, with places for so many."""
     engine = FakeEngine([["<|channel|>final", asyncio.Event(), "<|return|>"]])
-    return CompletionService(Site(engine, run_limits=RunLimits(max_runs=room)).service)
+    return CompletionService(Site(engine, settings=run_settings(responses_max_in_flight=room)).service)
 
 
 async def test_every_choice_takes_a_place() -> None:
@@ -124,7 +123,7 @@ async def test_those_that_come_together_take_no_more_places_than_there_are() -> 
 
 async def test_a_reader_that_takes_nothing_does_not_keep_the_engine() -> None:
     engine = FakeEngine([["<|channel|>final<|message|>", *["word "] * 200, "<|return|>"]])
-    service = CompletionService(Site(engine, max_lag_bytes=5_000).service)
+    service = CompletionService(Site(engine, settings=run_settings(stream_max_lag_bytes=5_000)).service)
     completing = await begin(service, prompt="a", n=3, max_tokens=10_000)
     assert len(await completing.take()) > 0
     await eventually(lambda: completing.generating == 0)
@@ -140,7 +139,7 @@ async def test_a_reader_that_takes_nothing_does_not_keep_the_engine() -> None:
 async def test_a_reader_is_as_fast_as_an_engine_that_never_waits() -> None:
     """A long text is whole though it comes faster than it is read, and an echo is no lag."""
     engine = Hasty([["<|channel|>final<|message|>", *["word "] * 1000, "<|return|>"]])
-    service = CompletionService(Site(engine, max_lag_bytes=50_000).service)
+    service = CompletionService(Site(engine, settings=run_settings(stream_max_lag_bytes=50_000)).service)
     completing = await begin(service, prompt="a" * 60_000, max_tokens=10_000, echo=True)
     said = []
     while not completing.is_over:

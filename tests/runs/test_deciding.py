@@ -26,11 +26,10 @@ from responses_app.protocol.stateless.decisions import (
     question_text,
 )
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.runs.stateless.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from tests.fuzz import strategies
 from tests.fuzz.driver import as_bytes
-from tests.runs.fakes import FakeEngine, Site
+from tests.runs.fakes import FakeEngine, Site, run_settings
 from tests.waiting import eventually
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -117,7 +116,7 @@ async def test_no_more_prompts_are_built_than_are_asked_at_once(built: list[int]
 
 async def test_what_is_decided_at_once_takes_places(built: list[int]) -> None:
     engine = Labelled()
-    site = Site(engine, run_limits=RunLimits(max_runs=AT_ONCE))
+    site = Site(engine, settings=run_settings(responses_max_in_flight=AT_ONCE))
     service, origin = DecisionService(site.service), Origin(transport="json", project="p")
     question = {"type": "predicate", "instructions": "x"}
     asking = asyncio.create_task(service.decide(asked(*[question] * 40), origin))

@@ -13,7 +13,7 @@ from responses_app.protocol.response.commands import Command, Finish
 from responses_app.protocol.response.inputs import Sampled
 from responses_app.runs.driving.delays import Tell, delayed
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import CALL_F, TOOL_F, FakeEngine, Site
+from tests.runs.fakes import CALL_F, TOOL_F, FakeEngine, Site, run_settings
 
 END = 9  # ends an item
 SHORT, LONG = 0.02, 3600.0
@@ -148,7 +148,7 @@ async def test_a_whole_response_has_fewer_deltas_and_is_the_same() -> None:
     outputs = []
     for seconds in (0.0, LONG):
         engine = FakeEngine([token_by_token(CALL_F.replace("Hm.", "One two three four five."))])
-        site = Site(engine, delta_seconds=seconds)
+        site = Site(engine, settings=run_settings(stream_delta_ms=round(seconds * 1000)))
         events = await (await site.begin(input="hi", tools=[TOOL_F])).to_the_end()
         assert_laws(events)
         deltas = [event["output_index"] for event in events if str(event["type"]).endswith(".delta")]
@@ -161,7 +161,7 @@ async def test_a_whole_response_has_fewer_deltas_and_is_the_same() -> None:
 async def test_a_response_that_is_cancelled_has_said_what_waited() -> None:
     never = asyncio.Event()
     engine = FakeEngine([["<|channel|>final<|message|>", "One", " two", " three", never]])
-    reading = await Site(engine, delta_seconds=LONG).begin(input="hi")
+    reading = await Site(engine, settings=run_settings(stream_delta_ms=round(LONG * 1000))).begin(input="hi")
     await engine.waits.wait()
     reading.site.registry.cancel(reading.run, reason="a test")
     events = await reading.to_the_end()

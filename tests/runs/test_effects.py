@@ -12,7 +12,7 @@ from responses_app.runs.driving import effects
 from responses_app.runs.log import run_log as logs
 from responses_app.stores.base import Appended, LogAppend, StoreError
 from responses_app.tools.base import ToolCall, ToolResult
-from tests.runs.fakes import FakeEngine, FakeStore, Reading, Site
+from tests.runs.fakes import FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.runs.test_server_tools import ANSWER, ASKED, CALL, Shell, items_of, prompt_of
 from tests.waiting import eventually
 
@@ -192,7 +192,7 @@ async def test_while_the_store_is_away_it_waits(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(logs, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr("responses_app.runs.driving.persistence.AGAIN_SECONDS", 0.01)
     store, tool = FakeStore(), Shell()
-    site = Site(FakeEngine([CALL, ANSWER]), store, tools=[tool], patience_seconds=30.0)
+    site = Site(FakeEngine([CALL, ANSWER]), store, tools=[tool], settings=run_settings(database_patience_seconds=30.0))
     tries = list[Collection[LogAppend]]()
     keep = store.append
 

@@ -12,10 +12,10 @@ from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.tiers import PRIORITIES, ServiceTiers
+from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.plan.plan import Origin
 from tests.oracle import validate_event, validate_response
-from tests.runs.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site
+from tests.runs.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site, run_settings
 
 INCLUDE = ["message.output_text.logprobs"]
 SMILE = "<|channel|>final<|message|>a 🥹<|return|>"  # three tokens make the last character
@@ -146,7 +146,9 @@ def test_more_urgent_tiers_run_first() -> None:
 
 
 async def test_the_operator_says_what_auto_is_and_what_is_allowed() -> None:
-    site = Site(tiers=ServiceTiers(default="flex", allowed=("auto", "flex")))
+    site = Site(
+        settings=run_settings(responses_default_service_tier="flex", responses_allowed_service_tiers=("auto", "flex"))
+    )
     for asked in (None, "auto", "flex"):
         assert (await site.ask(input="hi", service_tier=asked))["service_tier"] == "flex"
     with pytest.raises(ApiError, match="auto, flex") as refused:
@@ -156,7 +158,9 @@ async def test_the_operator_says_what_auto_is_and_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("name", ["fast", "priority"])
 async def test_fast_is_another_name_of_priority(name: str) -> None:
-    site = Site(tiers=ServiceTiers(default=name, allowed=("auto", name)))
+    site = Site(
+        settings=run_settings(responses_default_service_tier=name, responses_allowed_service_tiers=("auto", name))
+    )
     for asked in (None, "fast", "priority"):
         assert (await site.ask(input="hi", service_tier=asked))["service_tier"] == "priority"
     with pytest.raises(ApiError, match="RESPONSES_ALLOWED_SERVICE_TIERS"):

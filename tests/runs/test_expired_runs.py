@@ -6,9 +6,8 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.inputs import OutputGiven
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import StoreLimits
-from tests.runs.fakes import ANSWER, NOW, FakeEngine, Site
+from tests.runs.fakes import ANSWER, NOW, FakeEngine, Site, run_settings
 
 HALF = "<|channel|>final<|message|>Half of it"
 TTL = 60.0
@@ -17,7 +16,9 @@ TTL = 60.0
 async def running(*, age: float, **fields: object) -> tuple[Site, asyncio.Event, str]:
     """Return a site with a response of this age (seconds) that runs, and what lets it end."""
     gate = asyncio.Event()
-    site = Site(FakeEngine([[HALF, gate, ANSWER]]), run_limits=RunLimits(max_runs=10, store_ttl=TTL))
+    site = Site(
+        FakeEngine([[HALF, gate, ANSWER]]), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL)
+    )
     site.store._limits = StoreLimits(ttl=TTL)
     site.registry._now = site.store._now = lambda: int(NOW) + age
     reading = await site.begin(**{"input": "hi", "background": True, **fields})
@@ -57,7 +58,9 @@ async def test_nor_can_it_be_continued() -> None:
 
 async def test_its_reader_reads_on_and_what_is_not_stored_has_no_such_time() -> None:
     gate = asyncio.Event()
-    site = Site(FakeEngine([[HALF, gate, ANSWER]]), run_limits=RunLimits(max_runs=10, store_ttl=TTL))
+    site = Site(
+        FakeEngine([[HALF, gate, ANSWER]]), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL)
+    )
     for stored in (True, False):
         reading = await site.begin(input="hi", store=stored)
         gate.set()

@@ -12,7 +12,7 @@ from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.stores.base import LogNews, StoreError
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
+from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site, run_settings
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -22,7 +22,9 @@ def workers(*, redis: bool, engine: FakeEngine | None = None, max_lag_bytes: int
     """Return two workers with one store: one that runs, and one that is asked; that drops at `max_lag_bytes`."""
     others, store = FakeOthers(reaches_others=redis), FakeStore()
     owner = Site(engine or FakeEngine(), store, worker="a", others=others)
-    return owner, Site(store=store, worker="b", others=others, max_lag_bytes=max_lag_bytes)
+    return owner, Site(
+        store=store, worker="b", others=others, settings=run_settings(stream_max_lag_bytes=max_lag_bytes)
+    )
 
 
 @pytest.fixture(params=[True, False], ids=["with Redis", "without"])
@@ -219,7 +221,7 @@ async def test_its_own_worker_gives_what_it_has_forgotten_of_it(redis: bool) -> 
 async def test_a_log_is_read_no_faster_than_its_reader_takes() -> None:
     words = "word " * 2000
     owner, asked = workers(redis=True, engine=FakeEngine([[*HALF.split(), *words.split(" "), asyncio.Event(), ANSWER]]))
-    asked.followers._max_lag_bytes = 20_000
+    asked.followers._settings = run_settings(stream_max_lag_bytes=20_000)
     reading = await owner.begin(input="hi", background=True)
     await owner.engine.waits.wait()
     await eventually(lambda: kept_chunks(owner.store) > 2000)

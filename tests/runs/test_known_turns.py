@@ -11,7 +11,7 @@ from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sa
 from responses_app.protocol.items.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
-from responses_app.runs.registry.resumable import ResumableLimits
+from responses_app.runs.plan.settings import RunSettings
 from tests.protocol.chats import chat
 
 THOUGHT = RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 3]))
@@ -30,8 +30,8 @@ class Clock:
         return self.now
 
 
-def known(limits: ResumableLimits | None = None, clock: Clock | None = None) -> KnownTurns:
-    return KnownTurns(limits or ResumableLimits(), sealer=SEALER, clock=clock or Clock())
+def known(limits: RunSettings | None = None, clock: Clock | None = None) -> KnownTurns:
+    return KnownTurns(limits or RunSettings(), sealer=SEALER, clock=clock or Clock())
 
 
 def remember(
@@ -151,7 +151,7 @@ def test_nothing_is_known_to_another_project() -> None:
 
 def test_it_is_forgotten_after_a_while_and_in_the_order_of_its_use() -> None:
     clock = Clock()
-    turns = known(ResumableLimits(ttl=10, max_streams=2), clock)
+    turns = known(RunSettings(responses_session_ttl=10, responses_max_active_sessions=2), clock)
     for text in ("one", "two"):
         remember(turns, {"content": text}, FINAL)
     assert read(turns, {"role": "assistant", "content": "one"}) == [[FINAL]]
@@ -164,7 +164,7 @@ def test_it_is_forgotten_after_a_while_and_in_the_order_of_its_use() -> None:
 
 
 def test_its_bytes_are_bounded() -> None:
-    turns = known(ResumableLimits(max_bytes=100_000))
+    turns = known(RunSettings(responses_max_session_bytes=100_000))
     for number in range(20):
         remember(turns, {"content": str(number)}, RenderedMessage(MessageKind.FINAL, as_tokens(range(5_000))))
     assert 0 < turns.bytes <= 100_000

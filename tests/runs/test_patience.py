@@ -8,7 +8,7 @@ import pytest
 from responses_app.runs.driving import persistence
 from responses_app.stores.base import AcceptedResponse, StoreError
 from responses_app.stores.memory import MemoryResponseStore
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
 from tests.runs.upkeep import statuses
 from tests.waiting import eventually
 
@@ -41,7 +41,7 @@ async def ending(site: Site, *, background: bool) -> Reading:
 
 @pytest.mark.parametrize("background", [False, True])
 async def test_it_is_kept_as_it_was_when_the_store_is_back(background: bool) -> None:
-    site = Site(patience_seconds=30)
+    site = Site(settings=run_settings(database_patience_seconds=30))
     reading = await ending(site, background=background)
     await asyncio.sleep(0.1)
     assert statuses(site.store) == ["in_progress"]
@@ -53,14 +53,14 @@ async def test_it_is_kept_as_it_was_when_the_store_is_back(background: bool) -> 
 
 
 async def test_a_reader_does_not_wait_for_ever() -> None:
-    site = Site(patience_seconds=0.1)
+    site = Site(settings=run_settings(database_patience_seconds=0.1))
     reading = await ending(site, background=False)
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"
     assert len(site.service.unsaved) == 1
 
 
 async def test_in_the_background_it_waits_longer() -> None:
-    site = Site(patience_seconds=0.05)
+    site = Site(settings=run_settings(database_patience_seconds=0.05))
     reading = await ending(site, background=True)
     await asyncio.sleep(0.2)
     assert not site.service.unsaved
@@ -69,7 +69,7 @@ async def test_in_the_background_it_waits_longer() -> None:
 
 
 async def test_a_fault_that_stays_is_not_waited_for() -> None:
-    site = Site(patience_seconds=30)
+    site = Site(settings=run_settings(database_patience_seconds=30))
     reading = await ending(site, background=False)
     site.store.failure = StoreError("a value that no column takes")
     assert (await reading.to_the_end())[-1]["type"] == "response.failed"
@@ -81,7 +81,7 @@ async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others(
 ) -> None:
     """It is still the store's to give: nothing says that it has failed, or that another worker has it by now."""
     caplog.set_level("INFO", logger="respsite.runs")
-    site = Site(patience_seconds=30)
+    site = Site(settings=run_settings(database_patience_seconds=30))
     reading = await ending(site, background=True)
 
     async def away_too(_: AcceptedResponse) -> None:
@@ -109,7 +109,7 @@ async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others(
 
 
 async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(patience_seconds=30)
+    site = Site(settings=run_settings(database_patience_seconds=30))
     await ending(site, background=False)
     async with asyncio.timeout(5):
         await site.registry.aclose()
@@ -119,7 +119,7 @@ async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureF
 
 async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
     """It was accepted, so it is not to fail for a disk that is full for a while."""
-    site = Site(patience_seconds=0.05)
+    site = Site(settings=run_settings(database_patience_seconds=0.05))
     site.engine = FakeEngine([[ANSWER]])
     site.__post_init__()
     begin, tries = site.store.begin, 0
@@ -139,7 +139,7 @@ async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
 
 
 async def test_a_server_that_stops_leaves_one_that_begins_to_the_others() -> None:
-    site = Site(patience_seconds=30)
+    site = Site(settings=run_settings(database_patience_seconds=30))
     site.engine = FakeEngine([[ANSWER]])
     site.__post_init__()
     asked = asyncio.Event()

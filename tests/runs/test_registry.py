@@ -9,10 +9,9 @@ from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.runs.log.journal import ReaderTooSlow
-from responses_app.runs.registry.registry import RunLimits
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, THOUGHT, FakeEngine, Site
+from tests.runs.fakes import ANSWER, THOUGHT, FakeEngine, Site, run_settings
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -105,7 +104,7 @@ async def test_a_run_that_ended_is_forgotten() -> None:
 
 
 async def test_no_more_runs_than_there_may_be() -> None:
-    site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]), run_limits=RunLimits(max_runs=2))
+    site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]), settings=run_settings(responses_max_in_flight=2))
     readings = [await site.begin(input="hi") for _ in range(2)]
     with pytest.raises(ApiError) as refused:
         await site.begin(input="hi")
@@ -149,7 +148,10 @@ async def test_closing_gives_runs_a_grace() -> None:
 
 
 async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]), max_lag_bytes=20_000)
+    site = Site(
+        FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]),
+        settings=run_settings(stream_max_lag_bytes=20_000),
+    )
     reading = await site.begin(input="hi")
     await eventually(lambda: len(site.registry) == 0)
     with pytest.raises(ReaderTooSlow):
@@ -160,7 +162,10 @@ async def test_a_slow_reader_is_dropped_and_its_run_cancelled(caplog: pytest.Log
 
 
 async def test_a_slow_reader_does_not_end_the_run_of_another() -> None:
-    site = Site(FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]), max_lag_bytes=8_000)
+    site = Site(
+        FakeEngine([["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]]),
+        settings=run_settings(stream_max_lag_bytes=8_000),
+    )
     reading = await site.begin(input="hi")
     slow = site.registry.attach(reading.run)
     events = await reading.to_the_end()

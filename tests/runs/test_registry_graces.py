@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from responses_app.protocol.requests.resources import Status
-from responses_app.runs.registry.registry import RunLimits
-from tests.runs.fakes import Site
+from tests.runs.fakes import Site, run_settings
 from tests.runs.halves import close, ended, half_said, hanging, runs
 from tests.waiting import eventually
 
@@ -68,7 +67,7 @@ class TestGraces:
         assert [timer.cancelled() for timer in graces] == [True]
 
     async def test_one_that_has_ended_needs_no_grace(self, graces: list[asyncio.TimerHandle]) -> None:
-        site = Site(run_limits=RunLimits(reconnect_grace=GRACE))
+        site = Site(settings=run_settings(reconnect_grace_seconds=GRACE))
         reading = await site.begin(input="hi", transport="sse")
         await reading.to_the_end()
         reading.leave()

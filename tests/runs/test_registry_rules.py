@@ -7,9 +7,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
-from responses_app.runs.registry.registry import RunLimits
-from responses_app.runs.registry.resumable import ResumableLimits
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
 from tests.runs.halves import HALF, close, ended, half_said, hanging, runs
 from tests.waiting import eventually
 
@@ -245,7 +243,7 @@ class TestClosing:
 
     async def test_nobody_waits_for_a_reader_that_was_dropped(self) -> None:
         words = ["<|channel|>final<|message|>", *["word " * 50] * 50, ANSWER]
-        site = Site(FakeEngine([words]), max_lag_bytes=5_000)
+        site = Site(FakeEngine([words]), settings=run_settings(stream_max_lag_bytes=5_000))
         reading = await site.begin(input="hi")
         await eventually(lambda: len(site.registry) == 0)
         await close(site, last_words=60)
@@ -253,7 +251,7 @@ class TestClosing:
         del reading
 
     async def test_no_stream_is_kept_afterwards(self) -> None:
-        site = Site(run_limits=RunLimits(resumable=ResumableLimits()))
+        site = Site(settings=run_settings(responses_max_in_flight=2000))
         reading = await site.begin(input="hi", transport="sse")
         await reading.to_the_end()
         reading.leave()

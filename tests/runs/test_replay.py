@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,17 +11,15 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.runs import by_id
 from responses_app.runs.log.journal import Entry
-from responses_app.runs.registry.registry import RunLimits
-from responses_app.runs.registry.resumable import ResumableLimits
 from responses_app.stores.base import StoredLog
-from tests.runs.fakes import FakeEngine, Site
+from tests.runs.fakes import FakeEngine, Site, run_settings
 from tests.waiting import eventually
 
 ANSWER = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 2.<|return|>"
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
 UNKNOWN = "<|channel|>commentary to=python code<|message|>1+1<|call|>"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
-NOT_KEPT = RunLimits(max_runs=10, resumable=ResumableLimits(max_streams=0))
+NOT_KEPT = run_settings(responses_max_active_sessions=0)
 
 
 async def entries_of(site: Site, response_id: str, starting_after: int | None = None) -> list[bytes]:
@@ -66,7 +65,7 @@ async def test_the_events_are_the_same(case: str) -> None:
 
 
 async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log() -> None:
-    site = Site(FakeEngine([[ANSWER]]), run_limits=NOT_KEPT)
+    site = Site(FakeEngine([[ANSWER]]), settings=NOT_KEPT)
     reading = await site.begin(input="hi", transport="sse")
     events = await reading.to_the_end()
     assert len(await entries_of(site, reading.reader.response_id, 2)) == len(events) - 3
@@ -75,7 +74,9 @@ async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log()
 async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(by_id, "HUGE_LOG", 4_000)
     answer = f"{ANSWER.removesuffix('It is 2.<|return|>')}{'word ' * 1_100}"
-    site = Site(FakeEngine([[*answer.split(" "), "<|return|>"]]), run_limits=NOT_KEPT, max_lag_bytes=100_000)
+    site = Site(
+        FakeEngine([[*answer.split(" "), "<|return|>"]]), settings=replace(NOT_KEPT, stream_max_lag_bytes=100_000)
+    )
     reading = await site.begin(input="hi", transport="json")
     events = await reading.to_the_end()
     for number in (None, len(events) - 2):

@@ -7,10 +7,8 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.runs.log.journal import EventsForgotten
-from responses_app.runs.registry.registry import RunLimits
-from responses_app.runs.registry.resumable import ResumableLimits
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -18,8 +16,7 @@ HALF = "<|channel|>final<|message|>Half of it"
 
 def site_of(*, grace: float = 0.0, engine: FakeEngine | None = None, **limits: float) -> Site:
     """Return a site with these limits of its sessions."""
-    sessions = ResumableLimits(**limits)  # type: ignore[arg-type]
-    return Site(engine or FakeEngine(), run_limits=RunLimits(reconnect_grace=grace, resumable=sessions))
+    return Site(engine or FakeEngine(), settings=run_settings(reconnect_grace_seconds=grace, **limits))
 
 
 def hanging() -> FakeEngine:
@@ -84,7 +81,7 @@ async def test_what_is_not_kept_has_no_grace_and_no_session(fields: dict[str, ob
 
 
 async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log() -> None:
-    site = site_of(ttl=0.0)
+    site = site_of(responses_session_ttl=0.0)
     reading = await streamed(site, input="hi")
     site.registry.resumable.sweep()  # notes its end
     site.registry.resumable.sweep()
@@ -112,7 +109,7 @@ async def test_other_projects_see_nothing() -> None:
 
 
 async def test_at_the_bound_the_longest_idle_finished_session_goes() -> None:
-    site = site_of(max_streams=2)
+    site = site_of(responses_max_active_sessions=2)
     first, second, third = [await streamed(site, input=str(number)) for number in range(3)]
     assert site.registry.resumable.get(first.run.response_id) is None
     assert site.registry.resumable.get(second.run.response_id) is second.run
@@ -120,7 +117,7 @@ async def test_at_the_bound_the_longest_idle_finished_session_goes() -> None:
 
 
 async def test_then_the_longest_unread_foreground_one_whose_run_is_cancelled() -> None:
-    site = site_of(max_streams=2, engine=hanging(), grace=30)
+    site = site_of(responses_max_active_sessions=2, engine=hanging(), grace=30)
     background = await site.begin(input="a", background=True, transport="background")
     unread = await site.begin(input="b", transport="sse")
     await eventually(lambda: site.engine.running == 2)
@@ -143,7 +140,7 @@ async def test_over_the_bound_of_bytes_the_oldest_go() -> None:
     site = site_of()
     kept = [await streamed(site, input=str(number)) for number in range(4)]
     each = kept[0].run.journal.kept_bytes
-    site.registry.resumable._limits = ResumableLimits(max_bytes=each * 2 + each // 2)
+    site.registry.resumable._settings = run_settings(responses_max_session_bytes=each * 2 + each // 2)
     site.registry.resumable.sweep()
     assert [site.registry.resumable.get(reading.run.response_id) is None for reading in kept] == [
         True,
@@ -218,7 +215,7 @@ async def test_events_that_are_forgotten_cannot_be_read() -> None:
 
 
 async def test_the_time_to_live_begins_anew_when_a_reader_leaves() -> None:
-    site = site_of(ttl=0.1)
+    site = site_of(responses_session_ttl=0.1)
     reading = await site.begin(input="hi", transport="sse")
     await reading.to_the_end()
     site.registry.resumable.sweep()

@@ -13,7 +13,7 @@ from responses_app.protocol.usage import as_read
 from responses_app.stores.base import StoreError
 from tests.oracle import validate_event
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Site
+from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Site, run_settings
 from tests.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -72,7 +72,7 @@ async def test_the_terminal_event_comes_after_the_commit() -> None:
 
 @pytest.mark.parametrize("stored", [{"store": False}, {}])
 async def test_what_is_not_to_be_stored_is_not(stored: dict[str, object]) -> None:
-    site = Site(store_responses=bool(stored))
+    site = Site(settings=run_settings(responses_store=bool(stored)))
     response = await site.ask(input="hi", **stored)
     assert response["store"] is False
     assert site.store.saved == []

@@ -12,12 +12,12 @@ from responses_app.protocol.output.reasoning_items import first_sentences
 from responses_app.protocol.requests.turn_rules import RulesOfTurns
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.commands import Generate
-from responses_app.protocol.response.summaries import REQUEST, Summaries
+from responses_app.protocol.response.summaries import REQUEST
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.driving.generating import request_for
 from responses_app.stores.conversations import ConversationEntry, ConversationRecord
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site
+from tests.runs.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site, run_settings
 
 ENCRYPTED = {"include": ["reasoning.encrypted_content"], "tools": [TOOL_F]}
 OTHER_ORDER = (
@@ -67,7 +67,7 @@ async def test_a_replay_of_two_hundred_items_on_another_worker_is_the_prompt_of_
         asked = [{"type": "function_call_output", "call_id": call_id, "output": "18"} for call_id in calls]
         asked = asked or [{"type": "message", "role": "user", "content": "Go on."}]
     await owner.ask(input=asked, previous_response_id=previous, **ENCRYPTED)
-    other = Site(FakeEngine(max_model_len=50_000), sealer=sealer(), store_responses=False)
+    other = Site(FakeEngine(max_model_len=50_000), sealer=sealer(), settings=run_settings(responses_store=False))
     await other.ask(input=[*said, *asked], store=False, **ENCRYPTED)
     assert other.engine.prompts[0] == owner.engine.prompts[-1]
     bare = [{name: value for name, value in item.items() if name != "encrypted_content"} for item in said]
@@ -163,13 +163,12 @@ class TestSummaries:
         site = Site(FakeEngine([f"{THINKING}{ANSWER}", "I looked.<|return|>", [EngineError("out of memory")]]))
         assert (await site.ask(input="hi", **AUTO))["status"] == "failed"
 
-    @pytest.mark.parametrize("who", [Summaries.TEXT, None])
-    async def test_an_operator_can_leave_the_model_out_of_it(self, who: Summaries | None) -> None:
-        site = Site(FakeEngine([f"{THINKING}{ANSWER}"]))
-        site.service.limits = replace(site.service.limits, summaries=who)
+    @pytest.mark.parametrize("who", ["text", "off"])
+    async def test_an_operator_can_leave_the_model_out_of_it(self, who: str) -> None:
+        site = Site(FakeEngine([f"{THINKING}{ANSWER}"]), settings=run_settings(reasoning_summaries=who))
         response = await site.ask(input="hi", **AUTO)
         assert len(site.engine.requests) == 1
-        assert bool(output_of(response)[0]["summary"]) is (who is Summaries.TEXT)
+        assert bool(output_of(response)[0]["summary"]) is (who == "text")
 
     async def test_nobody_is_asked_where_no_summary_was_asked_for(self) -> None:
         site = Site(FakeEngine([f"{THINKING}{ANSWER}"]))
@@ -187,7 +186,8 @@ class TestSummaries:
 
     async def test_text_that_is_held_back_is_told_in_it_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(summaries, "MIN_TOKENS", 2)
-        site = Site(FakeEngine([f"{THINKING}{ANSWER}", ["I ", "looked", ".<|return|>"], ANSWER]), delta_seconds=0.05)
+        engine = FakeEngine([f"{THINKING}{ANSWER}", ["I ", "looked", ".<|return|>"], ANSWER])
+        site = Site(engine, settings=run_settings(stream_delta_ms=50))
         events = await (await site.begin(input="hi", **AUTO)).to_the_end()
         assert_laws(events)
         output = events[-1]["response"]["output"]  # type: ignore[index]

@@ -15,10 +15,9 @@ from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.planning import planning
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import StoreError
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
+from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
 
 SAID = f"{THOUGHT}{ANSWER}"
 HALF = "<|channel|>final<|message|>Half of it"
@@ -358,7 +357,7 @@ async def test_media_is_replaced_by_a_note(caplog: pytest.LogCaptureFixture) -> 
 
 
 async def test_many_at_once_do_not_mix() -> None:
-    site = Site(FakeEngine([SAID]), run_limits=RunLimits(max_runs=50))
+    site = Site(FakeEngine([SAID]), settings=run_settings(responses_max_in_flight=50))
     readings = [await site.begin(input=f"number {number}") for number in range(30)]
     for reading in readings:
         assert_laws(await reading.to_the_end())

@@ -17,12 +17,11 @@ from responses_app.protocol.response.input_codec import BrokenLog, decode, encod
 from responses_app.protocol.response.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, LogNews, StoreError
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
+from tests.runs.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.runs.test_server_tools import ASKED, Shell, items_of, prompt_of
 from tests.waiting import eventually
 
@@ -339,7 +338,7 @@ async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_th
 
 async def test_what_was_told_and_not_kept_is_not_asked_for_too_early_where_it_waits_again() -> None:
     accepted, events = await undisturbed([ANSWER], {})
-    limits = RunLimits(max_runs=10, max_background=1)
+    limits = run_settings(responses_max_in_flight=10, background_max_running=1)
     site = Site(TokenEngine([ANSWER]), await left_at(accepted, b""), limits)
     async with site.registry.queue.turn("default", "default", 0):
         first = await taken_over(site, str(accepted.response["id"]))

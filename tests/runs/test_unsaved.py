@@ -4,7 +4,7 @@ import pytest
 
 from responses_app.runs.driving import unsaved
 from responses_app.stores.base import StoredResponse, StoreError
-from tests.runs.fakes import FakeStore, Site
+from tests.runs.fakes import FakeStore, Site, run_settings
 from tests.runs.upkeep import statuses
 
 
@@ -27,7 +27,7 @@ async def test_their_number_is_bounded_and_the_log_tells_of_others(
 
 
 async def test_their_bytes_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(max_unsaved_bytes=50_000)
+    site = Site(settings=run_settings(responses_max_unsaved_bytes=50_000))
     await end_unsaved(site, 3, input="long " * 4_000)
     assert len(site.service.unsaved) == 2
     assert 40_000 < site.service.unsaved.size <= 50_000

@@ -12,10 +12,9 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
 from responses_app.runs.driving import tool_calls
-from responses_app.runs.registry.registry import RunLimits
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
 from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site
+from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.waiting import eventually
 
 CALL = CALL_F.removeprefix(THOUGHT)
@@ -174,7 +173,7 @@ async def test_an_output_may_come_while_the_model_still_speaks() -> None:
 
 
 async def test_time_runs_out() -> None:
-    site = Site(FakeEngine([CALL_F, ANSWER]), tool_seconds=0.05)
+    site = Site(FakeEngine([CALL_F, ANSWER]), settings=run_settings(responses_tool_timeout=0.05))
     reading, [call_id] = await waits(site)
     events = await reading.to_the_end()
     error = events[-1]["response"]["error"]  # type: ignore[index]
@@ -213,8 +212,8 @@ async def test_a_reader_that_leaves_ends_it_as_any_other() -> None:
 
 
 async def test_with_a_reconnect_grace_it_goes_on_without_its_reader() -> None:
-    limits = RunLimits(max_runs=10, reconnect_grace=30)
-    site = Site(FakeEngine([CALL_F, ANSWER]), run_limits=limits)
+    limits = run_settings(responses_max_in_flight=10, reconnect_grace_seconds=30)
+    site = Site(FakeEngine([CALL_F, ANSWER]), settings=limits)
     reading, [call_id] = await waits(site)
     response_id, last = reading.reader.response_id, len(reading.events) - 1
     reading.leave()

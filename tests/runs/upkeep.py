@@ -8,7 +8,7 @@ from dataclasses import replace
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.duties.upkeep import Upkeep
 from responses_app.stores.base import AcceptedResponse, Claim, WorkerState
-from tests.runs.fakes import FakeEngine, FakeStore, Site
+from tests.runs.fakes import FakeEngine, FakeStore, Site, run_settings
 
 LEASE = 0.06  # seconds
 LEFT = "in_progress"  # the status of what `left_behind` leaves
@@ -38,7 +38,7 @@ async def looked_after(
         forgetting=site.forgetting,
         state=lambda: WorkerState(id=worker, started_at=0),
         ready=ready,
-        lease_seconds=LEASE,
+        settings=run_settings(worker_lease_seconds=LEASE),
     )
     await upkeep.start()
     try:

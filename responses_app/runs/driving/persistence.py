@@ -19,7 +19,7 @@ from responses_app.protocol.requests.server_tools import ITEMS
 from responses_app.protocol.response.inputs import Ended
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
-from responses_app.runs.driving.unsaved import UnsavedEnd
+from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
 from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure
 from responses_app.runs.plan.plan import RunPlan
@@ -72,21 +72,10 @@ class KeptEnd:
     link: ChainLink | None
 
 
-@dataclass(frozen=True, slots=True)
-class WhenAway:
-    """What becomes of an end that cannot be kept, since the store is away: it is tried again for `patience` seconds.
-
-    Then `defer` takes it, to be kept when the store is back; it returns None where that does not fit.
-    """
-
-    defer: Callable[[StoredResponse], UnsavedEnd | None]
-    patience: float = 0.0
-
-
 class RunPersistence:
     """Keeps one response; does nothing for one that is not stored, which has no `log` either.
 
-    `claim` is this process's, `now` its clock.
+    `claim` is this process's, `now` its clock. `ends` takes an end that the store does not.
     """
 
     def __init__(
@@ -96,12 +85,12 @@ class RunPersistence:
         *,
         claim: Claim,
         now: Callable[[], float],
-        away: WhenAway,
+        ends: UnsavedEnds,
         log: RunLog | None = None,
     ) -> None:
         self.now = now
-        self._patience = away.patience
-        self._defer = away.defer
+        self._patience = ends.settings.database_patience_seconds
+        self._defer = ends.add
         self._plan = plan
         self._continues = plan.continues  # which a later plan of the same response may not tell
         self._store = stores.responses

@@ -80,6 +80,7 @@ from responses_app.runs.plan.failures import failure, server_stopped, unanswered
 from responses_app.runs.plan.listed_tools import listed_elsewhere, nothing_to_call, with_tools
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.background import BackgroundQueue
 from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 
@@ -89,9 +90,10 @@ logger = logging.getLogger("respsite.runs")
 class Run:
     """One response that runs here, from its acceptance to its end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is made of
         self,
         plan: RunPlan,
+        settings: RunSettings,
         *,
         model: ServedModel,
         machine: ResponseMachine,
@@ -121,6 +123,7 @@ class Run:
         self._log = persistence.log  # None for one that is not stored
         self._queue = queue
         self._measure = RunMeasure(plan, machine, model.meter)
+        self._settings = settings
         self._kept: KeptEnd | None = None  # its end, once that is kept
         self._task: asyncio.Task[None] | None = None  # that it runs in
         self._instead: Command | None = None  # what is to be done in place of what that task does
@@ -316,7 +319,7 @@ class Run:
                 said = sum(len(each.tokens) for each in self._machine.stream.messages)
                 return self._tell(await that_fits(returned, self.plan, command, said=said))
             case Await():
-                now, seconds = self._persistence.now(), self.plan.tool_seconds
+                now, seconds = self._persistence.now(), self._settings.responses_tool_timeout
                 return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
         await self._finish(command.ending)
         return None
@@ -375,7 +378,7 @@ class Run:
         try:
             with span_of(plan, wanted.turn, request) as span:
                 async with aclosing(generated(self._model.engine, plan, wanted, request, span)) as chunks:
-                    with delayed(self._tell, self._machine.only_adds, seconds=plan.delta_seconds) as tell:
+                    with delayed(self._tell, self._machine.only_adds, seconds=self._settings.delta_seconds) as tell:
                         async for chunk in chunks:
                             if plan.details is not None:
                                 plan.details.take(chunk)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from responses_app.limits.rates import FREE, Ticket
 from responses_app.protocol.rate_limits import NOTHING, Amount
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, ClaimLost, StoredResponse, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -56,11 +57,11 @@ class UnsavedEnd:
 
 
 class UnsavedEnds:
-    """All of this process, at most `MAX_ENDS` and `max_bytes`."""
+    """All of this process, at most `MAX_ENDS` and RESPONSES_MAX_UNSAVED_BYTES."""
 
-    def __init__(self, store: BaseResponseStore, *, max_bytes: int) -> None:
+    def __init__(self, store: BaseResponseStore, settings: RunSettings) -> None:
         self._store = store
-        self._max_bytes = max_bytes
+        self.settings = settings
         self._ends: deque[UnsavedEnd] = deque()
         self.size = 0  # bytes
 
@@ -73,7 +74,7 @@ class UnsavedEnds:
     def add(self, stored: StoredResponse) -> UnsavedEnd | None:
         """Keep an end later; None where it does not fit, and how the response ended is lost."""
         end = UnsavedEnd(stored)
-        if len(self._ends) >= MAX_ENDS or self.size + end.size > self._max_bytes:
+        if len(self._ends) >= MAX_ENDS or self.size + end.size > self.settings.responses_max_unsaved_bytes:
             logger.error(
                 "response %s: how it ended is lost: %d ends of %d bytes wait for the store already "
                 "(RESPONSES_MAX_UNSAVED_BYTES)",

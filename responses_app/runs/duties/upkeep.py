@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from responses_app.runs.duties.heartbeat import BEATS_PER_LEASE, WorkerHeartbeat
 from responses_app.runs.duties.reclaimer import OrphanReclaimer
 from responses_app.runs.log.tasks import end_tasks
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.registry.forgetting import Forgetting
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import NotMigrated, StoreError, WorkerState
@@ -30,8 +31,9 @@ class Upkeep:
         forgetting: Forgetting,
         state: Callable[[], WorkerState],
         ready: Callable[[], bool],
-        lease_seconds: float,
+        settings: RunSettings,
     ) -> None:
+        lease_seconds = settings.worker_lease_seconds
         self._service = service
         self._stores = stores
         self._forgetting = forgetting

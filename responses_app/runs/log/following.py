@@ -34,6 +34,7 @@ from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import as_begun, end_of_failure, last_number, so_far
 from responses_app.runs.log.run_log import INTEREST_SECONDS
 from responses_app.runs.log.tasks import end_tasks
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -155,14 +156,14 @@ class Followers:
         store: BaseResponseStore,
         *,
         machine: Callable[[str, ResponseObject], ResponseMachine],
-        max_lag_bytes: int,
+        settings: RunSettings,
         follow_here: Callable[[Collection[str]], None],
         here: Callable[[str, int], EventSource | None],
         others: OtherWorkers | None = None,
     ) -> None:
         self._store = store
         self.machine = machine
-        self._max_lag_bytes = max_lag_bytes
+        self._settings = settings
         self._follow_here = follow_here
         self._here = here
         self._others = others
@@ -182,7 +183,7 @@ class Followers:
         followed = FollowedResponse(
             response["id"],
             self.machine(project, as_begun(response)),
-            PacedJournal(max_lag_bytes=self._max_lag_bytes, first=first),
+            PacedJournal(max_lag_bytes=self._settings.stream_max_lag_bytes, first=first),
             first=first,
         )
         self._followed.add(followed)

@@ -92,15 +92,13 @@ class RunPlan:
     `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
     conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
     `generation` is the first turn's, and its prompt was made of `draft` (`ModelFormat.prompt_of`). `created_at` is in
-    Unix seconds. `omitted` counts what the model cannot read
-    of the request. `writer` writes its prompts. `tools` are those that this server runs. `late_tools` were declared
-    in the conversation, not in the request. The engine holds the model to `rules`, if it can (`is_held`), and
-    `grammar` is that of its first turn. Text is held back for up to `delta_seconds`, to make fewer deltas. Clients
-    have `tool_seconds` to say what came of calls, where the response waits for that. `shown` are the messages that
-    the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning
-    items. `public` is what clients call the response, where that is not its own id. `tier` is the service tier that
-    runs, and `priority` how urgent it is, also to an engine that does not ask: less is sooner. `details` are what its
-    client wants to know of the engine's work. `chat` is what it is as a choice of a chat completion.
+    Unix seconds. `omitted` counts what the model cannot read of the request. `writer` writes its prompts. `tools` are
+    those that this server runs. `late_tools` were declared in the conversation, not in the request. The engine holds
+    the model to `rules`, if it can (`is_held`), and `grammar` is that of its first turn. `shown` are the messages that
+    the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning items.
+    `public` is what clients call the response, where that is not its own id. `tier` is the service tier that runs, and
+    `priority` how urgent it is, also to an engine that does not ask: less is sooner. `details` are what its client
+    wants to know of the engine's work. `chat` is what it is as a choice of a chat completion.
     """
 
     response_id: str
@@ -126,8 +124,6 @@ class RunPlan:
     rules: RulesOfTurns | None = None
     grammar: TurnGrammar | None = None
     compaction: CompactionPlan | None = None
-    delta_seconds: float = 0.0
-    tool_seconds: float = 300.0
     shown: list[JsonObject] | None = None
     asked: Asked = field(default_factory=Asked)
     public: PublicId | None = None

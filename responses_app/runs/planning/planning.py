@@ -63,8 +63,6 @@ class Draft:
     seal: Callable[[bytes], str]
     late_tools: Sequence[JsonObject]
     asked: Asked
-    delta_seconds: float
-    tool_seconds: float
     public: PublicId | None = None
 
     @property
@@ -153,8 +151,6 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         rules=rules,
         grammar=grammar,
         compaction=plan,
-        delta_seconds=draft.delta_seconds,
-        tool_seconds=draft.tool_seconds,
         asked=draft.asked,
         public=draft.public,
         shown=draft.format.messages_of(prompt.tokens) if request.enable_response_messages else None,

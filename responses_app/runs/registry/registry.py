@@ -10,7 +10,6 @@ import contextvars
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from responses_app.observing.context import bind
 from responses_app.protocol.errors import overloaded
@@ -22,29 +21,14 @@ from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import FollowedResponse
 from responses_app.runs.log.journal import JournalReader
 from responses_app.runs.log.reader import EventSource, ResponseReader
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.background import BackgroundQueue
-from responses_app.runs.registry.resumable import ResumableLimits, ResumableStreams
+from responses_app.runs.registry.resumable import ResumableStreams
 from responses_app.runs.registry.tracing import execute_in_span
 
 logger = logging.getLogger("respsite.runs")
 
 POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLimits:
-    """Bounds of one process's runs.
-
-    `reconnect_grace` (seconds): how long a stored stream goes on without a reader. `store_ttl` (seconds from its
-    creation, 0 for ever): how long a stored response is known, also while it runs.
-    """
-
-    max_runs: int = 2000
-    max_background: int = 64
-    max_queued: int = 1000
-    reconnect_grace: float = 0.0
-    store_ttl: float = 0.0
-    resumable: ResumableLimits = field(default_factory=ResumableLimits)
 
 
 class RunRegistry:
@@ -53,9 +37,9 @@ class RunRegistry:
     `now` is the clock by which responses are dated, in Unix seconds.
     """
 
-    def __init__(self, limits: RunLimits, *, now: Callable[[], float]) -> None:
+    def __init__(self, settings: RunSettings, *, now: Callable[[], float]) -> None:
         self._now = now
-        self._limits = limits
+        self._settings = settings
         self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
@@ -64,9 +48,11 @@ class RunRegistry:
         self._coming_again: dict[str, Run] = {}  # those of them that another worker has accepted before
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
-        self.queue = BackgroundQueue(max_running=limits.max_background, max_queued=limits.max_queued)
+        self.queue = BackgroundQueue(
+            max_running=settings.background_max_running, max_queued=settings.background_max_queued
+        )
         self.resumable = ResumableStreams(
-            limits.resumable, cancel=lambda run: self.cancel(run, reason="its stream was given up")
+            settings, cancel=lambda run: self.cancel(run, reason="its stream was given up")
         )
 
     def __len__(self) -> int:
@@ -88,7 +74,7 @@ class RunRegistry:
 
     def is_forgotten(self, run: Run) -> bool:
         """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
-        ttl = self._limits.store_ttl
+        ttl = self._settings.responses_store_ttl
         return run.deleted or bool(ttl and run.plan.stored and int(run.plan.created_at) + ttl <= self._now())
 
     def readable(self, response_id: str, number: int) -> Run | None:
@@ -107,11 +93,6 @@ class RunRegistry:
         return next((run for run in open_runs if run.plan.public and run.plan.public.name == name), None)
 
     @property
-    def remembers(self) -> ResumableLimits:
-        """The bounds of what is remembered of responses for a while after their end."""
-        return self._limits.resumable
-
-    @property
     def running(self) -> Sequence[Run]:
         """All that have not ended."""
         return [run for run, _ in self._runs.values()]
@@ -120,8 +101,9 @@ class RunRegistry:
         """Raise `ApiError` (503) if no run can start now, or not so many."""
         if self.draining:
             raise overloaded("The server is stopping. Send the request again.", retry_after=2)
-        if len(self._runs) + self._coming + self._guests + places > self._limits.max_runs:
-            message = f"{self._limits.max_runs} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
+        if len(self._runs) + self._coming + self._guests + places > self._settings.responses_max_in_flight:
+            most = self._settings.responses_max_in_flight
+            message = f"{most} responses are running (RESPONSES_MAX_IN_FLIGHT). Try again shortly."
             raise overloaded(message, retry_after=2)
 
     def take_places(self, count: int) -> None:
@@ -243,7 +225,7 @@ class RunRegistry:
         self.resumable.left(source)
         if source.journal.closed or source.plan.background:
             return
-        if self._limits.reconnect_grace and source.plan.resumable:
+        if self._settings.reconnect_grace_seconds and source.plan.resumable:
             self._begin_grace(source, reason)
         else:
             self.cancel(source, reason=reason)
@@ -259,7 +241,7 @@ class RunRegistry:
 
         self._end_grace(run)
         loop = asyncio.get_running_loop()
-        self._graces[run.response_id] = loop.call_later(self._limits.reconnect_grace, over)
+        self._graces[run.response_id] = loop.call_later(self._settings.reconnect_grace_seconds, over)
 
     def _end_grace(self, source: EventSource) -> None:
         grace = self._graces.pop(source.response_id, None)

@@ -1,6 +1,7 @@
 """`ResumableStreams`: the streams that can be picked up again, bounded in number, bytes and time.
 
-A stream is a stored run with its kept journal, from its start until `ttl` seconds after its last event or reader.
+A stream is a stored run with its kept journal, from its start until RESPONSES_SESSION_TTL behind its last event or
+reader.
 At a bound the longest idle finished stream goes first, then the longest unread foreground one, whose run is cancelled;
 never one that is read, and never a background run.
 """
@@ -11,19 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from responses_app.runs.driving.run import Run
+from responses_app.runs.plan.settings import RunSettings
 
 logger = logging.getLogger("respsite.runs")
 
 SWEEP_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumableLimits:
-    """Bounds of one process's streams; `ttl` in seconds."""
-
-    ttl: float = 600.0
-    max_streams: int = 2000
-    max_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -36,8 +29,8 @@ class _Stream:
 class ResumableStreams:
     """The streams of this process. `cancel` ends a run that is given up."""
 
-    def __init__(self, limits: ResumableLimits, *, cancel: Callable[[Run], None]) -> None:
-        self._limits = limits
+    def __init__(self, settings: RunSettings, *, cancel: Callable[[Run], None]) -> None:
+        self._settings = settings
         self._cancel = cancel
         self._streams: dict[str, _Stream] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -53,7 +46,7 @@ class ResumableStreams:
     def keep(self, run: Run) -> None:
         """Keep the stream of a run that begins; without room for it, it cannot be picked up again."""
         self._streams[run.response_id] = _Stream(run, asyncio.get_running_loop().time())
-        excess = len(self._streams) - self._limits.max_streams
+        excess = len(self._streams) - self._settings.responses_max_active_sessions
         if excess > 0 and not self._make_room(excess, beside=run):
             self._forget(run.response_id)
         self._schedule()
@@ -86,9 +79,9 @@ class ResumableStreams:
             journal = stream.run.journal
             if journal.readers or journal.last_number != stream.last_number:
                 stream.idle_since, stream.last_number = now, journal.last_number
-            elif journal.closed and now - stream.idle_since >= self._limits.ttl:
+            elif journal.closed and now - stream.idle_since >= self._settings.responses_session_ttl:
                 self._forget(response_id)
-        excess = self.kept_bytes - self._limits.max_bytes
+        excess = self.kept_bytes - self._settings.responses_max_session_bytes
         if excess > 0:
             finished, running = self._unread()
             for stream in [*finished, *running]:
@@ -104,7 +97,7 @@ class ResumableStreams:
         """
         finished, running = self._unread()
         running = [stream for stream in running if stream.run is not beside]
-        for stream in finished[: excess + self._limits.max_streams // 20]:
+        for stream in finished[: excess + self._settings.responses_max_active_sessions // 20]:
             self._give_up(stream.run)
         for stream in running[: max(0, excess - len(finished))]:
             self._give_up(stream.run)

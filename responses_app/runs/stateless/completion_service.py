@@ -56,7 +56,7 @@ class CompletionService:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
         details = _details(wanted, model)
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
-        tier = self.service.limits.tiers.choose(None)
+        tier = self.service.settings.tier(None)
         choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier], self.service.threads)
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
         places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
@@ -70,7 +70,7 @@ class CompletionService:
             for place in places:
                 place.leave()
             raise
-        deltas = Deltas(max_bytes=self.service.limits.max_lag_bytes)
+        deltas = Deltas(max_bytes=self.service.settings.stream_max_lag_bytes)
         completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
         completing.ended_one = self.service.registry.give_place
         completing.usage.prompt_tokens = prompt_tokens

@@ -82,7 +82,7 @@ class DecisionService:
             prompts = await threads.run(origin.project, size, prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
             raise refusal(error, origin.request_id) from error
-        tier, began, status = self.service.limits.tiers.choose(None), time.monotonic(), "failed"
+        tier, began, status = self.service.settings.tier(None), time.monotonic(), "failed"
         used, place = _Used(), model.turns.place(origin.project, tier, PRIORITIES[tier])
         place.admit()
         try:

@@ -1,0 +1,115 @@
+"""How a setting is declared, and how its text is read.
+
+Each room declares its settings, as fields of a frozen dataclass that is a `RoomSettings`: with the default, what reads
+the text, and one sentence. A field's name in capitals is the environment variable. `responses_app.settings` gathers
+them. What reads a text raises `ValueError` for what is no value, with what the variable takes: the end of a sentence.
+"""
+
+import json
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from typing import Any
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomSettings:
+    """The settings of one room."""
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what does not fit together, as one sentence; None for nothing. `given` are those that are set."""
+        return None
+
+
+def setting(
+    default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
+) -> Any:
+    """Declare a setting: a field of a `RoomSettings`. `about` and `default_text` are what the reference says."""
+    metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata, repr=not secret)
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+def text(value: str) -> str:
+    """Any text."""
+    return value
+
+
+def flag(value: str) -> bool:
+    """On or off."""
+    lowered = value.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError("on or off")
+
+
+def whole(minimum: int = 0, maximum: int | None = None) -> Callable[[str], int]:
+    """A whole number."""
+    wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
+
+    def parse(value: str) -> int:
+        if not value.strip().isdecimal() or int(value) < minimum or (maximum is not None and int(value) > maximum):
+            raise ValueError(wanted)
+        return int(value)
+
+    return parse
+
+
+def seconds(minimum: float = 0.0) -> Callable[[str], float]:
+    """A number of seconds."""
+
+    def parse(value: str) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not minimum <= seconds < 10**9:
+            raise ValueError(f"a number of seconds of at least {minimum:g}")
+        return seconds
+
+    return parse
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """One of several words."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return value.strip().lower()
+
+    return parse
+
+
+def url_of(wanted: str, *schemes: str) -> Callable[[str], str]:
+    """A URL that begins with one of these schemes."""
+
+    def parse(value: str) -> str:
+        if not value.strip().startswith(schemes):
+            raise ValueError(wanted)
+        return value.strip()
+
+    return parse
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Host names."""
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names:
+        raise ValueError("host names, separated by commas")
+    return names
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError('a JSON object, like {"tokens_per_second": 50}')
+    return parsed
