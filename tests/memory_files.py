@@ -3,20 +3,28 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from responses_app.stores.files import BaseFileStore, FileGone, FileLimits, FileRecord, FilesFull, FileUsage
+from responses_app.stores.files import (
+    UNLIMITED,
+    BaseFileStore,
+    FileGone,
+    FileRecord,
+    FileSettings,
+    FilesFull,
+    FileUsage,
+)
 
 
 class MemoryFileStore(BaseFileStore):
     """Keeps files of this process."""
 
-    def __init__(self, *, limits: FileLimits = FileLimits(), now: Callable[[], float] = time.time) -> None:  # noqa: B008
-        self._limits = limits
+    def __init__(self, *, settings: FileSettings = UNLIMITED, now: Callable[[], float] = time.time) -> None:
+        self._settings = settings
         self._now = now
         self._files: dict[tuple[str, str], tuple[FileRecord, list[bytes]]] = {}
 
     async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
-        used, limits = await self.usage(project), self._limits
-        if 0 < limits.max_files <= used.files or 0 < limits.max_bytes < used.bytes + record.bytes:
+        used, limits = await self.usage(project), self._settings
+        if 0 < limits.files_max_entries <= used.files or 0 < limits.files_max_bytes < used.bytes + record.bytes:
             raise FilesFull("This project is full")
         kept = list(pieces)
         if sum(map(len, kept)) != record.bytes:

@@ -31,6 +31,8 @@ from responses_app.settings.embeddings import EmbeddingSettings
 from responses_app.settings.models import EngineSettings
 from responses_app.settings.tools import ToolSettings
 from responses_app.settings.types import dialect, header_value, origins, pages, resolves, secret, secrets
+from responses_app.stores.files import FileSettings
+from responses_app.stores.vector_stores import VectorStoreSettings
 
 
 class ConfigurationError(Exception):
@@ -41,7 +43,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(RunSettings, EngineSettings, EmbeddingSettings, ToolSettings):
+class Settings(RunSettings, FileSettings, VectorStoreSettings, EngineSettings, EmbeddingSettings, ToolSettings):
     """Every setting; a field's name in capitals is its environment variable."""
 
     host: str = setting("127.0.0.1", text, "address that `make run` and `respsite serve` listen on")
@@ -207,16 +209,6 @@ class Settings(RunSettings, EngineSettings, EmbeddingSettings, ToolSettings):
     responses_max_tool_output_bytes: int = setting(
         MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"
     )
-    responses_store_max_entries: int = setting(
-        0, whole(),
-        "stored responses of one project; when there are more, the oldest finished ones are forgotten; 0 = any "
-        "number",
-    )  # fmt: skip
-    responses_store_max_bytes: int = setting(
-        0, whole(),
-        "size of the stored responses of one project together; when it is more, the oldest finished ones are "
-        "forgotten; 0 = any size",
-    )  # fmt: skip
     shutdown_grace_seconds: float = setting(
         30.0, seconds(), "how long running responses may take to end when the server stops"
     )

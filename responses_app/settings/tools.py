@@ -89,15 +89,7 @@ class ToolSettings(RoomSettings):
         default_text="unset: none",
     )  # fmt: skip
     file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
-    files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = any number")
-    uploads_max_open: int = setting(100, whole(), "uploads in parts that one project may have open; 0 = any number")
-    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "size of all files of one project together; 0 = any size")
     file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
-    vector_stores_max_entries: int = setting(
-        1000, whole(), "vector stores that one project may have (see File search); 0 = any number"
-    )
-    vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = any number")
-    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = any number")
 
     image_service_url: str = setting(
         "", image_url,

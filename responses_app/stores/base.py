@@ -10,6 +10,7 @@ from responses_app.protocol.items.items import SampledItem
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.public_ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +147,32 @@ class Orphans:
     failed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreLimits:
-    """Bounds of each project's stored responses; 0 is none. `ttl` is in seconds from a response's creation."""
+@dataclass(frozen=True, kw_only=True)
+class RetentionSettings(RoomSettings):
+    """How many responses are kept, and for how long."""
 
-    ttl: float = 0.0
-    max_entries: int = 0
-    max_bytes: int = 0
+    responses_store_ttl: float = setting(
+        0.0, seconds(), "how long after its creation a stored response is forgotten; 0 = never"
+    )
+    responses_store_max_entries: int = setting(
+        0, whole(),
+        "stored responses of one project; when there are more, the oldest finished ones are forgotten; 0 = any "
+        "number",
+    )  # fmt: skip
+    responses_store_max_bytes: int = setting(
+        0, whole(),
+        "size of the stored responses of one project together; when it is more, the oldest finished ones are "
+        "forgotten; 0 = any size",
+    )  # fmt: skip
+
+    def oldest(self, now: float) -> float:
+        """Return the time at or before which a response was created that is past its time; below 0 for none."""
+        return now - self.responses_store_ttl if self.responses_store_ttl else -1.0
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing bounds what is kept."""
+        return not (self.responses_store_ttl or self.responses_store_max_entries or self.responses_store_max_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

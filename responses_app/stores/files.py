@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
+from responses_app.protocol.setting import MIB, RoomSettings, setting, whole
+
 PIECE_BYTES = 1024 * 1024  # of a file's content that are kept, and in memory, as one
 
 
@@ -28,13 +30,16 @@ class FileUsage:
     uploads: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLimits:
-    """How much one project may keep; 0 means as much as it likes."""
+@dataclass(frozen=True, kw_only=True)
+class FileSettings(RoomSettings):
+    """How much one project may keep."""
 
-    max_files: int = 0
-    max_bytes: int = 0
-    max_uploads: int = 0  # that are open at once
+    files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = any number")
+    uploads_max_open: int = setting(100, whole(), "uploads in parts that one project may have open; 0 = any number")
+    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "size of all files of one project together; 0 = any size")
+
+
+UNLIMITED = FileSettings(files_max_entries=0, files_max_bytes=0, uploads_max_open=0)
 
 
 class FilesFull(Exception):

@@ -23,9 +23,9 @@ from responses_app.stores.base import (
     Orphans,
     ParentGone,
     Purged,
+    RetentionSettings,
     StoredLog,
     StoredResponse,
-    StoreLimits,
     WorkerState,
 )
 
@@ -67,7 +67,7 @@ _Key = tuple[str, str]  # a project and an id in it
 
 
 class MemoryResponseStore(BaseResponseStore):
-    """Keeps at most `max_entries` responses and those that run, and `limits` of them once somebody purges.
+    """Keeps at most `max_entries` responses and those that run, and as many as its settings say once somebody purges.
 
     Conversations are another store's, and left alone. `now` is the clock, in Unix seconds.
     """
@@ -76,11 +76,11 @@ class MemoryResponseStore(BaseResponseStore):
         self,
         *,
         max_entries: int = 10_000,
-        limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
+        settings: RetentionSettings = RetentionSettings(),  # noqa: B008 - it is frozen
         now: Callable[[], float] = time.time,
     ) -> None:
         self._max_entries = max_entries
-        self._limits = limits
+        self._settings = settings
         self._now = now
         self._responses: dict[_Key, _Kept] = {}
         self._owners: dict[_Key, _Key] = {}  # the responses of output items
@@ -265,7 +265,7 @@ class MemoryResponseStore(BaseResponseStore):
         return None if kept is None or self._is_expired(kept) else kept
 
     def _is_expired(self, kept: _Kept) -> bool:
-        return bool(self._limits.ttl) and kept.created_at + self._limits.ttl <= self._now()
+        return kept.created_at <= self._settings.oldest(self._now())
 
     def _having(self, project: str, item_ids: Collection[str]) -> Iterator[_Kept]:
         """Yield the responses that have some of these output items."""
@@ -275,13 +275,13 @@ class MemoryResponseStore(BaseResponseStore):
 
     def _excess(self, project: str) -> Iterator[tuple[_Key, int]]:
         """Yield the responses of a project that are to go, with their sizes, the oldest first."""
-        limits = self._limits
+        settings = self._settings
         ordered = sorted(((kept.created_at, key) for key, kept in self._responses.items() if key[0] == project))
         sizes = {key: self._responses[key].size() for _, key in ordered}
         count, total = len(sizes), sum(sizes.values())
         for _, key in ordered:
             kept = self._responses[key]
-            beyond = 0 < limits.max_entries < count or 0 < limits.max_bytes < total
+            beyond = 0 < settings.responses_store_max_entries < count or 0 < settings.responses_store_max_bytes < total
             if not kept.runs and (self._is_expired(kept) or (beyond and key != ordered[-1][1])):
                 yield key, sizes[key]
                 count, total = count - 1, total - sizes[key]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.files.chunking import Chunking
 from responses_app.protocol.files.vector_stores import FileProblem, FileStatus
+from responses_app.protocol.setting import RoomSettings, setting, whole
 
 Value = str | int | float | bool
 MAX_TRIES = 3  # to read a file: after that, it is the file that ends workers
@@ -130,13 +131,15 @@ class Hit:
     score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VectorStoreLimits:
-    """How much there may be: stores in a project, files in a store, chunks in a store; 0 is any number."""
+@dataclass(frozen=True, kw_only=True)
+class VectorStoreSettings(RoomSettings):
+    """How much there may be."""
 
-    stores: int = 0
-    files: int = 0
-    chunks: int = 0
+    vector_stores_max_entries: int = setting(
+        1000, whole(), "vector stores that one project may have (see File search); 0 = any number"
+    )
+    vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = any number")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = any number")
 
 
 class VectorStoresFull(Exception):

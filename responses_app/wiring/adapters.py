@@ -13,9 +13,7 @@ from responses_app.limits.connections import ConnectionLimit
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.settings.conf import Settings
-from responses_app.stores.base import StoreLimits
 from responses_app.stores.clock import StoreClock
-from responses_app.stores.files import FileLimits
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.memory_chats import MemoryChatStore
 from responses_app.stores.shared_turns import BaseSharedTurns
@@ -62,33 +60,20 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
 
     timeout = settings.database_timeout_seconds
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
-    files = DatabaseFileStore(limits=_file_limits(settings), now=clock, timeout=timeout)
+    files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
         nothing = MemoryResponseStore(max_entries=0)
         return Stores(nothing, MemoryChatStore(nothing), conversations, files, approvals)
-    limits = StoreLimits(
-        ttl=settings.responses_store_ttl,
-        max_entries=settings.responses_store_max_entries,
-        max_bytes=settings.responses_store_max_bytes,
-    )
-    responses = DatabaseResponseStore(limits=limits, clock=clock, timeout=timeout)
-    chats = DatabaseChatStore(ttl=limits.ttl, now=clock, timeout=timeout)
+    responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout)
+    chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)
     return Stores(responses, chats, conversations, files, approvals)
 
 
 def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
     from responses_app.stores.database.files.uploads import DatabaseUploads
 
-    return DatabaseUploads(limits=_file_limits(settings), now=clock, timeout=settings.database_timeout_seconds)
-
-
-def _file_limits(settings: Settings) -> FileLimits:
-    return FileLimits(
-        max_files=settings.files_max_entries,
-        max_bytes=settings.files_max_bytes,
-        max_uploads=settings.uploads_max_open,
-    )
+    return DatabaseUploads(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

@@ -179,16 +179,10 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
     from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
-    from responses_app.stores.vector_stores import VectorStoreLimits
     from responses_app.tools.documents.indexer import Indexer
     from responses_app.tools.documents.tool import FileSearch
     from responses_app.tools.reading.document_reader import DocumentReader
 
-    limits = VectorStoreLimits(
-        stores=settings.vector_stores_max_entries,
-        files=settings.vector_store_max_files,
-        chunks=settings.vector_store_max_chunks,
-    )
-    stores = DatabaseVectorStores(limits=limits, now=now, timeout=settings.database_timeout_seconds)
+    stores = DatabaseVectorStores(settings=settings, now=now, timeout=settings.database_timeout_seconds)
     worker = id_factory(time.time)(ids.WORKER)
     return FileSearch(stores, Indexer(stores, files, DocumentReader(), worker=worker))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.stores.base import StoreLimits
+from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.stores.memory_chats import MemoryChatStore
@@ -31,9 +31,9 @@ class TestInDatabases(OnBothCase, ChatsContract):
         opened: list[DatabaseChatStore] = []
 
         async def open_one(**options: Any) -> tuple[Any, DatabaseChatStore]:
-            limits = options.get("limits", StoreLimits())
+            limits = options.get("settings", RetentionSettings())
             clock = {"now": options["now"]} if "now" in options else {}
-            chats = DatabaseChatStore(using=alias, ttl=limits.ttl, **clock)
+            chats = DatabaseChatStore(using=alias, settings=limits, **clock)
             opened.append(chats)
             return await open_store(**options), chats
 
@@ -44,7 +44,9 @@ class TestInDatabases(OnBothCase, ChatsContract):
     async def test_what_it_was_asked_counts_for_the_bound_of_bytes_and_goes_with_a_purge(
         self, open_chats: OpenChats
     ) -> None:
-        responses, chats = await open_chats(limits=StoreLimits(max_bytes=20_000), now=lambda: NOW + 10.0)
+        responses, chats = await open_chats(
+            settings=RetentionSettings(responses_store_max_bytes=20_000), now=lambda: NOW + 10.0
+        )
         project = new_id("proj")
         asked = [{"role": "user", "content": "x" * 9_000}]
         saved = [choices(project, at=NOW + at, messages=asked) for at in range(3)]

@@ -28,7 +28,7 @@ async def parts(alias: str) -> int:
 class TestInMemory(FileStoreContract):
     @pytest.fixture
     def files(self, hands: Hands) -> MemoryFileStore:
-        return MemoryFileStore(limits=LIMITS, now=hands)
+        return MemoryFileStore(settings=LIMITS, now=hands)
 
 
 class TestInDatabases(FileStoreContract):
@@ -39,7 +39,7 @@ class TestInDatabases(FileStoreContract):
 
     @pytest.fixture
     async def files(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseFileStore]:
-        store = DatabaseFileStore(using=alias, limits=LIMITS, now=hands)
+        store = DatabaseFileStore(using=alias, settings=LIMITS, now=hands)
         yield store
         await store.aclose()
         await asyncio.to_thread(within, alias, lambda db: remove_files(alias, _ids(alias)))
@@ -82,9 +82,9 @@ class TestInDatabases(FileStoreContract):
         assert await parts(alias) == 0
 
     async def test_uploads_at_once_do_not_exceed_a_limit_together(self, files: DatabaseFileStore) -> None:
-        done = await asyncio.gather(*(kept(files) for _ in range(LIMITS.max_files + 4)), return_exceptions=True)
+        done = await asyncio.gather(*(kept(files) for _ in range(LIMITS.files_max_entries + 4)), return_exceptions=True)
         assert sum(isinstance(each, Exception) for each in done) == 4
-        assert (await files.usage(PROJECT)).files == LIMITS.max_files
+        assert (await files.usage(PROJECT)).files == LIMITS.files_max_entries
 
     async def test_many_pieces_go_in_several_steps(self, files: DatabaseFileStore, alias: str) -> None:
         content = bytes(2 * AT_ONCE + 5)

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from responses_app.models import ChainPart, Conversation, Response, SampledItem
-from responses_app.stores.base import BaseResponseStore, Purged, StoredResponse, StoreLimits, WorkerState
+from responses_app.stores.base import BaseResponseStore, Purged, RetentionSettings, StoredResponse, WorkerState
 from responses_app.stores.database.responses import retention
 from responses_app.stores.database.responses.retention import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
@@ -43,7 +43,7 @@ class PurgeCase(DatabaseCase):
     def purging(self, alias: str) -> Purging:
         """Purge beside the loop, as the command does; the connection is closed after it."""
 
-        def run(limits: StoreLimits, **options: object) -> Purged:
+        def run(limits: RetentionSettings, **options: object) -> Purged:
             try:
                 return purge(alias, limits, **{"now": NOW + 100.0, **options})  # type: ignore[arg-type]
             finally:
@@ -64,7 +64,7 @@ class TestPurge(PurgeCase):
     async def test_rows_parts_and_items_go(self, open_store: OpenStore, purging: Purging, alias: str) -> None:
         kept = await saved(open_store, 10)
         sizes = {row.pk: row.size for row in await asyncio.to_thread(rows, alias, Response)}
-        purged = await purging(StoreLimits(max_entries=4))
+        purged = await purging(RetentionSettings(responses_store_max_entries=4))
         gone = sum(sizes[stored.response["id"]] for stored in kept[:6])
         assert purged == Purged(responses=6, parts=6, bytes=gone)
         for model in (Response, ChainPart, SampledItem):
@@ -73,21 +73,21 @@ class TestPurge(PurgeCase):
     async def test_by_bytes(self, open_store: OpenStore, purging: Purging, alias: str) -> None:
         await saved(open_store, 10)
         sizes = [row.size for row in sorted(await asyncio.to_thread(rows, alias, Response), key=lambda r: r.created_at)]
-        assert (await purging(StoreLimits(max_bytes=sum(sizes[7:])))).responses == 7
-        assert (await purging(StoreLimits(max_bytes=sum(sizes[7:])))).responses == 0
-        assert (await purging(StoreLimits(max_bytes=sum(sizes[7:]) - 1))).responses == 1
+        assert (await purging(RetentionSettings(responses_store_max_bytes=sum(sizes[7:])))).responses == 7
+        assert (await purging(RetentionSettings(responses_store_max_bytes=sum(sizes[7:])))).responses == 0
+        assert (await purging(RetentionSettings(responses_store_max_bytes=sum(sizes[7:]) - 1))).responses == 1
 
     async def test_each_project_by_itself(self, open_store: OpenStore, purging: Purging) -> None:
         store = await open_store()
         large = await saved(open_store, 6)
         small = await saved(open_store, 2)
-        assert (await purging(StoreLimits(max_entries=3))).responses == 3
+        assert (await purging(RetentionSettings(responses_store_max_entries=3))).responses == 3
         assert [await is_unknown(store, stored) for stored in (*large, *small)] == [True] * 3 + [False] * 5
 
     async def test_a_dry_run_removes_nothing(self, open_store: OpenStore, purging: Purging, alias: str) -> None:
         await saved(open_store, 10)
         before = await asyncio.to_thread(rows, alias, Response)
-        limits = StoreLimits(ttl=95.0)
+        limits = RetentionSettings(responses_store_ttl=95.0)
         looked = await purging(limits, dry_run=True)
         assert await asyncio.to_thread(rows, alias, Response) == before
         purged = await purging(limits)
@@ -106,19 +106,19 @@ class TestPurge(PurgeCase):
             await store.save(stored)
         fork = Turn(chain[2].project, chain[2].link, created_at=NOW + 9).saying(*exchange(9))
         await store.save(fork)
-        purged = await purging(StoreLimits(max_entries=2))
+        purged = await purging(RetentionSettings(responses_store_max_entries=2))
         assert (purged.responses, purged.parts) == (5, 0)
         assert await same_chain(store, chain[-1])
         assert await same_chain(store, fork)
-        purged = await purging(StoreLimits(max_entries=1))
+        purged = await purging(RetentionSettings(responses_store_max_entries=1))
         assert (purged.responses, purged.parts) == (1, 3), "its own part, and the two before it up to the fork"
         assert await same_chain(store, fork)
-        assert (await purging(StoreLimits(ttl=1.0))).parts == 4
+        assert (await purging(RetentionSettings(responses_store_ttl=1.0))).parts == 4
         assert not await asyncio.to_thread(rows, alias, ChainPart)
 
     async def test_a_call_is_bounded_and_says_that_there_is_more(self, open_store: OpenStore, purging: Purging) -> None:
         await saved(open_store, 9)
-        steps = [await purging(StoreLimits(ttl=1.0), max_responses=4) for _ in range(4)]
+        steps = [await purging(RetentionSettings(responses_store_ttl=1.0), max_responses=4) for _ in range(4)]
         assert [(step.responses, step.more) for step in steps] == [(4, True), (4, True), (1, False), (0, False)]
 
     async def test_it_tells_how_far_it_is(
@@ -127,7 +127,7 @@ class TestPurge(PurgeCase):
         monkeypatch.setattr(retention, "BATCH", 4)
         await saved(open_store, 9)
         told: list[Purged] = []
-        purged = await purging(StoreLimits(ttl=1.0), report=told.append)
+        purged = await purging(RetentionSettings(responses_store_ttl=1.0), report=told.append)
         assert [each.responses for each in told] == [4, 8, 9]
         assert told[-1] == purged
 
@@ -135,12 +135,14 @@ class TestPurge(PurgeCase):
         store = await open_store()
         await store.beat(WorkerState(id="worker_1", started_at=NOW))
         await asyncio.to_thread(self.converse, alias)
-        await purging(StoreLimits(ttl=1.0, max_entries=1, max_bytes=1))
+        await purging(
+            RetentionSettings(responses_store_ttl=1.0, responses_store_max_entries=1, responses_store_max_bytes=1)
+        )
         assert len(await asyncio.to_thread(rows, alias, Conversation)) == 1
 
     async def test_many_are_removed_in_bounded_time_while_others_write(self, open_store: OpenStore, alias: str) -> None:
         """5,000 responses of ten chains."""
-        store = await open_store(limits=StoreLimits(max_entries=50))
+        store = await open_store(settings=RetentionSettings(responses_store_max_entries=50))
         project = new_id("proj")
         ends: list[StoredResponse] = []
         for _ in range(10):
@@ -165,7 +167,9 @@ class TestPurge(PurgeCase):
 
     async def test_without_excess_it_only_looks(self, alias: str) -> None:
         with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias, limits=StoreLimits(ttl=1000.0, max_entries=50))
+            store = DatabaseResponseStore(
+                using=alias, settings=RetentionSettings(responses_store_ttl=1000.0, responses_store_max_entries=50)
+            )
             await store.start()
             await store.save(Turn().saying(*exchange(1)))
             statements.clear()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import AcceptedResponse, Claim, StoreLimits, WorkerState
+from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings, WorkerState
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Step, commit
@@ -108,9 +108,11 @@ class TestPlans(DatabaseCase):
         return sqlite_url
 
     async def test_nothing_goes_through_a_whole_table(self, alias: str) -> None:
-        limits = StoreLimits(ttl=1e8, max_entries=1000, max_bytes=1 << 40)
+        limits = RetentionSettings(
+            responses_store_ttl=1e8, responses_store_max_entries=1000, responses_store_max_bytes=1 << 40
+        )
         with queries(alias) as statements:
-            store = DatabaseResponseStore(using=alias, limits=limits)
+            store = DatabaseResponseStore(using=alias, settings=limits)
             await store.start()
             await self.live(store)
             await store.aclose()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.stores.base import StoreLimits, WorkerState
+from responses_app.stores.base import RetentionSettings, WorkerState
 from responses_app.stores.clock import StoreClock, own_clock
 from tests.adapters.stores import DatabaseCase
 from tests.contracts.store import Turn, exchange
@@ -53,7 +53,7 @@ class TestOnPostgres(DatabaseCase):
         right, turn = time.time, Turn()
         monkeypatch.setattr(time, "time", lambda: right() + ahead)
         clock = StoreClock()
-        store = await open_store(limits=StoreLimits(ttl=TTL), clock=clock)
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=TTL), clock=clock)
         await store.beat(WorkerState(id="worker_1", started_at=right(), connections=0, in_flight=0))
         stored = turn.saying(*exchange(1))
         await store.save(replace(stored, response={**stored.response, "created_at": int(right())}))

@@ -32,13 +32,13 @@ class TestInDatabases(UploadsContract):
 
     @pytest.fixture
     async def files(self, alias: str, hands: Hands) -> AsyncIterator[DatabaseFileStore]:
-        store = DatabaseFileStore(using=alias, limits=LIMITS, now=hands)
+        store = DatabaseFileStore(using=alias, settings=LIMITS, now=hands)
         yield store
         await store.aclose()
 
     @pytest.fixture
     async def uploads(self, alias: str, files: DatabaseFileStore, hands: Hands) -> AsyncIterator[DatabaseUploads]:
-        store = DatabaseUploads(using=alias, limits=LIMITS, now=hands)
+        store = DatabaseUploads(using=alias, settings=LIMITS, now=hands)
         yield store
         await store.aclose()
         for project in (PROJECT, "other"):

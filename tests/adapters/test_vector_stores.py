@@ -19,8 +19,8 @@ from responses_app.stores.vector_stores import (
     Hit,
     NewStoreFile,
     Search,
-    VectorStoreLimits,
     VectorStoreRecord,
+    VectorStoreSettings,
     VectorStoresFull,
 )
 from responses_app.tools.documents.indexer import Indexer
@@ -30,7 +30,7 @@ from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import NOW, Hands, kept
 from tests.waiting import eventually
 
-LIMITS = VectorStoreLimits(stores=3, files=5, chunks=200)
+LIMITS = VectorStoreSettings(vector_stores_max_entries=3, vector_store_max_files=5, vector_store_max_chunks=200)
 _new_id = id_factory(time.time)
 MINE, THEIRS = "mine", "theirs"
 TURTLES = {
@@ -43,10 +43,10 @@ TURTLES = {
 class Kept:
     """Stores on one database, and what tests do with them."""
 
-    def __init__(self, alias: str, hands: Hands, limits: VectorStoreLimits = LIMITS) -> None:
+    def __init__(self, alias: str, hands: Hands, limits: VectorStoreSettings = LIMITS) -> None:
         self.alias = alias
         self.files = DatabaseFileStore(using=alias, now=hands)
-        self.stores = DatabaseVectorStores(using=alias, limits=limits, now=hands)
+        self.stores = DatabaseVectorStores(using=alias, settings=limits, now=hands)
 
     async def store(self, project: str = MINE, files: Sequence[NewStoreFile] = (), days: int | None = None) -> str:
         record = VectorStoreRecord(
@@ -335,7 +335,7 @@ async def test_limits(at: Kept) -> None:
     assert await at.stores.add(MINE, store_id, [await at.file()])
     pending = await at.stores.claim("w", lease_seconds=60)
     assert pending is not None
-    assert pending.room == LIMITS.chunks
+    assert pending.room == LIMITS.vector_store_max_chunks
 
 
 async def test_stores_are_listed_changed_and_deleted(at: Kept) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.pages import ListQuery
-from responses_app.stores.base import BaseResponseStore, StoredResponse, StoreLimits
+from responses_app.stores.base import BaseResponseStore, RetentionSettings, StoredResponse
 from responses_app.stores.chats import BaseChatStore, KeptCompletion
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id
 from tests.contracts.store_life import NOW, Clock
@@ -140,7 +140,7 @@ class ChatsContract:
 
     async def test_one_that_is_past_its_time_is_not_found(self, open_chats: OpenChats) -> None:
         clock = Clock()
-        responses, chats = await open_chats(limits=StoreLimits(ttl=60.0), now=clock)
+        responses, chats = await open_chats(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         project = new_id("proj")
         [saved] = choices(project)
         await responses.save(saved)

@@ -10,8 +10,8 @@ from responses_app.stores.files import (
     PIECE_BYTES,
     BaseFileStore,
     FileGone,
-    FileLimits,
     FileRecord,
+    FileSettings,
     FilesFull,
     FileUsage,
 )
@@ -20,7 +20,7 @@ from responses_app.stores.new_ids import id_factory
 PROJECT = "default"
 NOW = 1_796_000_000
 _new_id = id_factory(time.time)
-LIMITS = FileLimits(max_files=6, max_bytes=3 * PIECE_BYTES, max_uploads=4)
+LIMITS = FileSettings(files_max_entries=6, files_max_bytes=3 * PIECE_BYTES, uploads_max_open=4)
 
 
 class Hands:
@@ -150,12 +150,12 @@ class FileStoreContract:
         assert await files.purge() == 0
 
     async def test_a_project_keeps_only_so_many_files(self, files: BaseFileStore) -> None:
-        for _ in range(LIMITS.max_files):
+        for _ in range(LIMITS.files_max_entries):
             await kept(files)
         with pytest.raises(FilesFull):
             await kept(files)
         await kept(files, project="other")
-        assert await files.usage(PROJECT) == FileUsage(LIMITS.max_files, 4 * LIMITS.max_files)
+        assert await files.usage(PROJECT) == FileUsage(LIMITS.files_max_entries, 4 * LIMITS.files_max_entries)
 
     async def test_a_project_keeps_only_so_many_bytes(self, files: BaseFileStore) -> None:
         first = await kept(files, bytes(2 * PIECE_BYTES))

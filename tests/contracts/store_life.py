@@ -16,8 +16,8 @@ from responses_app.stores.base import (
     ClaimLost,
     Orphans,
     Purged,
+    RetentionSettings,
     StoredResponse,
-    StoreLimits,
     WorkerState,
 )
 from tests.contracts.store import (
@@ -234,7 +234,7 @@ class LifeContract:
 
     async def test_expired_it_is_unknown(self, open_store: OpenStore) -> None:
         clock = Clock()
-        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         turn = Turn(created_at=NOW)
         stored = turn.saying(*exchange(1), sampled=[sampled_text("Answer.")])
         await store.save(stored)
@@ -246,7 +246,7 @@ class LifeContract:
 
     async def test_a_chain_outlives_its_beginning(self, open_store: OpenStore) -> None:
         clock = Clock()
-        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         first = Turn(created_at=NOW).saying(*exchange(0))
         second = Turn(first.project, first.link, created_at=NOW + 30).saying(*exchange(1))
         await store.save(first)
@@ -317,11 +317,17 @@ class LifeContract:
     # --- retention ---
 
     @pytest.mark.parametrize(
-        "limits", [StoreLimits(ttl=50.0), StoreLimits(max_entries=4), StoreLimits(ttl=50.0, max_entries=5)], ids=str
+        "limits",
+        [
+            RetentionSettings(responses_store_ttl=50.0),
+            RetentionSettings(responses_store_max_entries=4),
+            RetentionSettings(responses_store_ttl=50.0, responses_store_max_entries=5),
+        ],
+        ids=str,
     )
-    async def test_the_oldest_go_first(self, open_store: OpenStore, limits: StoreLimits) -> None:
+    async def test_the_oldest_go_first(self, open_store: OpenStore, limits: RetentionSettings) -> None:
         clock = Clock()
-        store = await open_store(limits=limits, now=clock)
+        store = await open_store(settings=limits, now=clock)
         saved = list(responses(10))
         for stored in saved:
             await store.save(stored)
@@ -331,7 +337,7 @@ class LifeContract:
         assert sum(step.responses for step in await purged(store)) == 0
 
     async def test_what_runs_stays(self, open_store: OpenStore) -> None:
-        store = await open_store(limits=StoreLimits(max_entries=1))
+        store = await open_store(settings=RetentionSettings(responses_store_max_entries=1))
         project = new_id("proj")
         begun = [Turn(project, created_at=NOW + number).begun() for number in range(3)]
         for accepted in begun:
@@ -344,7 +350,7 @@ class LifeContract:
         assert [await is_unknown(store, stored) for stored in ended] == [True, True]
 
     async def test_the_newest_stays_however_large(self, open_store: OpenStore) -> None:
-        store = await open_store(limits=StoreLimits(max_bytes=1))
+        store = await open_store(settings=RetentionSettings(responses_store_max_bytes=1))
         saved = list(responses(3))
         for stored in saved:
             await store.save(stored)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from responses_app.protocol.public_ids import Leg, PublicId
-from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, StoreLimits
+from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, RetentionSettings
 from tests.contracts.store import IDS_NOBODY_MADE, Turn, call, exchange, new_id, sampled_text
 from tests.contracts.store_life import NOW, Clock, OpenStore, forget, is_unknown, status
 
@@ -128,7 +128,7 @@ class NamesContract:
         self, open_store: OpenStore
     ) -> None:
         clock, name = Clock(), new_id("name")
-        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         turn = Turn(created_at=NOW)
         await store.accept(called(turn, name))
         await store.save(replace(turn.saying(*exchange(0)), accepted=True))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.stores.base import BaseResponseStore, ParentGone, StoreLimits
+from responses_app.stores.base import BaseResponseStore, ParentGone, RetentionSettings
 from tests.contracts.store import IDS_NOBODY_MADE, Turn, exchange
 from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
 
@@ -45,7 +45,7 @@ class ParentContract:
 
     async def test_an_expired_response_is_not_continued(self, open_store: OpenStore) -> None:
         clock = Clock()
-        store = await open_store(limits=StoreLimits(ttl=60.0), now=clock)
+        store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         parent = Turn(created_at=NOW).saying(*exchange(0))
         await store.save(parent)
         for seconds in (59.9, 60.0):

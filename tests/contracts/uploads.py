@@ -101,7 +101,7 @@ class UploadsContract:
         assert await files.usage(PROJECT) == FileUsage(1, 6)
 
     async def test_a_project_has_only_so_many_open(self, uploads: BaseUploads) -> None:
-        first, *_ = [await begun(uploads, 1) for _ in range(LIMITS.max_uploads)]
+        first, *_ = [await begun(uploads, 1) for _ in range(LIMITS.uploads_max_open)]
         with pytest.raises(FilesFull, match="UPLOADS_MAX_OPEN"):
             await begun(uploads, 1)
         await begun(uploads, 1, project="other")
@@ -110,13 +110,14 @@ class UploadsContract:
 
     async def test_the_limits_of_files_hold(self, uploads: BaseUploads, files: BaseFileStore) -> None:
         with pytest.raises(FilesFull, match="FILES_MAX_BYTES"):
-            await begun(uploads, LIMITS.max_bytes + 1)
-        await begun(uploads, LIMITS.max_bytes)
+            await begun(uploads, LIMITS.files_max_bytes + 1)
+        await begun(uploads, LIMITS.files_max_bytes)
         with pytest.raises(FilesFull):
             await kept(files)
 
     async def test_many_at_once_do_not_exceed_a_limit_together(self, uploads: BaseUploads) -> None:
-        done = await asyncio.gather(*(begun(uploads, 1) for _ in range(LIMITS.max_uploads + 3)), return_exceptions=True)
+        many = (begun(uploads, 1) for _ in range(LIMITS.uploads_max_open + 3))
+        done = await asyncio.gather(*many, return_exceptions=True)
         assert sum(isinstance(each, FilesFull) for each in done) == 3
 
     async def test_parts_may_come_beside_each_other(self, uploads: BaseUploads, files: BaseFileStore) -> None:

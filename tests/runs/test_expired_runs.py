@@ -6,7 +6,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.inputs import OutputGiven
-from responses_app.stores.base import StoreLimits
+from responses_app.stores.base import RetentionSettings
 from tests.runs.fakes import ANSWER, NOW, FakeEngine, Site, run_settings
 
 HALF = "<|channel|>final<|message|>Half of it"
@@ -19,7 +19,7 @@ async def running(*, age: float, **fields: object) -> tuple[Site, asyncio.Event,
     site = Site(
         FakeEngine([[HALF, gate, ANSWER]]), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL)
     )
-    site.store._limits = StoreLimits(ttl=TTL)
+    site.store._settings = RetentionSettings(responses_store_ttl=TTL)
     site.registry._now = site.store._now = lambda: int(NOW) + age
     reading = await site.begin(**{"input": "hi", "background": True, **fields})
     await site.engine.waits.wait()

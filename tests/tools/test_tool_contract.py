@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from responses_app.stores.vector_stores import VectorStoreLimits
+from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreter
 from responses_app.tools.documents.indexer import Indexer
 from responses_app.tools.documents.tool import NAME, FileSearch
@@ -71,7 +71,7 @@ class TestFileSearch(ToolContract):
     @pytest.fixture
     async def case(self, sqlite_url: str, open_database: OpenDatabase) -> AsyncIterator[ToolCase]:  # noqa: F811
         with open_database(sqlite_url) as alias:
-            kept = Kept(alias, Hands(), VectorStoreLimits())
+            kept = Kept(alias, Hands(), VectorStoreSettings())
             store_id, _ = await kept.filled(project="default")
             indexer = Indexer(kept.stores, kept.files, DocumentReader(), worker="worker_1")
             tool = FileSearch(kept.stores, indexer)

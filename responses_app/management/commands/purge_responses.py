@@ -5,7 +5,7 @@ Files whose time is over go, too: each says when that is.
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -14,7 +14,7 @@ from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError, connections
 
 from responses_app.management.failures import database_failed
-from responses_app.stores.base import Purged, StoreLimits
+from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.purging import MAX_PLANNED
 from responses_app.stores.database.responses.retention import MAX_RESPONSES, added, purge
@@ -42,19 +42,19 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Remove until there is no more to do, or look only."""
-        limits = _limits(options)
+        kept = _kept(options)
         try:
             self._purge_files(dry_run=options["dry_run"])
         except DatabaseError as error:
             raise database_failed(error) from None
-        if limits == StoreLimits():
+        if kept.keeps_all:
             self.stdout.write(
                 "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
                 "RESPONSES_STORE_MAX_BYTES, or give --ttl, --max-entries or --max-bytes."
             )
             return
         try:
-            self._look(limits) if options["dry_run"] else self._remove(limits)
+            self._look(kept) if options["dry_run"] else self._remove(kept)
         except DatabaseError as error:
             raise database_failed(error) from None
 
@@ -71,16 +71,16 @@ class Command(BaseCommand):
         if found:
             self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {found:,} files whose time is over.")
 
-    def _look(self, limits: StoreLimits) -> None:
-        found = purge("default", limits, dry_run=True, max_responses=MAX_COUNTED)
+    def _look(self, kept: RetentionSettings) -> None:
+        found = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED)
         self.stdout.write(f"Would remove {'at least ' if found.more else ''}{_told(found)}.")
 
-    def _remove(self, limits: StoreLimits) -> None:
+    def _remove(self, kept: RetentionSettings) -> None:
         before = Purged()
         while True:
             step = purge(
                 "default",
-                limits,
+                kept,
                 max_responses=MAX_PLANNED,
                 report=lambda sum, before=before: self.stdout.write(f"… {_told(added(before, sum))}"),
             )
@@ -98,11 +98,11 @@ class Command(BaseCommand):
             async_to_sync(relay.ask_to_forget)(response_ids)
 
 
-def _limits(options: dict[str, Any]) -> StoreLimits:
+def _kept(options: dict[str, Any]) -> RetentionSettings:
     own = settings.RESPSITE
-    given = {name: options[name] for name in ("ttl", "max_entries", "max_bytes") if options[name] is not None}
-    configured = {name: getattr(own, f"responses_store_{name}") for name in ("ttl", "max_entries", "max_bytes")}
-    return StoreLimits(**{**configured, **given})
+    names = [each.name for each in fields(RetentionSettings)]
+    given = {name: options[name.removeprefix("responses_store_")] for name in names}
+    return RetentionSettings(**{name: getattr(own, name) if given[name] is None else given[name] for name in names})
 
 
 def _at_least_0(kind: Callable[[str], float]) -> Callable[[str], float]:

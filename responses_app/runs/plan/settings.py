@@ -6,12 +6,13 @@ from functools import cached_property
 from responses_app.protocol.response.summaries import Summaries
 from responses_app.protocol.setting import KIB, MIB, choice, flag, seconds, setting, whole
 from responses_app.protocol.tiers import ServiceTiers
+from responses_app.stores.base import RetentionSettings
 
 _SUMMARIES = {"model": Summaries.MODEL, "text": Summaries.TEXT, "off": None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(ServiceTiers):
+class RunSettings(ServiceTiers, RetentionSettings):
     """The settings of what runs in one process."""
 
     database_patience_seconds: float = setting(
@@ -38,9 +39,6 @@ class RunSettings(ServiceTiers):
     )
     responses_store: bool = setting(
         True, flag, "keep responses in the database; `off` keeps none, whatever requests say"
-    )
-    responses_store_ttl: float = setting(
-        0.0, seconds(), "how long after its creation a stored response is forgotten; 0 = never"
     )
     responses_session_ttl: float = setting(
         600.0, seconds(),

@@ -74,8 +74,8 @@ class RunRegistry:
 
     def is_forgotten(self, run: Run) -> bool:
         """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
-        ttl = self._settings.responses_store_ttl
-        return run.deleted or bool(ttl and run.plan.stored and int(run.plan.created_at) + ttl <= self._now())
+        plan = run.plan
+        return run.deleted or (plan.stored and int(plan.created_at) <= self._settings.oldest(self._now()))
 
     def readable(self, response_id: str, number: int) -> Run | None:
         """Return a response in the background that runs here, if its journal has all events behind this one.

@@ -7,28 +7,28 @@ from typing import Generic, TypeVar
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.database.readers import DatabaseReaders
 
-Limits = TypeVar("Limits")
+Own = TypeVar("Own")
 
 
-class ThreadedStore(Generic[Limits]):
+class ThreadedStore(Generic[Own]):
     """A store in the database `using` whose readers write, too: its writes are too rare to be gathered.
 
-    `limits` are those of each project, `unlimited` where none are given. `timeout` bounds, in seconds, whatever waits
+    `settings` are the store's own, `unlimited` where none are given. `timeout` bounds, in seconds, whatever waits
     for the database. `now` is Unix time.
     """
 
-    unlimited: Limits
+    unlimited: Own
 
     def __init__(
         self,
         *,
         using: str = "default",
-        limits: Limits | None = None,
+        settings: Own | None = None,
         now: Callable[[], float] | None = None,
         timeout: float = math.inf,
     ) -> None:
         self._using = using
-        self._limits = self.unlimited if limits is None else limits
+        self._settings = self.unlimited if settings is None else settings
         self._now = now or StoreClock()
         self._threads = DatabaseReaders(using, timeout=timeout)
 

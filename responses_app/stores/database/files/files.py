@@ -30,15 +30,15 @@ from responses_app.stores.database.files.rows import (
 from responses_app.stores.database.files.uploads import purge_uploads
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.threaded import ThreadedStore
-from responses_app.stores.files import BaseFileStore, FileGone, FileLimits, FileRecord, FileUsage
+from responses_app.stores.files import UNLIMITED, BaseFileStore, FileGone, FileRecord, FileSettings, FileUsage
 
 logger = logging.getLogger("respsite.stores")
 
 
-class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
+class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
     """Keeps files in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
-    unlimited = FileLimits()
+    unlimited = UNLIMITED
 
     async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
         await self._threads.run(lambda db: self._reserve(db, project, record))
@@ -139,7 +139,7 @@ class DatabaseFileStore(ThreadedStore[FileLimits], BaseFileStore):
         with transaction.atomic(using=connection.alias):
             if StoredFile.objects.using(connection.alias).filter(pk=record.id).exists():
                 return  # an earlier attempt was committed after all
-            check_limits(connection, self._limits, project, record.bytes, self._now())
+            check_limits(connection, self._settings, project, record.bytes, self._now())
             row_of(project, record).save(using=connection.alias, force_insert=True)
 
 

@@ -9,7 +9,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from responses_app.models import StoredFile, Upload
 from responses_app.stores.database.files.pieces import remove_parts, remove_some
-from responses_app.stores.files import FileLimits, FileRecord, FilesFull, FileUsage
+from responses_app.stores.files import FileRecord, FileSettings, FilesFull, FileUsage
 from responses_app.stores.uploads import UploadStatus
 
 CREATION_LOCK = 0x66696C65  # of PostgreSQL's advisory locks, the space in which each project has one
@@ -66,23 +66,25 @@ def usage_of(connection: BaseDatabaseWrapper, project: str, now: float) -> FileU
     return FileUsage(files["number"] + uploads["number"], size, uploads["number"])
 
 
-def check_limits(connection: BaseDatabaseWrapper, limits: FileLimits, project: str, size: int, now: float) -> FileUsage:
+def check_limits(
+    connection: BaseDatabaseWrapper, settings: FileSettings, project: str, size: int, now: float
+) -> FileUsage:
     """Raise `FilesFull` where a project may not keep another file of this size; else return what it keeps.
 
     In the transaction that keeps it: until its end nobody else keeps a file of this project.
     """
-    if limits == FileLimits():
+    if not (settings.files_max_entries or settings.files_max_bytes or settings.uploads_max_open):
         return FileUsage(0, 0)
     if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
     used = usage_of(connection, project, now)
-    if 0 < limits.max_files <= used.files:
+    if 0 < settings.files_max_entries <= used.files:
         raise FilesFull(f"This project has {used.files} files, and may have no more (FILES_MAX_ENTRIES)")
-    if 0 < limits.max_bytes < used.bytes + size:
+    if 0 < settings.files_max_bytes < used.bytes + size:
         raise FilesFull(
             f"The files of this project have {used.bytes} bytes, and with this one they would have more than "
-            f"{limits.max_bytes} (FILES_MAX_BYTES)"
+            f"{settings.files_max_bytes} (FILES_MAX_BYTES)"
         )
     return used
 

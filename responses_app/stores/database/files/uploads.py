@@ -23,7 +23,7 @@ from responses_app.stores.database.files.pieces import add_piece, piece_of, remo
 from responses_app.stores.database.files.rows import MAX_PURGED, as_time, check_limits, record_of, row_of
 from responses_app.stores.database.readers import DatabaseReaders
 from responses_app.stores.database.threaded import ThreadedStore
-from responses_app.stores.files import FileLimits, FileRecord, FilesFull
+from responses_app.stores.files import UNLIMITED, FileRecord, FileSettings, FilesFull
 from responses_app.stores.uploads import (
     TIMES_STORED,
     BaseUploads,
@@ -41,10 +41,10 @@ REMEMBERED = timedelta(days=1)  # how long an upload whose time is over says so,
 ROWS_AT_ONCE = 500  # parts that one statement gives their places
 
 
-class DatabaseUploads(ThreadedStore[FileLimits], BaseUploads):
+class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
     """Keeps uploads in the database `using`; `timeout` bounds what waits for it, in seconds. `now` is Unix time."""
 
-    unlimited = FileLimits()
+    unlimited = UNLIMITED
 
     async def create(self, project: str, upload: UploadRecord) -> None:
         await self._threads.run(lambda db: self._begin(db, project, upload))
@@ -137,8 +137,8 @@ class DatabaseUploads(ThreadedStore[FileLimits], BaseUploads):
         with transaction.atomic(using=connection.alias):
             if Upload.objects.using(connection.alias).filter(pk=upload.id).exists():
                 return  # an earlier attempt was committed after all
-            used = check_limits(connection, self._limits, project, upload.bytes, self._now())
-            if 0 < self._limits.max_uploads <= used.uploads:
+            used = check_limits(connection, self._settings, project, upload.bytes, self._now())
+            if 0 < self._settings.uploads_max_open <= used.uploads:
                 raise FilesFull(
                     f"This project has {used.uploads} uploads open, and may have no more (UPLOADS_MAX_OPEN). Complete "
                     "or cancel some, or wait: each is open for an hour"

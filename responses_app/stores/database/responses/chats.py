@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models import ChatChoice, json_text
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
+from responses_app.stores.base import RetentionSettings
 from responses_app.stores.chats import BaseChatStore, KeptCompletion
 from responses_app.stores.database.conversation_rows import can_be_known
 from responses_app.stores.database.readers import DatabaseReaders
@@ -42,7 +43,7 @@ ORDER BY choice.first_id, choice.place
 
 
 class DatabaseChatStore(BaseChatStore):
-    """Of the database `using`. `ttl` is how long responses are known, in seconds (0: for ever), by the clock `now`.
+    """Of the database `using`. Responses are known as long as `settings` say, by the clock `now`.
 
     `timeout` bounds, in seconds, whatever waits for the database.
     """
@@ -51,11 +52,11 @@ class DatabaseChatStore(BaseChatStore):
         self,
         *,
         using: str = "default",
-        ttl: float = 0.0,
+        settings: RetentionSettings = RetentionSettings(),  # noqa: B008 - it is frozen
         now: Callable[[], float] = time.time,
         timeout: float = math.inf,
     ) -> None:
-        self._ttl = ttl
+        self._settings = settings
         self._now = now
         self._readers = DatabaseReaders(using, timeout=timeout)
 
@@ -106,7 +107,7 @@ class DatabaseChatStore(BaseChatStore):
         await self._readers.aclose()
 
     def _known_since(self) -> float:
-        return self._now() - self._ttl if self._ttl else -1.0
+        return self._settings.oldest(self._now())
 
 
 def _listed_ids(

@@ -11,7 +11,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import Purged, StoreLimits
+from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.response_sql import RESPONSES, RUNNING
 from responses_app.stores.database.responses.removal import remove_ended
 from responses_app.stores.database.responses.rows import database_time, time_value
@@ -43,7 +43,7 @@ class Plan:
 
 def purge(
     using: str,
-    limits: StoreLimits,
+    settings: RetentionSettings,
     *,
     now: float | None = None,
     dry_run: bool = False,
@@ -60,7 +60,7 @@ def purge(
     if now is None:
         with connection.cursor() as cursor:
             now = database_time(cursor)
-    plan = plan_purge(connection, limits, now=now, max_responses=max_responses)
+    plan = plan_purge(connection, settings, now=now, max_responses=max_responses)
     if dry_run:
         return Purged(responses=len(plan.response_ids), bytes=plan.bytes, more=plan.more)
     purged = Purged(more=plan.more)
@@ -83,14 +83,14 @@ def added(before: Purged, step: Purged) -> Purged:
 
 
 def plan_purge(
-    connection: BaseDatabaseWrapper, limits: StoreLimits, *, now: float, max_responses: int = MAX_RESPONSES
+    connection: BaseDatabaseWrapper, settings: RetentionSettings, *, now: float, max_responses: int = MAX_RESPONSES
 ) -> Plan:
     """Look for what is to go, at most `max_responses`."""
     ids: list[str] = []
     freed = 0
-    if limits != StoreLimits():
+    if not settings.keeps_all:
         for project in _projects(connection):
-            for response_id, size in _excess(connection, project, limits, now, max_responses + 1 - len(ids)):
+            for response_id, size in _excess(connection, project, settings, now, max_responses + 1 - len(ids)):
                 if len(ids) == max_responses:
                     return Plan(ids, freed, more=True)
                 ids.append(response_id)
@@ -107,17 +107,17 @@ def _projects(connection: BaseDatabaseWrapper) -> Iterator[str]:
 
 
 def _excess(
-    connection: BaseDatabaseWrapper, project: str, limits: StoreLimits, now: float, at_most: int
+    connection: BaseDatabaseWrapper, project: str, settings: RetentionSettings, now: float, at_most: int
 ) -> Iterator[tuple[str, int]]:
     """Yield the responses of a project that are to go, with their sizes, the oldest first."""
-    bounded = bool(limits.max_entries or limits.max_bytes)
+    bounded = bool(settings.responses_store_max_entries or settings.responses_store_max_bytes)
     count, total = _one(connection, _TOTALS, [project]) if bounded else (0, 0)
     newest = _one(connection, _NEWEST, [project])[0] if bounded else ""
-    expired_until = time_value(connection, now - limits.ttl if limits.ttl else -1.0)
+    expired_until = time_value(connection, settings.oldest(now))
     with connection.cursor() as cursor:
         cursor.execute(_OLDEST, [expired_until, project, at_most])
         for response_id, size, expired in cursor:
-            beyond = 0 < limits.max_entries < count or 0 < limits.max_bytes < total
+            beyond = 0 < settings.responses_store_max_entries < count or 0 < settings.responses_store_max_bytes < total
             if not expired and (not beyond or response_id == newest):
                 return
             yield response_id, size

@@ -31,10 +31,10 @@ from responses_app.stores.base import (
     Orphans,
     ParentGone,
     Purged,
+    RetentionSettings,
     StoredLog,
     StoredResponse,
     StoreError,
-    StoreLimits,
     WorkerState,
 )
 from responses_app.stores.clock import StoreClock, own_clock
@@ -78,14 +78,14 @@ class DatabaseResponseStore(BaseResponseStore):
         self,
         *,
         using: str = "default",
-        limits: StoreLimits = StoreLimits(),  # noqa: B008 - it is frozen
+        settings: RetentionSettings = RetentionSettings(),  # noqa: B008 - it is frozen
         now: Callable[[], float] | None = None,
         clock: StoreClock | None = None,
         timeout: float = math.inf,
         max_pending: int = 10_000,
     ) -> None:
         self._using = using
-        self._limits = limits
+        self._settings = settings
         self._given_clock = now
         self._clock = clock or StoreClock()
         self._now = now or self._clock
@@ -243,11 +243,11 @@ class DatabaseResponseStore(BaseResponseStore):
         return None
 
     def _plan_purge(self, connection: BaseDatabaseWrapper) -> Plan:
-        return plan_purge(connection, self._limits, now=self._now(), max_responses=MAX_PLANNED)
+        return plan_purge(connection, self._settings, now=self._now(), max_responses=MAX_PLANNED)
 
     def _known_since(self) -> float:
         """Return the time, in Unix seconds, from which on responses are known."""
-        return self._now() - self._limits.ttl if self._limits.ttl else -1.0
+        return self._settings.oldest(self._now())
 
     async def _step(self, act: Act) -> Step:
         step = Step(act)

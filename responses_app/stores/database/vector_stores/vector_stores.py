@@ -49,8 +49,8 @@ from responses_app.stores.vector_stores import (
     Search,
     StoreFileRecord,
     Value,
-    VectorStoreLimits,
     VectorStoreRecord,
+    VectorStoreSettings,
     VectorStoresFull,
 )
 
@@ -62,10 +62,10 @@ ACTIVE_SECONDS = 60.0  # how exactly it is known when a store was searched last:
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
 
 
-class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
+class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
-    unlimited = VectorStoreLimits()
+    unlimited = VectorStoreSettings(vector_stores_max_entries=0, vector_store_max_files=0, vector_store_max_chunks=0)
 
     async def create(self, project: str, record: VectorStoreRecord, files: Sequence[NewStoreFile]) -> None:
         def act() -> None:
@@ -73,10 +73,9 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
             if stores.filter(pk=record.id).exists():
                 return  # an earlier attempt was committed after all
             self._lock(project)
-            if 0 < self._limits.stores <= kept_stores(self._using, project).count():
-                raise VectorStoresFull(
-                    f"This project has {self._limits.stores} vector stores already (VECTOR_STORES_MAX_ENTRIES)"
-                )
+            most = self._settings.vector_stores_max_entries
+            if 0 < most <= kept_stores(self._using, project).count():
+                raise VectorStoresFull(f"This project has {most} vector stores already (VECTOR_STORES_MAX_ENTRIES)")
             stores.create(
                 id=record.id,
                 project=project,
@@ -327,10 +326,9 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
         rows = VectorStoreFile.objects.using(self._using).filter(store_id=store_id).exclude(status=REMOVED)
         for ids in in_parts([file.file_id for file in files]):
             self._removed(rows.filter(file_id__in=ids))
-        if 0 < self._limits.files < rows.count() + len(files):
-            raise VectorStoresFull(
-                f"A vector store has at most {self._limits.files} files here (VECTOR_STORE_MAX_FILES)"
-            )
+        most = self._settings.vector_store_max_files
+        if 0 < most < rows.count() + len(files):
+            raise VectorStoresFull(f"A vector store has at most {most} files here (VECTOR_STORE_MAX_FILES)")
         return VectorStoreFile.objects.using(self._using).bulk_create(
             file_rows(store_id, files, batch_id=batch_id, at=self._time())
         )
@@ -341,6 +339,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
     def _pending(self, row: VectorStoreFile) -> PendingFile | None:
         store = VectorStore.objects.using(self._using).filter(pk=row.store_id).first()
         chunks = VectorStoreChunk.objects.using(self._using).filter(store_id=row.store_id).count()
+        most = self._settings.vector_store_max_chunks
         return PendingFile(
             key=row.pk,
             project=store.project if store else "",
@@ -349,7 +348,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreLimits], BaseVectorStores):
             filename=row.filename,
             chunking=Chunking(row.chunk_size, row.chunk_overlap),
             worker=row.worker,
-            room=max(0, self._limits.chunks - chunks) if self._limits.chunks else 2**31,
+            room=max(0, most - chunks) if most else 2**31,
         )
 
     def _free(self, worker: str) -> "QuerySet[VectorStoreFile]":
