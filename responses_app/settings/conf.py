@@ -13,6 +13,7 @@ from typing import Any
 
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
     KIB,
     MIB,
@@ -43,7 +44,9 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(RunSettings, FileSettings, VectorStoreSettings, EngineSettings, EmbeddingSettings, ToolSettings):
+class Settings(
+    SessionSettings, RunSettings, FileSettings, VectorStoreSettings, EngineSettings, EmbeddingSettings, ToolSettings
+):
     """Every setting; a field's name in capitals is its environment variable."""
 
     host: str = setting("127.0.0.1", text, "address that `make run` and `respsite serve` listen on")
@@ -138,29 +141,12 @@ class Settings(RunSettings, FileSettings, VectorStoreSettings, EngineSettings, E
         100, whole(1),
         "WebSockets that are open at once, in all workers that share a Redis; one more is closed with a 429",
     )  # fmt: skip
-    websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "how long a WebSocket may stay open")
-    websocket_warning_seconds: float = setting(
-        3300.0, seconds(), "how long after its start a WebSocket is told `connection_expiring`"
-    )
-    websocket_grace_seconds: float = setting(
-        300.0, seconds(), "how long responses that still run may go on when a WebSocket's time is over"
-    )
-    websocket_busy: str = setting(
-        "queue", choice("queue", "reject"),
-        "what becomes of a `response.create` while another one runs: it waits (`queue`), or is refused with a 409"
-        " (`reject`)",
-    )  # fmt: skip
     websocket_max_message_bytes: int = setting(
         32 * MIB, whole(KIB), "largest message that a client may send on a WebSocket"
     )
     websocket_max_unfinished_bytes: int = setting(
         128 * MIB, whole(KIB),
         "memory of one worker for messages on WebSockets that have not arrived whole, of all connections together",
-    )  # fmt: skip
-    websocket_max_queued: int = setting(64, whole(), "`response.create`s that may wait on one WebSocket")
-    websocket_max_state_bytes: int = setting(
-        64 * MIB, whole(KIB),
-        "memory of one WebSocket for the chains that it can continue, for requests that wait and for steering",
     )  # fmt: skip
     stream_stall_seconds: float = setting(
         30.0, seconds(0.1), "how long a reader may take no byte of its stream; then it is dropped"
@@ -243,9 +229,6 @@ class Settings(RunSettings, FileSettings, VectorStoreSettings, EngineSettings, E
                 f"HOST={self.host} can be reached from the network, so ALLOWED_HOSTS must say which host names clients "
                 "use, for example ALLOWED_HOSTS=models.example.com."
             )
-        warns_late = self.websocket_warning_seconds > self.websocket_lifetime_seconds
-        if warns_late and self.websocket_warning_seconds and "websocket_warning_seconds" in given:
-            return "WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS."
         return None
 
     @property

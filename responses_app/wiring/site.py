@@ -14,7 +14,6 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import Dialect, requested_dialect
 from responses_app.protocol.fields import note_ignored
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
-from responses_app.protocol.session.session import SessionLimits
 from responses_app.protocol.session.tool_outputs import WAIT, requested_tool_mode
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.draining import Draining
@@ -80,19 +79,6 @@ class Site:
     tools: Sequence[BaseTool]
     end_database: Callable[[float], None]  # all that is still asked of it ends within so many seconds
     new_id: Callable[[str], str]
-
-    @property
-    def session_limits(self) -> SessionLimits:
-        """The bounds of one WebSocket connection."""
-        settings = self.settings
-        return SessionLimits(
-            max_queued=settings.websocket_max_queued,
-            max_state_bytes=settings.websocket_max_state_bytes,
-            reject_when_busy=settings.websocket_busy == "reject",
-            warning_after=settings.websocket_warning_seconds,
-            lifetime=settings.websocket_lifetime_seconds,
-            grace=settings.websocket_grace_seconds,
-        )
 
     def dialect(self, header: str | None) -> Dialect:
         """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""

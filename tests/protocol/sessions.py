@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import count
+from typing import Any
 
 import orjson
 
@@ -11,17 +13,22 @@ from engine.formats.harmony.prompt import render_text
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.session.session import Command, SessionLimits, Start, WebSocketSession
+from responses_app.protocol.session.session import Command, SessionLimits, SessionSettings, Start, WebSocketSession
 from responses_app.protocol.session.steering import Create, Reply, Send
 
 DEEP = orjson.loads("[" * 1010 + "]" * 1010)
-LIMITS = SessionLimits(max_in_flight=3, max_lanes=4, max_queued=5, warning_after=50, lifetime=60, grace=10)
+SETTINGS = SessionSettings(
+    websocket_max_queued=5, websocket_warning_seconds=50, websocket_lifetime_seconds=60, websocket_grace_seconds=10
+)
+LIMITS = SessionLimits(max_in_flight=3, max_lanes=4)
 
 
-def session(limits: SessionLimits = LIMITS, **changes: object) -> WebSocketSession:
-    values = {name: getattr(limits, name) for name in SessionLimits.__slots__} | changes
+def session(settings: SessionSettings = SETTINGS, **changes: Any) -> WebSocketSession:
+    """Return a session with changes of its settings, or of its other limits."""
+    others = {name: changes.pop(name) for name in [*changes] if not name.startswith("websocket_")}
+    settings, limits = replace(settings, **changes), replace(LIMITS, **others)
     ids = (f"steer_{number}" for number in count(1))
-    return WebSocketSession(SessionLimits(**values), 1000.0, partial(next, ids), unix_offset=1_700_000_000.0)  # type: ignore[arg-type]
+    return WebSocketSession(settings, 1000.0, partial(next, ids), unix_offset=1_700_000_000.0, limits=limits)
 
 
 def create(lane: str | None = None, /, *, size: int = 100, **fields: object) -> tuple[dict[str, object], int]:

@@ -15,9 +15,9 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.events.frames import reply_frame
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.session.session import SessionLimits, WebSocketSession
+from responses_app.protocol.session.session import SessionSettings, WebSocketSession
 from responses_app.protocol.session.steering import Reply, Send
-from tests.protocol.sessions import DEEP, LIMITS, codes, create, frames, link, run, session, started
+from tests.protocol.sessions import DEEP, SETTINGS, codes, create, frames, link, run, session, started
 
 FOR_GOOD = [invalid_request("No."), server_error("req_1"), ApiError("Too large.", status=413)]
 FOR_A_WHILE = [
@@ -132,12 +132,12 @@ class TestLanes:
         assert [begun.lane for begun in started(connection.receive(*create("b")))] == ["b"]
 
     def test_sixteen_in_flight_by_default(self) -> None:
-        connection = WebSocketSession(SessionLimits(), opened=0, new_id=str)
+        connection = WebSocketSession(SessionSettings(), opened=0, new_id=str)
         begun = [create for n in range(32) for create in started(connection.receive(*create_on(n)))]
         assert len(begun) == connection.in_flight == 16
 
     def test_the_thirty_third_lane_is_refused_and_the_others_go_on(self) -> None:
-        connection = WebSocketSession(SessionLimits(), opened=0, new_id=str)
+        connection = WebSocketSession(SessionSettings(), opened=0, new_id=str)
         for number in range(32):
             [begun] = started(connection.receive(*create_on(number)))
             connection.ended(begun, Status.COMPLETED, None)
@@ -148,7 +148,7 @@ class TestLanes:
     def test_the_queue_is_bounded(self) -> None:
         connection = session()
         connection.receive(*create("a"))
-        for _ in range(LIMITS.max_queued):
+        for _ in range(SETTINGS.websocket_max_queued):
             assert connection.receive(*create("a")) == []
         commands = connection.receive(*create("a"))
         assert codes(commands) == [(429, "rate_limit_exceeded", "a")]
@@ -157,14 +157,14 @@ class TestLanes:
         assert started(connection.receive(*create("b"))), "what can start at once needs no queue"
 
     def test_the_queue_is_bounded_in_bytes_too(self) -> None:
-        connection = session(max_state_bytes=1000)
+        connection = session(websocket_max_state_bytes=1000)
         connection.receive(*create("a", size=5000))
         assert connection.receive(*create("a", size=600)) == []
         assert codes(connection.receive(*create("a", size=600))) == [(429, "rate_limit_exceeded", "a")]
         assert connection.receive(*create("a", size=400)) == []
 
     def test_a_queued_create_that_was_refused_is_not_started_later(self) -> None:
-        connection = session(max_queued=0)
+        connection = session(websocket_max_queued=0)
         [begun] = started(connection.receive(*create()))
         assert codes(connection.receive(*create())) == [(429, "rate_limit_exceeded", None)]
         assert connection.ended(begun, Status.COMPLETED, None) == []
@@ -294,7 +294,7 @@ class TestParents:
         assert connection.recall("resp_1") is not None
 
     def test_refusals_before_a_run_evict_nothing(self) -> None:
-        connection = session(max_queued=0)
+        connection = session(websocket_max_queued=0)
         run(connection, "resp_1", "a")
         for number in range(3):
             run(connection, f"resp_b{number}", f"b{number}")
@@ -308,7 +308,7 @@ class TestParents:
 
     def test_over_the_bytes_the_lane_that_was_idle_longest_forgets(self) -> None:
         size = link("resp_0").total_bytes
-        connection = session(max_state_bytes=2 * size)
+        connection = session(websocket_max_state_bytes=2 * size)
         run(connection, "resp_1", "a")
         run(connection, "resp_2", "b")
         run(connection, "resp_3", "a")
@@ -318,14 +318,14 @@ class TestParents:
         assert connection.recall("resp_4") is not None
 
     def test_a_chain_over_the_bytes_is_not_kept_at_all(self) -> None:
-        connection = session(max_state_bytes=10)
+        connection = session(websocket_max_state_bytes=10)
         run(connection, "resp_1")
         assert connection.recall("resp_1") is None
 
 
 class TestReject:
     def test_one_response_at_a_time_on_the_whole_connection(self) -> None:
-        connection = session(reject_when_busy=True)
+        connection = session(websocket_busy="reject")
         run(connection, "resp_1", "a")
         [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
         for lane in ("a", "b", None):
@@ -338,7 +338,7 @@ class TestReject:
         assert started(connection.receive(*create("b")))
 
     def test_a_refused_lane_takes_none_of_the_lanes(self) -> None:
-        connection = session(reject_when_busy=True, max_lanes=1)
+        connection = session(websocket_busy="reject", max_lanes=1)
         [begun] = started(connection.receive(*create()))
         connection.receive(*create("a"))
         connection.ended(begun, Status.COMPLETED, None)

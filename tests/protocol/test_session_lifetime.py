@@ -8,7 +8,7 @@ from responses_app.protocol.session.connection_errors import lifetime_over
 from responses_app.protocol.session.session import (
     CancelRuns,
     Close,
-    SessionLimits,
+    SessionSettings,
     WebSocketSession,
 )
 from responses_app.protocol.session.steering import Send
@@ -37,19 +37,19 @@ class TestLifetime:
         assert connection.deadline() == 1060
 
     def test_the_warning_of_the_defaults(self) -> None:
-        connection = WebSocketSession(SessionLimits(), opened=0, new_id=str, unix_offset=1_000)
+        connection = WebSocketSession(SessionSettings(), opened=0, new_id=str, unix_offset=1_000)
         assert connection.deadline() == 3300
         [frame] = frames(connection.tick(3300))
         assert (frame["message"], frame["seconds_left"]) == ("Connection will close in 5 minutes", 300)
         assert frame["closes_at"] == 4600
 
     def test_no_warning_where_it_would_come_after_the_end(self) -> None:
-        connection = session(warning_after=100)
+        connection = session(websocket_warning_seconds=100)
         assert connection.deadline() == 1060
         assert codes(connection.tick(1060)) == [(400, "websocket_connection_limit_reached", None)]
 
     def test_an_idle_connection_ends_with_a_frame_and_a_close(self) -> None:
-        connection = session(lifetime=3600, warning_after=3300)
+        connection = session(websocket_lifetime_seconds=3600, websocket_warning_seconds=3300)
         commands = connection.tick(4600.0)
         [frame] = frames(commands)
         assert (frame["type"], frame["status"]) == ("error", 400)
@@ -102,7 +102,7 @@ class TestLifetime:
         assert commands[-1] == CLOSE
 
     def test_the_queue_stays_bounded_in_the_grace(self) -> None:
-        connection = session(max_queued=1)
+        connection = session(websocket_max_queued=1)
         connection.receive(*create("a"))
         connection.tick(1060)
         assert connection.receive(*create("b")) == []

@@ -5,7 +5,7 @@ import pytest
 from responses_app.protocol.errors import invalid_request, overloaded
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.inputs import StopReason
-from responses_app.protocol.session.session import Close, SessionLimits
+from responses_app.protocol.session.session import Close, SessionSettings
 from responses_app.protocol.session.steering import Reply, Stop
 from tests.protocol.sessions import codes, create, frames, session, started
 from tests.protocol.steers import begun, end, failed, steer, types
@@ -81,7 +81,7 @@ class TestAccepted:
         assert len(others) == 2
 
     def test_in_reject_mode_nothing_comes_between(self) -> None:
-        connection = session(reject_when_busy=True)
+        connection = session(websocket_busy="reject")
         first = begun(connection)
         steer(connection)
         [successor] = started(end(connection, first))
@@ -160,7 +160,7 @@ class TestFailed:
         begun(connection, **fields)
         assert failed(steer(connection)) == [("steering_not_supported", None, "Faster!")]
 
-    @pytest.mark.parametrize("limits", [{"max_steers": 2}, {"max_state_bytes": 250}])
+    @pytest.mark.parametrize("limits", [{"max_steers": 2}, {"websocket_max_state_bytes": 250}])
     def test_too_many(self, limits: dict[str, int]) -> None:
         connection = session(**limits)  # type: ignore[arg-type]
         first = begun(connection)
@@ -285,7 +285,7 @@ class TestCancel:
 
 
 def test_only_so_many_ended_responses_are_remembered() -> None:
-    connection = session(SessionLimits())
+    connection = session(SessionSettings())
     for number in range(70):
         end(connection, begun(connection, f"resp_{number}"), f"resp_{number}", Status.COMPLETED)
     assert failed(steer(connection, response_id="resp_69"))[0][0] == "response_already_completed"

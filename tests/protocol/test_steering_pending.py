@@ -85,7 +85,7 @@ class TestPending:
             assert types(commands) == ["error"]
 
     def test_a_full_queue_leaves_it_too(self) -> None:
-        connection = session(max_queued=0)
+        connection = session(websocket_max_queued=0)
         first = begun(connection)
         steer(connection)
         end(connection, first, status=Status.COMPLETED, output=(CALL,))

@@ -37,25 +37,50 @@ from responses_app.protocol.session.connection_errors import (
     unknown_event_type,
 )
 from responses_app.protocol.session.steering import Create, Reply, Send, Steering, Stop
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, whole
 
 SERVICE_RESTART = 1012  # the close code for clients that should come back
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings(RoomSettings):
+    """The settings of WebSockets, as far as they are about one."""
+
+    websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "how long a WebSocket may stay open")
+    websocket_warning_seconds: float = setting(
+        3300.0, seconds(), "how long after its start a WebSocket is told `connection_expiring`"
+    )
+    websocket_grace_seconds: float = setting(
+        300.0, seconds(), "how long responses that still run may go on when a WebSocket's time is over"
+    )
+    websocket_busy: str = setting(
+        "queue", choice("queue", "reject"),
+        "what becomes of a `response.create` while another one runs: it waits (`queue`), or is refused with a 409"
+        " (`reject`)",
+    )  # fmt: skip
+    websocket_max_queued: int = setting(64, whole(), "`response.create`s that may wait on one WebSocket")
+    websocket_max_state_bytes: int = setting(
+        64 * MIB, whole(KIB),
+        "memory of one WebSocket for the chains that it can continue, for requests that wait and for steering",
+    )  # fmt: skip
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what is wrong where the warning comes behind the end."""
+        warning = self.websocket_warning_seconds if "websocket_warning_seconds" in given else 0.0
+        if warning > self.websocket_lifetime_seconds:
+            return "WEBSOCKET_WARNING_SECONDS must not be greater than WEBSOCKET_LIFETIME_SECONDS."
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Bounds of one connection; times in seconds from its start, sizes in bytes."""
+    """Bounds of one connection that are no settings."""
 
     max_in_flight: int = 16
     max_lanes: int = 32
-    max_queued: int = 64
     max_steers: int = 16
-    max_state_bytes: int = 64 * 1024 * 1024
-    reject_when_busy: bool = False
-    warning_after: float = 3300.0
-    lifetime: float = 3600.0
-    grace: float = 300.0
-    last_words: float = 5.0  # how long what the end of the grace cuts may take to say so
+    last_words: float = 5.0  # seconds: how long what the end of the grace cuts may take to say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +128,11 @@ class WebSocketSession:
     `new_id` makes the ids of steering.
     """
 
-    limits: SessionLimits
+    settings: SessionSettings
     opened: float
     new_id: Callable[[], str]
     unix_offset: float = 0.0
+    limits: SessionLimits = SessionLimits()
     _clock: _Clock = field(init=False)
     _steering: Steering = field(init=False)
     _running: dict[str | None, Create] = field(default_factory=dict)
@@ -115,9 +141,9 @@ class WebSocketSession:
     _latest: "OrderedDict[str | None, ChainLink]" = field(default_factory=OrderedDict)  # by age of use
 
     def __post_init__(self) -> None:
-        limits = self.limits
         self._clock = _Clock(self.opened)
-        self._steering = Steering(self.new_id, max_steers=limits.max_steers, max_bytes=limits.max_state_bytes)
+        most = self.settings.websocket_max_state_bytes
+        self._steering = Steering(self.new_id, max_steers=self.limits.max_steers, max_bytes=most)
 
     @property
     def in_flight(self) -> int:
@@ -212,31 +238,31 @@ class WebSocketSession:
 
     def deadline(self) -> float | None:
         """Return when `tick` is due next."""
-        clock, limits = self._clock, self.limits
+        clock, settings = self._clock, self.settings
         if clock.closed:
             return None
         if clock.cut is not None:
-            return clock.cut + limits.last_words
+            return clock.cut + self.limits.last_words
         if clock.over:
-            return clock.opened + limits.lifetime + limits.grace
+            return clock.opened + settings.websocket_lifetime_seconds + settings.websocket_grace_seconds
         if clock.warned:
-            return clock.opened + limits.lifetime
-        return clock.opened + min(limits.warning_after, limits.lifetime)
+            return clock.opened + settings.websocket_lifetime_seconds
+        return clock.opened + min(settings.websocket_warning_seconds, settings.websocket_lifetime_seconds)
 
     def tick(self, now: float) -> list[Command]:
         """Do what is due: the warning, the end of life, the end of the grace, the end of the last words."""
-        clock, limits, age = self._clock, self.limits, now - self._clock.opened
+        clock, settings, age = self._clock, self.settings, now - self._clock.opened
         if clock.closed:
             return []
         commands: list[Command] = []
         # A tick that comes late, past the end of life, has nothing to warn of any more.
-        if not clock.warned and limits.warning_after <= age < limits.lifetime:
+        if not clock.warned and settings.websocket_warning_seconds <= age < settings.websocket_lifetime_seconds:
             clock.warned = True
-            closes_at = clock.opened + limits.lifetime
+            closes_at = clock.opened + settings.websocket_lifetime_seconds
             commands.append(Send(connection_expiring(round(closes_at - now), round(closes_at + self.unix_offset))))
-        if age >= limits.lifetime:
+        if age >= settings.websocket_lifetime_seconds:
             clock.over = clock.warned = True
-            if self._running and age >= limits.lifetime + limits.grace:
+            if self._running and age >= settings.websocket_lifetime_seconds + settings.websocket_grace_seconds:
                 commands += self._cut(now)
             commands += self._end_if_idle()
         return commands
@@ -278,7 +304,7 @@ class WebSocketSession:
         # Only now is it known whether it has to wait. The last in the queue is this one, unless it was started.
         if self._waiting and self._waiting[-1] is create and self._is_full():
             self._waiting.pop()
-            error = queue_full(self.limits.max_queued)
+            error = queue_full(self.settings.websocket_max_queued)
             self._steering.refused(create, error)
             return [Send(error_frame(error, lane))]
         return commands
@@ -288,7 +314,7 @@ class WebSocketSession:
 
         The end of life is not a reason yet: clients drop the connection at its frame, so it waits for what still runs.
         """
-        if self.limits.reject_when_busy and (self._running or self._waiting):
+        if self.settings.websocket_busy == "reject" and (self._running or self._waiting):
             return concurrent_request()
         if lane is not None and lane not in self._lanes:
             if len(self._lanes) >= self.limits.max_lanes:
@@ -315,15 +341,17 @@ class WebSocketSession:
         return commands
 
     def _is_full(self) -> bool:
-        waiting_bytes = sum(create.size for create in self._waiting)
-        return len(self._waiting) > self.limits.max_queued or waiting_bytes > self.limits.max_state_bytes
+        settings, waiting_bytes = self.settings, sum(create.size for create in self._waiting)
+        if waiting_bytes > settings.websocket_max_state_bytes:
+            return True
+        return len(self._waiting) > settings.websocket_max_queued
 
     def _end_if_idle(self) -> list[Command]:
         """At the end of life with nothing in flight: say so to all that wait, and close."""
         if self._running or self._clock.closed:
             return []
         self._clock.closed = True
-        error = lifetime_over(self.limits.lifetime)
+        error = lifetime_over(self.settings.websocket_lifetime_seconds)
         lanes = [create.lane for create in self._waiting] or [None]  # a frame a create; one where nothing waits
         self._waiting.clear()
         return [*(Send(error_frame(error, lane)) for lane in lanes), Close(1000, str(error.code))]
@@ -334,7 +362,7 @@ class WebSocketSession:
         self._latest.move_to_end(lane)
         # Links that lanes share are counted once a lane: too much, never too little. A chain that is larger than the
         # bound by itself is forgotten at once, and its continuation has to come from the store.
-        while self._latest and sum(self._state_sizes()) > self.limits.max_state_bytes:
+        while self._latest and sum(self._state_sizes()) > self.settings.websocket_max_state_bytes:
             self._latest.popitem(last=False)
 
     def _state_sizes(self) -> Iterator[int]:

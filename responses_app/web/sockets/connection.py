@@ -67,7 +67,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._session = WebSocketSession(
-            site.session_limits, now, partial(site.new_id, ids.STEER), unix_offset=time.time() - now
+            site.settings, now, partial(site.new_id, ids.STEER), unix_offset=time.time() - now
         )
         self._outbox: deque[str] = deque()  # frames that are not events
         self._outbox_bytes = 0
