@@ -411,8 +411,7 @@ class Run:
         compaction = self._compaction
         now = compacted(compaction, summary)
         plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
-        sealed = Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens)
-        command = self._tell(sealed)
+        command = self._tell(Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens))
         self._go_on_with_summary(plan)
         return command
 
@@ -578,15 +577,14 @@ class Run:
         if self.given_back or (self.lost and self.plan.background):  # it ends elsewhere
             self.journal.end()
             return
-        request_id = self.plan.origin.request_id
         try:
-            self._tell(Failed(failure(None, request_id)))  # does nothing where an end was decided
+            self._tell(Failed(failure(None, self.plan.origin.request_id)))  # does nothing where an end was decided
             self._kept = self._kept or self._persistence.fail(self._machine, self._measure.measured())
             self._say_end(self._kept)
         except Exception:
             logger.exception("response %s: its end cannot be told", self.response_id)
         if not self.journal.is_whole:
-            self.problem = unanswered(None, request_id)
+            self.problem = unanswered(None, self.plan.origin.request_id)
             self.journal.end()
 
     def settle(self) -> None:
