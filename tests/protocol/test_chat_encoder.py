@@ -8,10 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import TypeAdapter
 
 from engine.formats.base import ItemKind, ItemStarted, Text, TextLogprob
 from engine.formats.harmony.encoding import encode_harmony
 from responses_app.protocol.chat.completion import choice_of, usage_of, whole_completion
+from responses_app.protocol.chat.encoder import ChatCompletionChunk as PromisedChunk
 from responses_app.protocol.chat.encoder import usage_chunk
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.items.client_tools import ClientTools
@@ -23,6 +25,7 @@ from tests.protocol import chats
 from tests.protocol.laws import Played, chunked, counting_ids, play, transcripts
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=3)
+PROMISED = TypeAdapter(PromisedChunk)  # chunks are written as bytes, which mypy cannot check
 STOPS = st.lists(
     st.sampled_from(
         ["a", "\n", " apple", "ive", '",', '"'],
@@ -72,6 +75,7 @@ def test_the_chunks_of_a_choice_are_its_whole(tokens: Sequence[int], sizes: list
         assert chats.put_together(chats.encoded(play([tokens]).events, asked)[1]) == together
         for chunk in chunks:
             ChatCompletionChunk.model_validate(chunk, strict=True)
+            PROMISED.validate_python(chunk, strict=True)
 
 
 def test_a_completion_is_openais() -> None:
