@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 # The program, which tells how far it is at every step: in a pipe it does so every ten seconds.
 EAGER = (
     *(sys.executable, "-c"),
-    "import sys; from responses_app.command_line import main, progress; progress.SECONDS = 0; sys.exit(main())",
+    "import sys; from responses_app.command_line import main; from responses_app.command_line.base import progress; "
+    "progress.SECONDS = 0; sys.exit(main())",
 )
 
 
