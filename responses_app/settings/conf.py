@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.observing.traces import can_be_exported
+from responses_app.protocol.answer_headers import HeaderSettings
 from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
@@ -31,9 +32,10 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.embeddings import EmbeddingSettings
 from responses_app.settings.models import EngineSettings
 from responses_app.settings.tools import ToolSettings
-from responses_app.settings.types import dialect, header_value, origins, pages, resolves, secret, secrets
+from responses_app.settings.types import dialect, origins, pages, resolves, secret, secrets
 from responses_app.stores.files import FileSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
+from responses_app.tools.images.settings import ImageSettings
 
 
 class ConfigurationError(Exception):
@@ -45,7 +47,15 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    SessionSettings, RunSettings, FileSettings, VectorStoreSettings, EngineSettings, EmbeddingSettings, ToolSettings
+    SessionSettings,
+    RunSettings,
+    FileSettings,
+    VectorStoreSettings,
+    EngineSettings,
+    EmbeddingSettings,
+    ToolSettings,
+    ImageSettings,
+    HeaderSettings,
 ):
     """Every setting; a field's name in capitals is its environment variable."""
 
@@ -204,20 +214,6 @@ class Settings(
         "secrets, separated by commas, that seal what clients carry for the server, like `encrypted_content`: the"
         " first seals, all of them open",
         default_text="made from SECRET_KEY", secret=True,
-    )  # fmt: skip
-
-    default_openai_organization: str = setting(
-        "", header_value,
-        "the header `openai-organization` of answers, where the request has none",
-        default_text="unset",
-    )  # fmt: skip
-    default_openai_version: str = setting(
-        "", header_value, "the header `openai-version` of answers, where the request has none", default_text="unset"
-    )
-    azure_region: str = setting(
-        "", header_value,
-        "answer with Azure's headers, too: this value as `x-ms-region`, and `x-ms-request-id`",
-        default_text="unset",
     )  # fmt: skip
 
     def problem(self, given: Container[str]) -> str | None:

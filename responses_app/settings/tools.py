@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, flag, seconds, setting, text, whole
-from responses_app.settings.types import hosts, image_url, mcp_tool, sandbox, search_url
+from responses_app.settings.types import hosts, mcp_tool, sandbox, search_url
 from responses_app.tools.mcp.servers import ServerAccess, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
 
@@ -90,25 +90,6 @@ class ToolSettings(RoomSettings):
     )  # fmt: skip
     file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
     file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
-
-    image_service_url: str = setting(
-        "", image_url,
-        "a service with OpenAI's Images API, which makes the images of `image_generation`: "
-        "`http://127.0.0.1:8188/v1` (see Images)",
-        default_text="unset: no image generation",
-    )  # fmt: skip
-    image_service_key: str = setting(
-        "", text, "the API key that the service at IMAGE_SERVICE_URL asks for", default_text="unset", secret=True
-    )
-    image_service_model: str = setting(
-        "", text,
-        "the model that the service at IMAGE_SERVICE_URL is asked for, whatever requests say",
-        default_text="unset: what a request says",
-    )  # fmt: skip
-    image_service_seconds: float = setting(
-        180.0, seconds(1), "how long the service at IMAGE_SERVICE_URL may take for one image"
-    )
-    image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is made, or taken to be edited")
 
     enable_computer_call: bool = setting(
         False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"

@@ -9,18 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from engine.backends.vllm.server_urls import WANTED, as_part, as_server, has_secret
-from responses_app.protocol.answer_headers import is_printable
 from responses_app.protocol.events.dialects import PRESETS, Dialect, parse_dialect
 from responses_app.protocol.setting import choice
 from responses_app.protocol.tiers import QueueBounds, queue_bounds
 from responses_app.tools.network import AddressRefused, AllowedHosts
-
-
-def header_value(value: str) -> str:
-    """What an HTTP header can say."""
-    if not is_printable(value):
-        raise ValueError("up to 128 printable ASCII characters")
-    return value
 
 
 def hosts(value: str) -> AllowedHosts:
@@ -46,18 +38,6 @@ def search_url(value: str) -> str:
             "the URL of a SearXNG, like http://searxng:8080, or ddgs+http://127.0.0.1:8000 for one of ddgs"
         )
     return url
-
-
-def image_url(value: str) -> str:
-    """The URL of an image service."""
-    url = value.strip().rstrip("/")
-    try:
-        AllowedHosts.of_url(url)
-    except (ValueError, AddressRefused):
-        url = ""
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
-    return url.removesuffix("/generations").removesuffix("/images")
 
 
 def mcp_tool(value: str) -> str:

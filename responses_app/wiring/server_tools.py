@@ -147,14 +147,7 @@ def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -
     from responses_app.tools.images.service import ImageService
     from responses_app.tools.images.tool import ImageTool
 
-    service = ImageService(
-        settings.image_service_url,
-        settings.image_service_key,
-        seconds=settings.image_service_seconds,
-        max_bytes=settings.image_max_bytes,
-    )
-    earlier = EarlierImages(stored_items, files, max_bytes=settings.image_max_bytes)
-    return ImageTool(service, earlier, model=settings.image_service_model)
+    return ImageTool(ImageService(settings), EarlierImages(stored_items, files, settings))
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:

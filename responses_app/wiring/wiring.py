@@ -129,12 +129,7 @@ def build_site(settings: Settings) -> Site:
         ledger=base.adapters.ledger,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
-        answer_headers=AnswerHeaders(
-            new_id=partial(new_id, ids.REQUEST),
-            organization=settings.default_openai_organization,
-            version=settings.default_openai_version,
-            azure_region=settings.azure_region,
-        ),
+        answer_headers=AnswerHeaders(settings, partial(new_id, ids.REQUEST)),
         registry=runs.registry,
         service=runs.service,
         responses=runs.responses,

@@ -16,6 +16,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.stores.files import BaseFileStore
 from responses_app.tools.images.earlier import EarlierImages, FindItems
 from responses_app.tools.images.service import ImageService
+from responses_app.tools.images.settings import ImageSettings
 from responses_app.tools.images.tool import ImageTool
 from tests.memory_files import MemoryFileStore
 
@@ -85,8 +86,14 @@ def image_tool(
     async def nothing(project: str, item_ids: Collection[str]) -> dict[str, JsonObject]:
         return {}
 
-    service = ImageService(images.url, "sk-of-the-service", seconds=seconds, max_bytes=max_bytes)
-    return ImageTool(service, EarlierImages(stored or nothing, files or MemoryFileStore(), max_bytes=max_bytes))
+    settings = ImageSettings(
+        image_service_url=images.url,
+        image_service_key="sk-of-the-service",
+        image_service_seconds=seconds,
+        image_max_bytes=max_bytes,
+    )
+    earlier = EarlierImages(stored or nothing, files or MemoryFileStore(), settings)
+    return ImageTool(ImageService(settings), earlier)
 
 
 def png(text: str) -> bytes:

@@ -15,6 +15,7 @@ from responses_app.protocol.requests.image_tools import SentImage, newest_images
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.images.answers import Image, ImageFailed, image_in, image_of, too_large
+from responses_app.tools.images.settings import ImageSettings
 
 MAX_BEGIN_WITH = 4  # images of one message that an edit begins with
 MAX_KEPT_BYTES = 64 * 1024 * 1024  # of the images of a process, the newest
@@ -24,12 +25,12 @@ FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]
 
 
 class EarlierImages:
-    """Of a process. `stored` finds stored items, `files` are those of clients, `max_bytes` bounds an image."""
+    """Of a process. `stored` finds stored items, `files` are those of clients, `settings` bound an image."""
 
-    def __init__(self, stored: FindItems, files: BaseFileStore, *, max_bytes: int) -> None:
+    def __init__(self, stored: FindItems, files: BaseFileStore, settings: ImageSettings) -> None:
         self._stored = stored
         self._files = files
-        self._max_bytes = max_bytes
+        self._max_bytes = settings.image_max_bytes
         self._kept: OrderedDict[tuple[str, str], tuple[float, Image]] = OrderedDict()  # by project and item
         self._size = 0
 

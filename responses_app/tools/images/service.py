@@ -32,6 +32,7 @@ from responses_app.tools.images.answers import (
     told_of,
     too_large,
 )
+from responses_app.tools.images.settings import ImageSettings
 from responses_app.tools.network import AllowedHosts, Network, NetworkError
 from responses_app.tools.places import Places
 
@@ -69,12 +70,9 @@ class ImageRequest:
 
 @dataclass(slots=True)
 class ImageService:
-    """The service at `url`; `key` is its API key, if it wants one. Belongs to one event loop, which closes it."""
+    """The service that the settings name. Belongs to one event loop, which closes it."""
 
-    url: str
-    key: str = field(default="", repr=False)
-    seconds: float = 180.0
-    max_bytes: int = 8 * KIB * KIB
+    settings: ImageSettings
     _unknown: set[str] = field(default_factory=set, init=False)
     _places: Places = field(default_factory=lambda: Places(most=MAX_AT_ONCE, share=MAX_OF_PROJECT), init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -87,11 +85,11 @@ class ImageService:
         """
         has_place = False
         try:
-            async with asyncio.timeout(self.seconds), self._places.taken(project):
+            async with asyncio.timeout(self.settings.image_service_seconds), self._places.taken(project):
                 has_place = True
                 return await self._make(request, partial)
         except TimeoutError:
-            raise _timed_out(self.seconds, has_place=has_place) from None
+            raise _timed_out(self.settings.image_service_seconds, has_place=has_place) from None
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -125,7 +123,7 @@ class ImageService:
                 if answer.headers.get("content-type", "").lower().startswith("text/event-stream"):
                     return await self._streamed(answer, request.partial_images, partial)
                 body = await self._whole(answer)
-                return await asyncio.to_thread(answered, body, max_bytes=self.max_bytes)
+                return await asyncio.to_thread(answered, body, max_bytes=self.settings.image_max_bytes)
         except NetworkError:
             raise _unreachable() from None
         except httpx2.ConnectError:
@@ -143,12 +141,12 @@ class ImageService:
             more |= {"stream": True, "partial_images": request.partial_images}
         parameters = {**request.parameters, **{name: more[name] for name in more if name not in left_out}}
         if not request.begin_with:
-            return client.stream("POST", f"{self.url}/images/generations", json=parameters)
+            return client.stream("POST", f"{self.settings.image_service_url}/images/generations", json=parameters)
         name = "image" if len(request.begin_with) == 1 else "image[]"
         files = [(name, _file(f"image_{at}", each)) for at, each in enumerate(request.begin_with, 1)]
         files += [] if request.mask is None else [("mask", _file("mask", request.mask))]
         data = {name: _form_value(value) for name, value in parameters.items()}
-        return client.stream("POST", f"{self.url}/images/edits", data=data, files=files)
+        return client.stream("POST", f"{self.settings.image_service_url}/images/edits", data=data, files=files)
 
     async def _opened(self) -> "httpx2.AsyncClient":
         async with self._opening:
@@ -161,20 +159,22 @@ class ImageService:
 
         from responses_app.tools.httpx_network import CheckedTransport
 
+        url, key = self.settings.image_service_url, self.settings.image_service_key
         transport = CheckedTransport(
-            Network("IMAGE_SERVICE_URL", AllowedHosts.of_url(self.url)),
-            max_body_bytes=base64_size(self.max_bytes) + 16 * MAX_BESIDE,  # beyond our own bound, which says why
+            Network("IMAGE_SERVICE_URL", AllowedHosts.of_url(url)),
+            # Beyond our own bound, which says why.
+            max_body_bytes=base64_size(self.settings.image_max_bytes) + 16 * MAX_BESIDE,
             # Certificates take 100 ms to load; without TLS there are none to check.
-            ssl_context=None if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+            ssl_context=None if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         )
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         return httpx2.AsyncClient(transport=transport, headers=headers, timeout=None, follow_redirects=False)
 
     async def _whole(self, answer: "httpx2.Response") -> bytes:
-        most = base64_size(self.max_bytes) + MAX_BESIDE
+        most = base64_size(self.settings.image_max_bytes) + MAX_BESIDE
         body = await _start_of(answer, most + 1)
         if len(body) > most:
-            raise too_large(self.max_bytes)
+            raise too_large(self.settings.image_max_bytes)
         return body
 
     async def _streamed(self, answer: "httpx2.Response", most: int, partial: Partial) -> Image:
@@ -186,7 +186,9 @@ class ImageService:
             is_done = kind.endswith(".completed")
             if not is_done and not (kind.endswith(".partial_image") and most > 0):
                 continue
-            image = told_of(await asyncio.to_thread(image_of, event.get("b64_json"), max_bytes=self.max_bytes), event)
+            image = told_of(
+                await asyncio.to_thread(image_of, event.get("b64_json"), max_bytes=self.settings.image_max_bytes), event
+            )
             if is_done:
                 return image
             most -= 1
@@ -198,7 +200,7 @@ class ImageService:
 
     async def _events(self, answer: "httpx2.Response", partial_images: int) -> AsyncIterator[JsonObject]:
         """Yield what the events of a stream hold. Raises `ImageFailed` for too large ones, and for what is no JSON."""
-        lines, most, read, count = _Lines(), base64_size(self.max_bytes) + MAX_BESIDE, 0, 0
+        lines, most, read, count = _Lines(), base64_size(self.settings.image_max_bytes) + MAX_BESIDE, 0, 0
         async for part in answer.aiter_raw():
             read += len(part)
             whole = lines.feed(part)
@@ -210,7 +212,7 @@ class ImageService:
                 if line.startswith(b"data:") and data != b"[DONE]":
                     yield await asyncio.to_thread(_object, data)
             if lines.size > most or read > (partial_images + 2) * most:
-                raise too_large(self.max_bytes)
+                raise too_large(self.settings.image_max_bytes)
 
 
 def _unknown_to_service(failed: ImageFailed) -> set[str]:

@@ -42,16 +42,16 @@ _PARAMETERS = ("size", "quality", "background", "moderation", "output_format", "
 
 
 class ImageTool(BaseTool):
-    """Makes images at a service. `model` is what that is asked for, whatever a request says; empty: what it says."""
+    """Makes images at a service."""
 
     kinds: ClassVar = ("image_generation",)
 
-    def __init__(self, service: ImageService, earlier: EarlierImages, *, model: str = "") -> None:
+    def __init__(self, service: ImageService, earlier: EarlierImages) -> None:
         self._service = service
         self._earlier = earlier
-        self._model = model
-        self.max_seconds = self.idle_seconds = service.seconds + GRACE_SECONDS
-        self.max_shown_bytes = base64_size(service.max_bytes) + MAX_BESIDE
+        self._model = service.settings.image_service_model
+        self.max_seconds = self.idle_seconds = service.settings.image_service_seconds + GRACE_SECONDS
+        self.max_shown_bytes = base64_size(service.settings.image_max_bytes) + MAX_BESIDE
 
     async def aclose(self) -> None:
         await self._service.aclose()
