@@ -1,37 +1,21 @@
 """The settings of tools that the server runs, as `conf` reads them."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 
-from responses_app.protocol.setting import KIB, MIB, RoomSettings, flag, seconds, setting, text, whole
-from responses_app.settings.types import hosts, mcp_tool, sandbox, search_url
-from responses_app.tools.mcp.servers import ServerAccess, parse_servers
-from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
+from responses_app.protocol.setting import KIB, MIB, flag, seconds, setting, text, whole
+from responses_app.settings.types import mcp_tool, sandbox, search_url
+from responses_app.tools.mcp.settings import McpSettings
+from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts, hosts
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolSettings(RoomSettings):
-    """A field's name in capitals is its environment variable."""
+class ToolSettings(McpSettings):
+    """Those of tools that do not declare theirs themselves. Some of them go through MCP servers."""
 
-    server_tool_seconds: float = setting(
-        120.0, seconds(1), "how long a call of a tool that the server runs may take without a sign of progress"
-    )
     server_tool_max_output_bytes: int = setting(
         64 * KIB, whole(KIB), "how much of what a tool of the server gives back the model reads; the rest is left out"
     )
-    mcp_servers: Mapping[str, ServerAccess] = setting(
-        {}, parse_servers,
-        "MCP servers by their labels, as JSON or a file (see MCP servers)",
-        default_text="unset: none", secret=True,
-    )  # fmt: skip
-    mcp_server_urls: bool = setting(
-        True, flag, "let requests name MCP servers by their URL, beside those of MCP_SERVERS"
-    )
-    mcp_allowed_hosts: AllowedHosts = setting(
-        NOTHING_ALLOWED, hosts,
-        "hosts in private networks that MCP URLs in requests may name: `mcp.internal,127.0.0.1:8900`",
-        default_text="unset: none",
-    )  # fmt: skip
     sandbox: str = setting(
         "auto", sandbox,
         "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "

@@ -15,17 +15,6 @@ from responses_app.protocol.tiers import QueueBounds, queue_bounds
 from responses_app.tools.network import AddressRefused, AllowedHosts
 
 
-def hosts(value: str) -> AllowedHosts:
-    """Hosts that tools may reach wherever they are."""
-    try:
-        return AllowedHosts.parse(value)
-    except ValueError:
-        raise ValueError(
-            "host names, .endings of names, addresses and networks, separated by commas, the names with a port or "
-            "without, like mcp.internal:8900, .corp.example, 10.1.0.0/16"
-        ) from None
-
-
 def search_url(value: str) -> str:
     """The URL of a search server."""
     url = value.strip().rstrip("/")

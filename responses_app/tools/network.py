@@ -104,6 +104,17 @@ class AllowedHosts:
 NOTHING_ALLOWED = AllowedHosts()
 
 
+def hosts(value: str) -> AllowedHosts:
+    """Hosts that tools may reach wherever they are."""
+    try:
+        return AllowedHosts.parse(value)
+    except ValueError:
+        raise ValueError(
+            "host names, .endings of names, addresses and networks, separated by commas, the names with a port or "
+            "without, like mcp.internal:8900, .corp.example, 10.1.0.0/16"
+        ) from None
+
+
 @dataclass(slots=True)
 class Network:
     """Finds the addresses of hosts, and refuses what is not public but for `allowed`.

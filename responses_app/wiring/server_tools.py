@@ -132,14 +132,8 @@ def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 def _mcp(settings: Settings) -> BaseTool:
     from responses_app.tools.mcp.tool import McpTool
-    from responses_app.tools.network import Network
 
-    return McpTool(
-        Network("MCP_ALLOWED_HOSTS", settings.mcp_allowed_hosts),
-        servers=settings.mcp_servers,
-        by_url=settings.mcp_server_urls,
-        call_seconds=settings.server_tool_seconds,
-    )
+    return McpTool(settings)
 
 
 def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:

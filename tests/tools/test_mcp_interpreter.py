@@ -50,7 +50,7 @@ async def mcp() -> AsyncIterator[McpTool]:
     """What calls the servers that are configured: one."""
     async with serving(runner().streamable_http_app()) as running:
         access = ServerAccess(transport="http", url=f"{running.url}/mcp")
-        async with mcp_tool(servers={"box": access}) as tool:
+        async with mcp_tool(mcp_servers={"box": access}) as tool:
             yield tool
 
 

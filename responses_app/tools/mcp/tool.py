@@ -20,6 +20,7 @@ from responses_app.tools.mcp.connections import Connection, Connections, Listing
 from responses_app.tools.mcp.listing import kept_tools, offer_of
 from responses_app.tools.mcp.results import CONNECTION_CLOSED, arguments_of, http_failure, protocol_failure, result_of
 from responses_app.tools.mcp.servers import ServerAccess, allowed_with
+from responses_app.tools.mcp.settings import McpSettings
 from responses_app.tools.network import Network, NetworkError
 
 logger = logging.getLogger("respsite.tools")
@@ -46,24 +47,19 @@ class _SessionLost(Exception):
 
 
 class McpTool(BaseTool):
-    """All MCP servers. `servers` are the operator's, by label; `by_url`: requests may name others by their URL."""
+    """All MCP servers: the operator's, by label, and those that requests name by their URL."""
 
     kinds: ClassVar = ("mcp",)
 
-    def __init__(
-        self,
-        network: Network,
-        *,
-        servers: Mapping[str, ServerAccess],
-        by_url: bool = True,
-        call_seconds: float = 120.0,
-    ) -> None:
-        self._network = network  # where requests may go, and where the operator's servers are
-        self._own_network = Network(network.setting, allowed_with(servers, network.allowed), network.lookup)
+    def __init__(self, settings: McpSettings) -> None:
+        servers, allowed = settings.mcp_servers, settings.mcp_allowed_hosts
+        # Where requests may go, and where the operator's servers are.
+        self._network = Network("MCP_ALLOWED_HOSTS", allowed)
+        self._own_network = Network("MCP_ALLOWED_HOSTS", allowed_with(servers, allowed))
         self._servers = servers
-        self._by_url = by_url
-        self.max_seconds = max(call_seconds, MAX_CALL_SECONDS)
-        self.idle_seconds = call_seconds
+        self._by_url = settings.mcp_server_urls
+        self.max_seconds = max(settings.server_tool_seconds, MAX_CALL_SECONDS)
+        self.idle_seconds = settings.server_tool_seconds
         self._connections = Connections()
         self._library: ModuleType | None = None
         self._openers: Mapping[bool, Any] = {}  # for requests' servers, and for the operator's

@@ -17,8 +17,9 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.server_tools import parse_server_tool, private_fields
 from responses_app.tools.base import ToolCall, ToolUse
 from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.mcp.settings import McpSettings
 from responses_app.tools.mcp.tool import McpTool
-from responses_app.tools.network import AllowedHosts, Network
+from responses_app.tools.network import AllowedHosts
 from tests.forking import ForkedProcess, fork
 from tests.server import ROOT, clean_environ, free_port
 from tests.waiting import eventually
@@ -141,9 +142,9 @@ async def _refuse(send: Callable[..., Any]) -> None:
 
 
 @asynccontextmanager
-async def mcp_tool(*, allowed: AllowedHosts = LOOPBACK, **options: Any) -> AsyncIterator[McpTool]:
+async def mcp_tool(**settings: Any) -> AsyncIterator[McpTool]:
     """Make the tool."""
-    tool = McpTool(Network("MCP_ALLOWED_HOSTS", allowed), **{"servers": {}, **options})
+    tool = McpTool(McpSettings(**{"mcp_allowed_hosts": LOOPBACK, **settings}))
     try:
         yield tool
     finally:

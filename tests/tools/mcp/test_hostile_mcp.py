@@ -222,7 +222,7 @@ async def test_a_program_sees_nothing_of_the_servers_environment(monkeypatch: py
         ServerAccess(transport="stdio", command=("/no/such/program",)),
         ServerAccess(transport="stdio", command=(STDIO.command[0], "-c", script)),
     ):
-        async with mcp_tool(servers={"tests": access}) as tool:
+        async with mcp_tool(mcp_servers={"tests": access}) as tool:
             with pytest.raises(ToolFailed) as failed:
                 await tool.list_tools(use_of(None))
             assert "of the server" not in str(failed.value)

@@ -30,7 +30,7 @@ async def tool() -> AsyncIterator[McpTool]:
 @pytest.mark.parametrize("kind", ["http", "old http", "sse", "stdio"])
 async def test_servers_of_every_kind_are_listed_and_called(kind: str) -> None:
     if kind == "stdio":
-        async with mcp_tool(servers={"tests": STDIO}) as tool:
+        async with mcp_tool(mcp_servers={"tests": STDIO}) as tool:
             await listed_and_called(tool, None)
         return
     async with mcp_server(kind) as server, mcp_tool() as tool:  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ async def test_a_server_that_was_restarted_is_called_again(tool: McpTool, kind: 
 
 
 async def test_a_program_that_ended_is_started_again() -> None:
-    async with mcp_tool(servers={"tests": STDIO}) as tool:
+    async with mcp_tool(mcp_servers={"tests": STDIO}) as tool:
         use = use_of(None)
         first, again = [(await tool.call(call_of(use, "process"))).text for _ in range(2)]
         assert first == again
@@ -152,7 +152,7 @@ async def test_a_call_that_the_server_refuses_is_a_protocol_error(tool: McpTool,
 
 
 async def test_a_private_address_is_refused_and_the_setting_named(running: McpServer) -> None:
-    async with mcp_tool(allowed=NOTHING_ALLOWED) as tool:
+    async with mcp_tool(mcp_allowed_hosts=NOTHING_ALLOWED) as tool:
         for url in (running.url, "http://169.254.169.254/mcp", "http://[::1]:1/mcp", "http://localhost:1/mcp"):
             with pytest.raises(ToolFailed, match="MCP_ALLOWED_HOSTS"):
                 await tool.list_tools(use_of(url))
@@ -160,7 +160,7 @@ async def test_a_private_address_is_refused_and_the_setting_named(running: McpSe
 
 async def test_where_the_operators_servers_are_no_request_may_go_by_itself(running: McpServer) -> None:
     own = {"tests": ServerAccess(transport="http", url=running.url)}
-    async with mcp_tool(allowed=NOTHING_ALLOWED, servers=own) as tool:
+    async with mcp_tool(mcp_allowed_hosts=NOTHING_ALLOWED, mcp_servers=own) as tool:
         assert await tool.list_tools(use_of(None))
         with pytest.raises(ToolFailed, match="MCP_ALLOWED_HOSTS"):
             await tool.list_tools(use_of(running.url))
@@ -184,7 +184,7 @@ async def test_a_wrong_declaration_is_refused(tool: McpTool, fields: dict[str, o
 
 
 async def test_urls_can_be_switched_off_and_labels_need_no_credentials() -> None:
-    async with mcp_tool(servers={"tests": STDIO}, by_url=False) as tool:
+    async with mcp_tool(mcp_servers={"tests": STDIO}, mcp_server_urls=False) as tool:
         with pytest.raises(ApiError, match=r"MCP_SERVER_URLS=off.*: tests\."):
             await tool.offer(use_of("https://mcp.example/mcp"))
         with pytest.raises(ApiError, match="configured here"):
