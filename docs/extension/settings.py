@@ -1,4 +1,4 @@
-"""The settings, as `responses_app/settings/conf.py` declares them."""
+"""The settings, as the rooms declare them and `responses_app/settings/conf.py` gathers them."""
 
 import re
 from collections.abc import Callable

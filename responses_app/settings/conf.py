@@ -274,10 +274,9 @@ def written(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-_SHOWN = {
-    name: place
-    for place, name in enumerate(
-        """
+# The order of the reference: what is read together, however the rooms are that use it. A setting that is missing here
+# follows the one above it in its room.
+_ORDER = """
     ENGINE ENGINE_URL ENGINE_API_KEY ENGINE_CORE MODEL MODEL_FORMAT TOKENIZER REASONING_PARSER TOOL_PARSER
     MODEL_NAME CHAT_TEMPLATE_KWARGS ENGINE_OPTIONS ENGINE_SCRIPT MODELS ENGINE_MAX_RUNNING ENGINE_MAX_QUEUED HOST
     PORT DEBUG DATA_DIR WORKERS WORKER_MAX_MEMORY_BYTES WORKER_START_SECONDS WORKER_SILENCE_SECONDS SECRET_KEY
@@ -301,16 +300,15 @@ _SHOWN = {
     FILE_MAX_BYTES FILES_MAX_ENTRIES UPLOADS_MAX_OPEN FILES_MAX_BYTES FILE_SEARCH VECTOR_STORES_MAX_ENTRIES
     VECTOR_STORE_MAX_FILES VECTOR_STORE_MAX_CHUNKS IMAGE_SERVICE_URL IMAGE_SERVICE_KEY IMAGE_SERVICE_MODEL
     IMAGE_SERVICE_SECONDS IMAGE_MAX_BYTES ENABLE_COMPUTER_CALL
-    """.split()
-    )
-}  # what is read together, however the rooms are that use it; a setting that is missing here follows the one above it
+""".split()
 
 
 def _all() -> Sequence["Field[Any]"]:
     """Return every setting, in the order of the reference."""
+    ordered = {name: place for place, name in enumerate(_ORDER)}
     place, places = 0, {}
     for each in fields(Settings):
-        place = places[each.name] = _SHOWN.get(each.name.upper(), place)
+        place = places[each.name] = ordered.get(each.name.upper(), place)
     return sorted(fields(Settings), key=lambda each: places[each.name])
 
 

@@ -237,7 +237,9 @@ async def test_who_is_too_slow_for_what_runs_here_gets_all_of_it(
     inputs = list(decode(accepted.log))
     gate = asyncio.Event()
     store = await left_at(accepted, encode(inputs[:4]))
-    site = Site(GatedEngine([LONG_ANSWER], gate), store, worker="heir", settings=run_settings(stream_max_lag_bytes=4_000))
+    site = Site(
+        GatedEngine([LONG_ANSWER], gate), store, worker="heir", settings=run_settings(stream_max_lag_bytes=4_000)
+    )
     response_id = str(accepted.response["id"])
     reading = await site.follow(response_id)
     await reading.until("response.in_progress")
