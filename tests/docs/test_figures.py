@@ -2,9 +2,9 @@
 
 import re
 
+from bench.peers_page import APIS, OWN, Measured, page
 from responses_app.command_line.benchmarking.asking import Sample
 from responses_app.command_line.benchmarking.figures import figures_of
-from tests.bench.peers_page import APIS, OWN, Measured, page
 
 ENVIRONMENT = dict.fromkeys(("day", "respsite", "vLLM", "LiteLLM", "Python", "cores", "model", "tokens", "rounds"), "7")
 

@@ -1,0 +1,111 @@
+"""`python -m bench [row …]`: measure, print a table row by row, write `BENCH_JSON`.
+
+Everything is compared side by side in one run: rounds are interleaved and medians taken, so what the machine does
+beside it falls on both. Times are CPU times of the serving process wherever a row says CPU; the server is pinned to
+one core and the load to another where the machine allows it. A missed target is not a failure of the command; a row
+that cannot be measured is one, and the rows behind it are measured all the same.
+"""
+
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bench import (
+    admin,
+    browsing,
+    calling,
+    chains,
+    chats,
+    events,
+    grammars,
+    interpreting,
+    limits,
+    loads,
+    logs,
+    memory,
+    metrics,
+    paced,
+    painting,
+    replay,
+    replicas,
+    sealed,
+    searching,
+    steering,
+    work,
+    workers,
+)
+from bench.report import Report, Result, check_names
+from bench.servers import Bench, can_pin
+from tests.ending import ended_cleanly
+
+ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
+    "events": events.websocket_events,
+    "lanes": events.lanes,
+    "sse": events.sse,
+    "chat": chats.chat,
+    "paced": paced.paced,
+    "continue": chains.continue_chain,
+    "load": loads.load,
+    "idle": memory.idle,
+    "stalled": memory.stalled,
+    "store": work.store,
+    "opening": work.opening,
+    "inbound": work.inbound,
+    "log": logs.log,
+    "takeover": logs.takeover,
+    "replay": replay.replay,
+    "cold": replay.cold,
+    "sealing": sealed.sealing,
+    "sealed-replay": sealed.sealed_replay,
+    "steer": steering.steer,
+    "admin": admin.admin,
+    "grammar": grammars.grammar,
+    "browser": browsing.browsing,
+    "file_search": searching.file_search,
+    "mcp": calling.mcp,
+    "tools": calling.tools,
+    "images": painting.images,
+    "interpreter": interpreting.interpreting,
+    "limits": limits.limits,
+    "metrics": metrics.metrics,
+    "workers": workers.workers,
+    "slot": workers.slot,
+    "cancel": workers.cancel,
+    "replicas": replicas.replicas,
+}
+
+
+def main(names: Sequence[str]) -> None:
+    """Measure the rows that are named, or all."""
+    check_names("bench", ROWS, names)
+    began = time.monotonic()
+    with (
+        ended_cleanly(),
+        tempfile.TemporaryDirectory(prefix="respsite-bench-") as folder,
+        Bench(Report(), Path(folder)) as bench,
+    ):
+        failed = bench.report.measure(ROWS, names, bench)
+        missed = [result.what for result in bench.report.results if result.verdict == "missed"]
+        print(f"{len(missed)} missed, {len(failed)} failed; {time.monotonic() - began:.0f} s")
+        if os.environ.get("BENCH_JSON"):
+            bench.report.write_json(Path(os.environ["BENCH_JSON"]), _environment())
+    if failed:
+        raise SystemExit(1)
+
+
+def _environment() -> dict[str, object]:
+    return {
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "pinned": can_pin(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,61 @@
+"""The rows about the admin: how long its pages take over many stored responses, on SQLite."""
+
+import subprocess
+import sys
+import time
+from contextlib import closing
+from statistics import median
+
+import httpx
+
+from bench.report import Result
+from bench.servers import Bench
+from tests.admin.people import log_in, make_superuser
+from tests.server import ROOT
+
+RESPONSES, BODY = 100_000, 4_000  # bytes a body has
+ROUNDS = 7
+TARGET = 200.0  # milliseconds
+LIST = "/admin/responses_app/response/"
+PAGES = {
+    "first page": LIST,
+    "a rare status": f"{LIST}?status=cancelled",
+    "three filters": f"{LIST}?status=failed&model=gpt-oss-20b&transport=sse",
+    "nothing found": f"{LIST}?status=queued",
+    "last page": f"{LIST}?p=200",
+    "a day": f"{LIST}?age=day",
+    "search": f"{LIST}?q=resp_0000000000000000000000abc0",
+}
+CHARTS = {"a day": "/admin/dashboard/", "a week": "/admin/dashboard/?span=week"}
+
+
+def admin(bench: Bench) -> list[Result]:
+    """Time to a whole page, from a browser's request to its last byte; the slowest kind of page counts."""
+    server = bench.fresh_server(name="admin")
+    make_superuser(server)
+    bench.report.step(f"{RESPONSES:,} responses are written")
+    fill = f"from tests.admin.samples import many; many({RESPONSES}, padding={BODY})"
+    command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", fill]
+    subprocess.run(command, cwd=ROOT, env=server.environ, check=True)
+    with server, closing(log_in(server)) as browser:
+        lists, charts = (_medians(bench, browser, pages) for pages in (PAGES, CHARTS))
+    return [
+        _row("admin-list", f"page of the admin's list over {RESPONSES:,} responses, the slowest kind", lists),
+        _row("admin-dashboard", f"the admin's dashboard over {RESPONSES:,} responses of a week", charts),
+    ]
+
+
+def _row(name: str, what: str, medians: dict[str, float]) -> Result:
+    details = {f"{page} ms": value for page, value in medians.items()}
+    return Result(name=name, what=what, measured=max(medians.values()), unit="ms", target=TARGET, details=details)
+
+
+def _medians(bench: Bench, browser: httpx.Client, pages: dict[str, str]) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in pages}
+    for number in range(ROUNDS):
+        bench.report.step(f"round {number + 1} of {ROUNDS}")
+        for name, path in pages.items():
+            began = time.perf_counter()
+            browser.get(path).raise_for_status()
+            times[name].append((time.perf_counter() - began) * 1e3)
+    return {name: median(taken) for name, taken in times.items()}

@@ -1,0 +1,60 @@
+"""What an image of `image_generation` costs: 2 MiB of a service on loopback, read, checked and made an item's."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from statistics import median
+
+from bench.report import Result
+from bench.servers import Bench
+from tests.contracts.tools import ToolCase
+from tests.server import ROOT, free_port
+from tests.tools.image_server import ImageServer, image_tool
+from tests.waiting import eventually
+
+SIZE, CALLS = 2 * 1024 * 1024, 12
+_SERVER = f"""
+import base64, json, sys
+from aiohttp import web
+image = base64.b64encode(b"\\x89PNG\\r\\n\\x1a\\n" + bytes({SIZE})).decode()
+body = json.dumps({{"data": [{{"b64_json": image}}]}}).encode()
+async def made(request):
+    return web.Response(body=body, content_type="application/json")
+application = web.Application()
+application.router.add_post("/images/generations", made)
+web.run_app(application, host="127.0.0.1", port=int(sys.argv[1]), print=None)
+"""
+
+
+def images(bench: Bench) -> list[Result]:
+    """Have images made by a service in another process."""
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-c", _SERVER, str(port)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        took = asyncio.run(_made(port))
+    finally:
+        server.kill()
+        server.wait()
+    return [Result(name="images", what="an image of 2 MiB, CPU of ours", measured=took, unit="ms")]
+
+
+async def _made(port: int) -> float:
+    """Return the CPU time of an image, in ms."""
+    await eventually(lambda: _answers(port), timeout=30)
+    tool, used = image_tool(ImageServer(f"http://127.0.0.1:{port}"), max_bytes=2 * SIZE), []
+    arguments = ("image_generation.generate", '{"prompt": "a cat"}')
+    case = ToolCase(tool, {"type": "image_generation"}, arguments, "", arguments)
+    for _ in range(CALLS):
+        began = time.process_time()
+        returned = await case.call(*arguments)
+        used.append(1000 * (time.process_time() - began))
+        assert not returned.failed, returned.text
+    await tool.aclose()
+    return median(used[1:])  # the first one loads the library, and connects
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

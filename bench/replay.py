@@ -1,0 +1,90 @@
+"""The rows about picking up a long stream: 10,000 events, as server-sent events, in this process."""
+
+import asyncio
+import time
+from statistics import median
+
+from bench.loads import database_of
+from bench.report import Result
+from bench.servers import Bench
+from responses_app.api.responses.streams import event_stream
+from tests.runs.fakes import FakeEngine, Site, run_settings
+
+EVENTS = 10_000
+ROUNDS = 7
+SECONDS = EVENTS / 50_000  # the target: 50,000 events a second
+COLD_EVENTS_PER_SECOND = 200_000
+WORDS = ["<|channel|>final<|message|>", *[" word"] * EVENTS, "<|return|>"]
+
+
+def replay(bench: Bench) -> list[Result]:
+    """Server work to replay a finished stream from its beginning."""
+    seconds, size = asyncio.run(_replay(bench))
+    return [
+        Result(
+            name="replay",
+            what=f"replay of {EVENTS:,} events, seconds",
+            measured=median(seconds),
+            unit="s",
+            target=SECONDS,
+            details={"events/s": EVENTS / median(seconds), "MB": size / 1e6},
+        )
+    ]
+
+
+async def _replay(bench: Bench) -> tuple[list[float], int]:
+    site = Site(FakeEngine([WORDS]), settings=run_settings(stream_max_lag_bytes=1 << 30))
+    reading = await site.begin(input="hi", transport="sse")
+    while not reading.reader.ended:
+        await asyncio.sleep(0)
+        reading.take()
+    reading.leave()
+    seconds, size = [], 0
+    for number in range(ROUNDS):
+        bench.report.step(f"round {number + 1} of {ROUNDS}")
+        began = time.process_time()
+        reader = await site.responses.follow("default", reading.run.response_id)
+        response = await event_stream(reader, ping_seconds=0)
+        size = sum([len(chunk) async for chunk in response])
+        seconds.append(time.process_time() - began)
+    return seconds, size
+
+
+def cold(bench: Bench) -> list[Result]:
+    """Server work to make a finished stream again from its log, and to replay it: no worker has it in memory."""
+    with database_of(bench, "SQLite") as alias:
+        seconds = asyncio.run(_cold(bench, alias))
+    return [
+        Result(
+            name="cold",
+            what=f"replay of {EVENTS:,} events from the log, cold, CPU per event",
+            measured=median(seconds) / EVENTS * 1e6,
+            unit="µs",
+            target=1e6 / COLD_EVENTS_PER_SECOND,
+            details={"events/s": EVENTS / median(seconds)},
+        )
+    ]
+
+
+async def _cold(bench: Bench, alias: str) -> list[float]:
+    from responses_app.stores.database.responses.store import DatabaseResponseStore
+
+    store = DatabaseResponseStore(using=alias)
+    await store.start()
+    reading = await Site(FakeEngine([WORDS]), store=store, settings=run_settings(stream_max_lag_bytes=1 << 30)).begin(
+        input="hi", transport="sse"
+    )
+    await reading.to_the_end()
+    reading.leave()
+    seconds = []
+    for number in range(ROUNDS):
+        bench.report.step(f"round {number + 1} of {ROUNDS}")
+        other = Site(store=store)
+        began = time.process_time()
+        reader = await other.responses.follow("default", reading.run.response_id)
+        response = await event_stream(reader, ping_seconds=0)
+        parts = [part async for part in response]
+        seconds.append(time.process_time() - began)
+        assert parts[-1] == b"data: [DONE]\n\n"
+    await store.aclose()
+    return seconds

@@ -1,0 +1,72 @@
+"""What a search of files takes: of 10,000 chunks, for questions as people ask them."""
+
+import asyncio
+import random
+import time
+from statistics import median
+
+from bench.loads import database_of
+from bench.report import Result
+from bench.servers import Bench
+
+CHUNKS = 10_000
+ROUNDS = 20
+_WORDS = 300  # of a chunk, about 400 tokens
+_VOCABULARY = 20_000
+_QUESTION = "What does the handbook say about {}, and is it the same for {} and the other {}?"
+
+
+def file_search(bench: Bench) -> list[Result]:
+    """Search a store on each database."""
+    results = []
+    for name in ("SQLite", "PostgreSQL"):
+        with database_of(bench, name) as alias:
+            filled, walls = asyncio.run(_searched(alias))
+        results.append(
+            Result(
+                name="file_search",
+                what=f"a question to {CHUNKS:,} chunks on {name}, wall",
+                measured=median(walls),
+                unit="ms",
+                target=50.0,
+                details={"the slowest, ms": max(walls), "chunks put in, a second": CHUNKS / filled},
+            )
+        )
+    return results
+
+
+def chunk(random_: random.Random) -> str:
+    """Return a text whose words are as rare as those of a language: the nth is as frequent as 1/n."""
+    ranks = (int(_VOCABULARY ** random_.random()) for _ in range(_WORDS))
+    return " ".join(f"word{rank}" for rank in ranks) + " the handbook says what it says about all that is the same"
+
+
+async def _searched(alias: str) -> tuple[float, list[float]]:
+    """Return how many seconds it took to fill a store, and milliseconds of each search."""
+    from responses_app.stores.database.files.files import DatabaseFileStore
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.stores.files import FileRecord
+    from responses_app.stores.vector_stores import NewStoreFile, Search, VectorStoreRecord
+
+    chance, now = random.Random(1), int(time.time())
+    files, stores = DatabaseFileStore(using=alias), DatabaseVectorStores(using=alias)
+    record = FileRecord(id="file-1", filename="a.txt", purpose="assistants", bytes=1, created_at=now)
+    await files.create("default", record, [b"x"])
+    store = VectorStoreRecord(id="vs_1", name="bench", created_at=now, last_active_at=now)
+    await stores.create("default", store, [NewStoreFile(file_id="file-1", filename="a.txt")])
+    pending = await stores.claim("bench", lease_seconds=600)
+    assert pending is not None
+    chunks = [chunk(chance) for _ in range(CHUNKS)]
+    began = time.perf_counter()
+    assert await stores.keep(pending, chunks)
+    filled = time.perf_counter() - began
+    walls = []
+    for _ in range(ROUNDS):
+        rare = [f"word{int(_VOCABULARY ** chance.uniform(0.3, 1))}" for _ in range(3)]
+        began = time.perf_counter()
+        hits = await stores.search("default", "vs_1", Search(queries=[_QUESTION.format(*rare)]))
+        walls.append((time.perf_counter() - began) * 1e3)
+        assert hits
+    await files.aclose()
+    await stores.aclose()
+    return filled, walls

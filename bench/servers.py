@@ -1,0 +1,101 @@
+"""The server processes of the bench, pinned to one core, and the load to another where there are two."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+
+from bench.report import Report
+from tests.server import Server
+
+LANES = 16
+SERVER_CORE, CLIENT_CORE = 0, 1
+OURS = "respsite.asgi:application"
+BARE = "bench.bare:application"
+ONE_PER_TURN = "bench.one_per_turn:application"
+ENDLESS = "bench.endless:application"
+
+_TEXT = " ".join(["The quick brown fox jumps over the lazy dog near the river"] * 41)  # 12 tokens a sentence
+SCRIPT = [
+    {"when": "short", "say": "<|channel|>final<|message|>Yes.<|return|>"},
+    {"say": f"<|channel|>final<|message|>{_TEXT}<|return|>"},
+]
+
+
+@cache
+def can_pin() -> bool:
+    """Say whether there are two cores to tell apart."""
+    return hasattr(os, "sched_setaffinity") and {SERVER_CORE, CLIENT_CORE} <= os.sched_getaffinity(0)
+
+
+@contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """What is done, and what is started, inside stays on this core, where there is one to choose."""
+    if not can_pin():
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class BenchServer(Server):
+    """daphne with any of the bench's applications; unless another engine is set, one that says 500 events at once."""
+
+    is_forked = False
+
+    def __init__(self, folder: Path, application: str = OURS, **settings: object) -> None:
+        self._application = application
+        is_scripted = application != ENDLESS and "engine" not in settings
+        settings = {"max_websocket_connections": 5000, **settings}
+        super().__init__(folder, script=SCRIPT if is_scripted else None, **settings)
+        if application == BARE:
+            self.environ["DJANGO_SETTINGS_MODULE"] = "bench.bare_settings"
+        self.environ["BENCH_FRAMES"] = str(folder.parent / "frames.json")
+
+    def start(self, *, wait: bool = True) -> Server:
+        """Start on the server's core."""
+        with on_core(SERVER_CORE):
+            return super().start(wait=wait)
+
+    def _command(self) -> list[str]:
+        return [*super()._command()[:-1], self._application]
+
+
+class Bench:
+    """What rows share: the report, a folder, and the servers that more than one of them needs."""
+
+    def __init__(self, report: Report, folder: Path) -> None:
+        self.report = report
+        self.folder = folder
+        self._servers: dict[str, BenchServer] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Bench":
+        self._stack.enter_context(on_core(CLIENT_CORE))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def server(self, application: str = OURS) -> BenchServer:
+        """Return the shared server of an application, started when it is first needed."""
+        if application not in self._servers:
+            self._servers[application] = self._stack.enter_context(self.fresh_server(application))
+        return self._servers[application]
+
+    def fresh_server(self, application: str = OURS, name: str = "", **settings: object) -> BenchServer:
+        """Return a server of a row's own, not started yet."""
+        name = name or application.partition(":")[0]
+        return BenchServer(self.folder / name, application, **settings)
+
+    def keep_frames(self, frames: list[str], chunks: list[bytes]) -> None:
+        """Give the bare server what it is to send: an event a part, as a view does that gathers nothing."""
+        events = [part + "\n\n" for part in b"".join(chunks).decode().split("\n\n")[:-1]]
+        recorded = {"frames": frames, "chunks": events}
+        (self.folder / "frames.json").write_text(json.dumps(recorded))

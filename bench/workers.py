@@ -1,0 +1,139 @@
+"""The rows about several workers: what an event costs, a slot of all workers together, and a cancel by another one."""
+
+import asyncio
+import time
+from pathlib import Path
+from statistics import median
+
+import httpx
+from redis.asyncio import Redis
+
+from bench.events import CONNECTIONS, bursts
+from bench.report import Result
+from bench.servers import SCRIPT, SERVER_CORE, Bench, on_core
+from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.ledger import Ask, Hold
+from responses_app.limits.redis import RedisLedger
+from tests.redis_server import RedisServer
+from tests.server import ROOT, Server, cpu_seconds_of
+from tests.supervisor.served import Supervised
+
+MANY = 4  # workers
+ROUNDS = 5
+START_SECONDS = 180.0  # they share one core
+SLOTS = 1000
+CANCELS = 20
+PACE = '{"tokens_per_second": 20}'  # of what is cancelled
+
+
+class Workers(Supervised):
+    """`manage.py serve --workers N`, all workers on the server's core; their CPU time is that of all together."""
+
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        settings = {"max_websocket_connections": 5000, "redis_url": redis_url}
+        super().__init__(folder, workers=MANY, script=SCRIPT, **settings)
+        self.start_seconds = START_SECONDS
+        self.environ["PYTHONPATH"] = str(ROOT)
+
+    def start(self, *, wait: bool = True) -> "Supervised":
+        """Start; wait until all workers serve."""
+        with on_core(SERVER_CORE):
+            return super().start(wait=wait)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the workers have used."""
+        return sum(map(cpu_seconds_of, self.pids()))
+
+
+def workers(bench: Bench) -> list[Result]:
+    """Several workers beside one, under the same load."""
+    with RedisServer() as redis:
+        many, one = asyncio.run(_workers(bench, redis.url))
+    return [
+        Result(
+            name="workers",
+            what=f"CPU per WebSocket event, {CONNECTIONS} connections bursting, {MANY} workers / 1",
+            measured=median(mine / theirs for mine, theirs in zip(many, one, strict=True)),
+            target=1.1,
+            details={f"{MANY} workers µs": median(many), "1 worker µs": median(one)},
+        )
+    ]
+
+
+async def _workers(bench: Bench, redis_url: str) -> tuple[list[float], list[float]]:
+    one_alone = bench.fresh_server(name="worker", redis_url=redis_url)
+    servers = [Workers(bench.folder / "workers", redis_url), one_alone]
+    try:
+        for server in servers:
+            server.start()
+        many, one = await bursts(bench, servers, rounds=ROUNDS)
+    finally:
+        for server in servers:
+            server.stop()
+    return many.cpu, one.cpu
+
+
+def slot(bench: Bench) -> list[Result]:
+    """Take one of the slots for WebSockets that all workers share, one after the other, and give it back."""
+    with RedisServer() as redis:
+        taken, cpu = asyncio.run(_slots(redis.url))
+    return [
+        Result(
+            name="slot",
+            what="a slot for a WebSocket acquired, Redis, one after the other, median",
+            measured=median(taken) * 1e3,
+            unit="ms",
+            target=0.5,
+            details={"best ms": min(taken) * 1e3, "CPU with its release ms": cpu * 1e3},
+        )
+    ]
+
+
+async def _slots(url: str) -> tuple[list[float], float]:
+    """Return how long each took, and the CPU time of one, in seconds."""
+    ledger = RedisLedger(lambda: Redis.from_url(url, socket_timeout=None))
+    await ledger.start()
+    limit = ConnectionLimit(ledger, 100)
+    taken, cpu = [], time.process_time()
+    for _ in range(SLOTS):
+        began = time.perf_counter()
+        assert await limit.acquire(), "there are slots left"
+        taken.append(time.perf_counter() - began)
+        limit.release()
+        await ledger.ask(Ask((), [Hold("connections", 0)]))  # so that the next one waits for nothing of this one
+    cpu = (time.process_time() - cpu) / SLOTS
+    await ledger.aclose()
+    return taken, cpu
+
+
+def cancel(bench: Bench) -> list[Result]:
+    """Cancel a response in the background at a worker that does not run it."""
+    with RedisServer() as redis:
+        taken = _cancels(bench, redis.url)
+    return [
+        Result(
+            name="cancel",
+            what="a background response cancelled at another worker, until it has ended, median",
+            measured=median(taken) * 1e3,
+            unit="ms",
+            target=20.0,
+            details={"best ms": min(taken) * 1e3, "slowest ms": max(taken) * 1e3},
+        )
+    ]
+
+
+def _cancels(bench: Bench, url: str) -> list[float]:
+    folder = bench.folder / "cancel"
+    first, second = (Server(folder, engine="demo", engine_options=PACE, redis_url=url) for _ in range(2))
+    second.log = folder / "second.log"
+    taken = []
+    with first, second, httpx.Client(base_url=first.base_url) as runs, httpx.Client(base_url=second.base_url) as asks:
+        for _ in range(CANCELS):
+            response = runs.post("/responses", json={"input": "count to 300", "background": True}).json()
+            while runs.get(f"/responses/{response['id']}").json()["status"] != "in_progress":
+                time.sleep(0.02)
+            began = time.perf_counter()
+            answer = asks.post(f"/responses/{response['id']}/cancel")
+            taken.append(time.perf_counter() - began)
+            assert answer.json()["status"] == "cancelled", answer.text
+    return taken

@@ -1,0 +1,92 @@
+"""The bench as a program: its rows can follow each other, one that fails is told, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pytest_django.plugin import DjangoDbBlocker
+
+from bench import limits, searching
+from bench.__main__ import main
+from bench.loads import database_of
+from bench.report import Report, Result
+from bench.servers import Bench
+from tests.ending import ended_cleanly
+from tests.server import ROOT, START_SECONDS
+from tests.supervisor.served import is_gone
+
+pytestmark = pytest.mark.any_database
+
+
+def test_rows_that_need_a_database_of_their_own_follow_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: DjangoDbBlocker
+) -> None:
+    monkeypatch.setattr(searching, "CHUNKS", 20)
+    monkeypatch.setattr(searching, "ROUNDS", 1)
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))  # `database_of` sets it
+    bench = Bench(Report(), tmp_path)
+    with django_db_blocker.unblock():
+        with database_of(bench, "PostgreSQL"):
+            pass
+        assert [result.name for result in searching.file_search(bench)] == ["file_search", "file_search"]
+
+
+def test_the_row_of_limits_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUESTS", 50)
+    monkeypatch.setattr(limits, "ROUNDS", 1)
+    (result,) = limits.limits(Bench(Report(), tmp_path))
+    assert result.holds
+
+
+def test_a_row_that_fails_is_told_and_the_others_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(given: int) -> list[Result]:
+        raise ValueError("no such thing")
+
+    def works(given: int) -> list[Result]:
+        return [Result(name="works", what="what works", measured=given)]
+
+    report = Report()
+    assert report.measure({"fails": fails, "works": works}, [], 7) == ["fails"]
+    assert [result.measured for result in report.results] == [7]
+    told = capsys.readouterr()
+    assert "no such thing" in told.err
+    assert "fails failed" in told.out
+
+
+def test_an_unknown_row_is_told() -> None:
+    with pytest.raises(SystemExit, match="there is no row nonsense; there are events, "):
+        main(["nonsense"])
+
+
+def test_sigterm_is_what_ctrl_c_is() -> None:
+    with pytest.raises(SystemExit) as ended, ended_cleanly():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+
+
+def test_sigterm_ends_its_servers_too(tmp_path: Path) -> None:
+    """In the background of a script, which Ctrl-C does not reach."""
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    children: set[int] = set()
+    with subprocess.Popen(
+        ["sh", "-c", f"trap '' INT; exec {sys.executable} -m bench opening"],
+        cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    ) as bench:  # fmt: skip
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not any(tmp_path.glob("respsite-bench-*/*/*-wal")):  # a server has opened its database
+                assert bench.poll() is None, bench.stderr and bench.stderr.read()
+                assert time.monotonic() < deadline
+                children.update(map(int, Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()))
+                time.sleep(0.02)
+            bench.terminate()
+            _, complaints = bench.communicate(timeout=START_SECONDS)
+        finally:
+            bench.kill()
+    assert (bench.returncode, complaints) == (128 + signal.SIGTERM, "")
+    assert all(map(is_gone, children))
+    assert list(tmp_path.iterdir()) == []
