@@ -114,7 +114,7 @@ format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-fuzz: $(INSTALLED) services ## hostile requests and damaged rows for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
+fuzz: $(INSTALLED) services ## hostile requests, damaged rows, mangled transcripts for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/fuzz
 
 house: $(INSTALLED) ## print how the code is built, in figures; DETAILS=--details names what lies behind them

@@ -27,7 +27,7 @@ settings.load_profile("busy")
 # What takes long begins first: else one process is left with it at the end, while the others have nothing to do.
 LONG = (
     *("supervisor/test_under_load", "supervisor/test_processes", "transports/test_takeover", "fuzz/test_fuzz"),
-    *("test_hostile_texts", "cluster/test_smoke", "runs/test_mangled_transcripts", "auth/test_clients"),
+    *("test_hostile_texts", "cluster/test_smoke", "auth/test_clients"),
     *("transports/test_lost_leases", "transports/test_drain", "transports/test_waiting", "transports/test_engine_pool"),
     *("transports/test_stream_logs", "transports/test_forget", "transports/test_relay", "transports/test_limits"),
     *("transports/test_vllm_server_engine", "transports/test_crash", "transports/test_two_processes"),

@@ -7,4 +7,5 @@ SECONDS = float(os.environ.get("FUZZ_SECONDS", "60"))
 SEED = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().getrandbits(32))
 HOSTILE_SECONDS = SECONDS * 0.6  # bodies, frames, headers and bytes; under both kinds of servers together
 OPENAPI_SECONDS = SECONDS * 0.25
-STORED_SECONDS = SECONDS * 0.15
+STORED_SECONDS = SECONDS * 0.1
+MANGLED_SECONDS = SECONDS * 0.05
