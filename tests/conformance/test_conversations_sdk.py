@@ -1,4 +1,4 @@
-"""`client.conversations` of OpenAI's Python SDK, as it is, against daphne and uvicorn."""
+"""`client.conversations` of OpenAI's Python SDK, as it is."""
 
 import asyncio
 import json

@@ -24,7 +24,6 @@ from tests.transports.scripts import gate, main_script, release
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]  # each is on both databases by itself
 
 
-@on_all_kinds
 def test_a_streamed_response_is_read_as_its_last_event_told_it(client: OpenAI) -> None:
     *_, last = client.responses.create(model=MODEL, input="Hello", stream=True)
     assert last.type == "response.completed"
@@ -95,7 +94,6 @@ def test_a_live_stream_is_picked_up_and_goes_on(client: OpenAI, server: Server) 
     assert seen[-1].response.status == "completed"  # type: ignore[union-attr]
 
 
-@on_all_kinds
 async def test_a_live_stream_is_picked_up_with_async(async_client: AsyncOpenAI, server: Server) -> None:
     seen: list[Any] = []
     stream = await async_client.responses.create(model=MODEL, input=gate("b1"), stream=True)
@@ -112,7 +110,6 @@ async def test_a_live_stream_is_picked_up_with_async(async_client: AsyncOpenAI, 
     assert (await async_client.responses.retrieve(response_id)).output_text == "Hello there, friend."
 
 
-@on_all_kinds
 def test_the_stream_helper_picks_up_a_response(client: OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="Hello", background=True) as stream:
         first = next(iter(stream))

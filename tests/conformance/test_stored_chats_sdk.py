@@ -12,6 +12,8 @@ from openai.types.chat import ChatCompletion
 from tests.conformance.sdk import MODEL, TWO_CALLS
 from tests.conformance.test_chat_sdk import TOOL, asked
 
+pytestmark = pytest.mark.any_server
+
 STORED: Any = {"model": MODEL, "store": True}
 
 

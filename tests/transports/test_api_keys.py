@@ -47,12 +47,14 @@ def test_a_wrong_key_opens_nothing_and_is_not_echoed(closed: ClosedServer, key: 
     assert "Incorrect API key provided" in answer.json()["error"]["message"]
 
 
+@pytest.mark.any_server
 def test_who_asks_whether_it_lives_needs_none(closed: ClosedServer) -> None:
     for path in ("/health", "/ready", "/openapi.json"):
         assert httpx.get(closed.url + path, verify=False).status_code == 200
     assert httpx.get(f"{closed.url}/v1/nothing", verify=False).status_code == 404
 
 
+@pytest.mark.any_server
 def test_a_key_opens_in_any_case_of_the_scheme(closed: ClosedServer) -> None:
     key = closed.new_key()
     assert post(closed, key).status_code == 200
@@ -67,6 +69,7 @@ def test_the_log_has_no_key(closed: ClosedServer) -> None:
     assert key not in closed.output
 
 
+@pytest.mark.any_server
 def test_scopes_say_what_a_key_may_do(closed: ClosedServer) -> None:
     reads = closed.new_key("--scopes", "api.responses.read,api.model.read")
     answer = post(closed, reads)
@@ -78,6 +81,7 @@ def test_scopes_say_what_a_key_may_do(closed: ClosedServer) -> None:
     assert httpx.get(f"{closed.base_url}/responses/{made}", headers=bearer(reads), verify=False).status_code == 200
 
 
+@pytest.mark.any_server
 def test_a_key_may_be_for_some_models_alone(closed: ClosedServer) -> None:
     other, own = closed.new_key("--models", "other"), closed.new_key("--models", "other,m")
     answer = post(closed, other, model="m")
@@ -88,6 +92,7 @@ def test_a_key_may_be_for_some_models_alone(closed: ClosedServer) -> None:
     assert post(closed, own).json()["model"] == "m"
 
 
+@pytest.mark.any_server
 def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
     key = closed.new_key()
     until = time.time() + 1.5
@@ -103,6 +108,7 @@ def test_a_key_that_has_expired_opens_no_more(closed: ClosedServer) -> None:
     assert post(closed, key).status_code == 401
 
 
+@pytest.mark.any_server
 def test_a_revoked_key_is_out_within_two_seconds(closed: ClosedServer) -> None:
     key = closed.new_key()
     assert post(closed, key).status_code == 200
@@ -145,6 +151,7 @@ async def test_a_browser_may_have_its_key_in_a_subprotocol(closed: ClosedServer)
         await connect(closed.ws_url, subprotocols=["realtime", "openai-insecure-api-key.sk-wrong"])
 
 
+@pytest.mark.any_server
 def test_openais_sdk_raises_what_it_raises_there(closed: ClosedServer) -> None:
     for key, raised in [("sk-wrong", openai.AuthenticationError), (closed.new_key(), None)]:
         client = openai.OpenAI(base_url=closed.base_url, api_key=key, max_retries=0)
@@ -158,6 +165,7 @@ def test_openais_sdk_raises_what_it_raises_there(closed: ClosedServer) -> None:
         openai.OpenAI(base_url=closed.base_url, api_key=reads).responses.create(model="m", input="Hello")
 
 
+@pytest.mark.any_server
 def test_the_first_start_makes_a_key_and_prints_it_once(folder: Path) -> None:
     server = ClosedServer(folder, auth="on")
     with server:
@@ -169,6 +177,7 @@ def test_the_first_start_makes_a_key_and_prints_it_once(folder: Path) -> None:
     assert server.output.count("API key  ") == 1
 
 
+@pytest.mark.any_server
 def test_a_server_on_loopback_asks_nobody_but_who_comes_through_a_proxy(folder: Path) -> None:
     with ClosedServer(folder) as server:
         assert post(server, None).status_code == 200
@@ -178,6 +187,7 @@ def test_a_server_on_loopback_asks_nobody_but_who_comes_through_a_proxy(folder: 
             assert answer.status_code == 401, name
 
 
+@pytest.mark.any_server
 def test_basic_credentials_are_not_a_key(closed: ClosedServer) -> None:
     key = closed.new_key()
     told = base64.b64encode(f"user:{key}".encode()).decode()

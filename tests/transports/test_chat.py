@@ -38,6 +38,7 @@ def data_of(text: str) -> list[Any]:
     return sent(text.encode())
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     server: Server, http: httpx.AsyncClient, store: bool
@@ -60,6 +61,7 @@ async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     assert any(last["prompt_tokens"][at : at + len(answer)] == answer for at in range(len(last["prompt_tokens"])))
 
 
+@pytest.mark.any_server
 async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
     server: Server, http: httpx.AsyncClient
 ) -> None:
@@ -95,12 +97,14 @@ async def test_what_the_engine_read_and_sampled_is_told_in_vllms_fields(
     assert "token_ids" not in usual["choices"][0]
 
 
+@pytest.mark.any_server
 async def test_a_stop_string_ends_an_engine_that_would_not_end(server: Server, http: httpx.AsyncClient) -> None:
     answer = await post(http, asked("[hang]", stop=["1 "], n=2))
     assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["0 ", "0 "]
     await eventually(lambda: {each["finish"] for each in generations(server, response_of(answer))} == {"abort"})
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("text", "status"), [("[away]", 503), ("[full]", 429), ("[no]", 500)])
 async def test_what_fails_before_anything_was_said_has_its_status(

@@ -51,6 +51,7 @@ async def test_a_stream_in_another_dialect(http: httpx.AsyncClient) -> None:
     assert [event["sequence_number"] for event in other] == list(range(len(other)))
 
 
+@pytest.mark.any_server
 async def test_a_stream_is_picked_up_in_any_dialect(http: httpx.AsyncClient) -> None:
     plain = await stream(http)
     path = f"/responses/{plain[0]['response']['id']}?stream=true"
@@ -109,6 +110,7 @@ def in_older_words(events: list[Frame], *, as_object: bool = False) -> list[Fram
     return found
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("asked", [THINKS, {"input": "[break]"}])
 @pytest.mark.parametrize("name", ["legacy-events", "legacy-events,tool-delta-objects"])
 async def test_older_words_of_a_stream_and_of_any_part_of_it_again(
@@ -134,6 +136,7 @@ async def test_older_words_of_a_stream_and_of_any_part_of_it_again(
         assert set(types(twice)) <= {"response.error", "response.tool_call.delta"}
 
 
+@pytest.mark.any_server
 async def test_images_of_the_input_are_told_where_they_are_asked_for(http: httpx.AsyncClient) -> None:
     name, url = "message.input_image.image_url", "data:image/png;base64,AA=="
     picture = {"type": "input_image", "image_url": url}
@@ -152,6 +155,7 @@ async def test_images_of_the_input_are_told_where_they_are_asked_for(http: httpx
                 assert await events_of(answer) == more
 
 
+@pytest.mark.any_server
 async def test_a_websocket_in_older_words(server: Server, open_socket: Connect) -> None:
     plain, other = await open_socket(server), await open_socket(server, additional_headers=LEGACY)
     for socket in (plain, other):
@@ -171,6 +175,7 @@ def returned(response: Frame, output: str = "18") -> list[Frame]:
     return [{"type": "function_call_output", "call_id": response["output"][-1]["call_id"], "output": output}]
 
 
+@pytest.mark.any_server
 async def test_a_turn_has_one_id_over_http(http: httpx.AsyncClient) -> None:
     http.headers.update(CODEX)
     asked = {**THINKS, "stream": True}
@@ -202,6 +207,7 @@ async def test_a_turn_has_one_id_over_http(http: httpx.AsyncClient) -> None:
     assert (await http.get(f"/responses/{name}")).status_code == 404
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: Connect, store: bool) -> None:
     socket = await open_socket(server, additional_headers=CODEX)
@@ -225,6 +231,7 @@ async def test_a_turn_has_one_id_over_a_websocket(server: Server, open_socket: C
     assert fourth["previous_response_id"] == name
 
 
+@pytest.mark.any_server
 async def test_a_turn_that_goes_on_twice_at_once_is_a_conflict(server: Server, http: httpx.AsyncClient) -> None:
     http.headers.update(CODEX)
     first = (await http.post("/responses", json={"input": "[weather]", "tools": [WEATHER]})).json()
@@ -243,6 +250,7 @@ async def test_a_turn_that_goes_on_twice_at_once_is_a_conflict(server: Server, h
         assert [name async for name, _ in events][-2] == "response.completed"
 
 
+@pytest.mark.any_server
 async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncClient, open_socket: Connect) -> None:
     headers = {HEADER: "open-responses, nonsense"}
     requests = [
@@ -263,6 +271,7 @@ async def test_an_unknown_dialect_is_refused(server: Server, http: httpx.AsyncCl
         read_error_frame(frame, **UNKNOWN)
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("asked", [None, "openai"])
 async def test_the_setting_holds_where_a_request_says_nothing(folder: Path, asked: str | None) -> None:
     headers = {} if asked is None else {HEADER: asked}

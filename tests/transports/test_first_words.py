@@ -47,6 +47,7 @@ def asked(text: str, **fields: object) -> dict[str, object]:
     return {"input": text, "stream": True, **fields}
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize(("word", "status", "code"), REFUSALS)
 @pytest.mark.parametrize("store", [True, False])
 async def test_what_the_engine_refuses_at_once_is_an_error(
@@ -77,6 +78,7 @@ async def test_what_breaks_behind_the_first_word_fails_in_the_stream(http: httpx
     assert names[-2] == "response.failed"
 
 
+@pytest.mark.any_server
 async def test_nothing_is_waited_for_while_others_have_the_engine(server: Server, http: httpx.AsyncClient) -> None:
     async with http.stream("POST", "/responses", json=asked(gate("a0"))) as first:
         assert first.status_code == 200
@@ -98,6 +100,7 @@ async def test_a_client_that_leaves_before_the_first_word_ends_its_response(
     )
 
 
+@pytest.mark.any_server
 async def test_a_stream_that_is_picked_up_waits_for_nothing(http: httpx.AsyncClient, server: Server) -> None:
     before = set(stored_statuses(server))
     await http.post("/responses", json=asked("[no]"))
@@ -107,6 +110,7 @@ async def test_a_stream_that_is_picked_up_waits_for_nothing(http: httpx.AsyncCli
         assert [name async for name, _ in server_sent(answer)][-2] == "response.failed"
 
 
+@pytest.mark.any_server
 async def test_it_may_be_left_out(folder: Path) -> None:
     with Server(folder, script=main_script(folder), stream_first_word_ms=0) as server:
         async with http_client(server) as http, http.stream("POST", "/responses", json=asked("[full]")) as answer:

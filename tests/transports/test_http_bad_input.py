@@ -77,6 +77,7 @@ async def post(http: httpx.AsyncClient, body: object, *, stream: bool = False) -
     return await http.post("/responses", content=content, headers=JSON)
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("case", BAD_BODIES)
 async def test_bad_input_is_told(http: httpx.AsyncClient, case: str) -> None:
     body, expected = BAD_BODIES[case]
@@ -120,6 +121,7 @@ async def test_a_body_in_chunks(http: httpx.AsyncClient) -> None:
     assert (await http.post("/responses", content=chunks(), headers=JSON)).status_code == 200
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("given", ["text/plain", "application/x-www-form-urlencoded", "text/json", None])
 async def test_another_content_type(http: httpx.AsyncClient, given: str | None) -> None:
     headers = {} if given is None else {"content-type": given}
@@ -133,11 +135,13 @@ async def test_a_form(http: httpx.AsyncClient) -> None:
         read_error_answer(await http.post("/responses", **form), status=415, code="unsupported_media_type")
 
 
+@pytest.mark.any_server
 async def test_json_with_a_charset_is_json(http: httpx.AsyncClient) -> None:
     headers = {"content-type": "Application/JSON; charset=utf-8"}
     assert (await http.post("/responses", content=b'{"input": "Hello"}', headers=headers)).status_code == 200
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("path", ["/nowhere", "/v1", "/v1/nothing", "/v1/responses/resp_1/more/parts"])
 async def test_a_path_that_is_not_served(server: Server, http: httpx.AsyncClient, path: str) -> None:
     answer = await http.get(f"{server.url}{path}")
@@ -148,6 +152,7 @@ async def test_a_path_that_is_not_served(server: Server, http: httpx.AsyncClient
         assert path in message
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
@@ -179,6 +184,7 @@ async def test_a_host_that_is_not_ours(server: Server, host: str) -> None:
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.any_server
 async def test_an_unknown_model_of_the_list(http: httpx.AsyncClient) -> None:
     read_error_answer(await http.get("/models/a/b"), **wrong("model", "model_not_found", 404))
     assert (await http.get("/models/test-model")).json()["id"] == "test-model"
@@ -239,6 +245,7 @@ async def test_a_background_response_fails_in_its_own_time(http: httpx.AsyncClie
     await eventually(ended)
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]"])
 async def test_an_engine_that_dies(http: httpx.AsyncClient, word: str) -> None:
     """A stream ends with `response.failed`; a JSON body is the same response."""

@@ -9,7 +9,7 @@ import pytest
 from responses_app.api.models.codex import catalogue
 from tests.server import Server, manage
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 REQUIRED = {  # Codex 0.169 knows none of a catalogue's models where an entry lacks one of these, or has it as null
     *("slug", "display_name", "base_instructions", "supported_reasoning_levels", "shell_type", "visibility"),
@@ -24,7 +24,6 @@ def test_openais_list(demo_server: Server, query: str) -> None:
     assert "models" not in told
 
 
-@pytest.mark.any_server
 def test_each_model_says_what_it_can_do(demo_server: Server) -> None:
     generates, embeds = httpx.get(f"{demo_server.base_url}/models").json()["data"]
     assert {"generate", "structured_outputs"} <= set(generates["capabilities"])

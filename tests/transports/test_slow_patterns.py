@@ -9,7 +9,7 @@ import pytest
 from tests.heartbeat import APPLICATION, longest_stop
 from tests.server import KINDS, Server
 
-pytestmark = pytest.mark.any_database
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
 STOP_SECONDS = 0.2
 TRIES = 3  # a busy machine may make a stop of a pause

@@ -14,6 +14,8 @@ from tests.transports.scripts import FIRST_CALL, TWICE, WEATHER, as_history, gen
 from tests.transports.test_vllm_server_engine import in_front_of
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.any_server
+
 ONE_CALL = {"tools": [WEATHER], "parallel_tool_calls": False}
 HISTORY: list[Frame] = [
     {"type": "message", "role": "user", "content": "look"},

@@ -102,6 +102,7 @@ BAD_FRAMES: dict[str, tuple[object, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("case", BAD_FRAMES)
 async def test_bad_input_is_told_and_the_connection_goes_on(socket: Socket, case: str) -> None:
     frame, expected = BAD_FRAMES[case]
@@ -126,12 +127,14 @@ async def test_every_error_message_reads_well(socket: Socket) -> None:
     await socket.ask("Hello")
 
 
+@pytest.mark.any_server
 async def test_errors_name_their_lane(socket: Socket) -> None:
     await socket.create(5, "lane")
     read_error_frame(await socket.error("lane"), status=400, code="invalid_type", param="input")
     await socket.ask("Hello", "lane")
 
 
+@pytest.mark.any_server
 async def test_the_thirty_third_lane_is_refused(socket: Socket) -> None:
     for number in range(32):
         await socket.create("Hello", f"lane-{number}", generate=False, store=False)
@@ -182,6 +185,7 @@ async def test_the_limit_counts_bytes_and_takes_what_just_fits(socket: Socket) -
     assert await socket.closed() == 4009
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("word", ["[die]", "[crash]", "[break]", "[away]", "[full]"])
 async def test_an_engine_that_dies_fails_the_response_and_no_other(socket: Socket, word: str) -> None:
     await socket.create("[hang]", "other")
@@ -198,6 +202,7 @@ async def test_an_engine_that_dies_fails_the_response_and_no_other(socket: Socke
     assert not [frame for frame in socket.frames("response.failed") if "stream_id" in frame]
 
 
+@pytest.mark.any_server
 async def test_what_is_unknown_or_comes_later_is_accepted(socket: Socket) -> None:
     """What Codex and the SDKs send in every request."""
     fields: Frame = {
@@ -220,6 +225,7 @@ async def test_what_is_unknown_or_comes_later_is_accepted(socket: Socket) -> Non
     await socket.ask([{"role": "user", "content": "Hello", "id": "msg_of-the-client"}], **fields)
 
 
+@pytest.mark.any_server
 async def test_an_engine_that_is_not_ready_asks_to_come_back(kind: str, folder: Path, open_socket: Connect) -> None:
     options = json.dumps({"start_seconds": 3600})
     server = Server(folder, kind=kind, script=[{"say": "x"}], engine_options=options)

@@ -46,6 +46,7 @@ async def test_events_are_those_of_the_api(socket: Socket) -> None:
     assert all("stream_id" not in event for event in events)
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("store", [True, False])
 async def test_a_deleted_response_is_not_continued_on_its_own_connection(
     server: Server, socket: Socket, http: httpx.AsyncClient, store: bool
@@ -84,6 +85,7 @@ async def test_lanes_run_side_by_side_and_name_themselves_in_every_frame(server:
             assert frame.get("stream_id") == by_response[frame["response"]["id"]]
 
 
+@pytest.mark.any_server
 async def test_a_lane_is_first_in_first_out(server: Server, socket: Socket) -> None:
     await socket.create(gate("a1"), "one", metadata={"n": "0"})
     for number in range(1, 5):
@@ -99,6 +101,7 @@ async def test_a_lane_is_first_in_first_out(server: Server, socket: Socket) -> N
         assert [event["sequence_number"] for event in answer] == list(range(len(answer)))
 
 
+@pytest.mark.any_server
 async def test_continuations_may_be_sent_before_their_parents_have_ended(server: Server, socket: Socket) -> None:
     """Several creates in one breath on one lane, the parent's id being known from `response.created`."""
     await socket.create(gate("b0"), store=False)
@@ -128,6 +131,7 @@ async def test_sixteen_are_in_flight_and_the_rest_waits(server: Server, socket: 
     assert ended >= 1
 
 
+@pytest.mark.any_server
 async def test_a_chain_that_is_not_stored_lives_in_its_connection(
     server: Server, socket: Socket, open_socket: Connect
 ) -> None:
@@ -144,6 +148,7 @@ async def test_a_chain_that_is_not_stored_lives_in_its_connection(
     assert_continues(server, fourth, third)
 
 
+@pytest.mark.any_server
 async def test_a_fork_inherits_and_leaves_the_source_alone(server: Server, socket: Socket) -> None:
     root = await socket.ask("One", "trunk", store=False)
     fork = await socket.ask("Two", "branch", store=False, previous_response_id=root["id"])
@@ -154,6 +159,7 @@ async def test_a_fork_inherits_and_leaves_the_source_alone(server: Server, socke
     assert_continues(server, await socket.ask("Three", "trunk", store=False, previous_response_id=other["id"]), other)
 
 
+@pytest.mark.any_server
 async def test_a_fork_that_waits_keeps_its_parent_while_the_source_moves_on(server: Server, socket: Socket) -> None:
     root = await socket.ask("One", "trunk", store=False)
     await socket.create(gate("c0"), "branch", store=False)
@@ -167,6 +173,7 @@ async def test_a_fork_that_waits_keeps_its_parent_while_the_source_moves_on(serv
     assert_continues(server, fork["response"], root)
 
 
+@pytest.mark.any_server
 async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
     await socket.create("You are kind.", generate=False, store=False, tools=[WEATHER])
     events = await socket.answer()
@@ -182,6 +189,7 @@ async def test_a_warm_up_is_continued(server: Server, socket: Socket) -> None:
     assert again["previous_response_id"] == child["id"]
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("fields", [{}, {"input": []}, {"input": None}])
 async def test_a_warm_up_needs_no_input(socket: Socket, fields: Frame) -> None:
     await socket.send({"type": "response.create", "generate": False, "store": False, **fields})
@@ -190,6 +198,7 @@ async def test_a_warm_up_needs_no_input(socket: Socket, fields: Frame) -> None:
     assert text_of(await socket.ask("Hello", previous_response_id=warm["response"]["id"])) == "Hello there, friend."
 
 
+@pytest.mark.any_server
 async def test_a_tool_loop_continues_on_the_call(server: Server, socket: Socket) -> None:
     asked = await socket.ask("[weather] in Paris?", store=False, tools=[WEATHER])
     call = asked["output"][0]
@@ -199,6 +208,7 @@ async def test_a_tool_loop_continues_on_the_call(server: Server, socket: Socket)
     assert text_of(told) == "Hello there, friend."
 
 
+@pytest.mark.any_server
 async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(server: Server, socket: Socket) -> None:
     thought = await socket.ask("[think] in Paris?", store=False, tools=[WEATHER])
     assert [item["type"] for item in thought["output"]] == ["reasoning", "function_call"]
@@ -210,6 +220,7 @@ async def test_a_tool_loop_keeps_the_thoughts_and_a_new_question_drops_them(serv
     assert ["Hm, Paris." in prompt for prompt in prompts] == [True, False]
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("bad", ["[break]", 5, [{"type": "function_call_output", "call_id": "no", "output": ""}]])
 async def test_a_failed_continuation_on_the_same_lane_evicts_its_parent(socket: Socket, bad: object) -> None:
     parent = await socket.ask("One", "lane", store=False)
@@ -219,6 +230,7 @@ async def test_a_failed_continuation_on_the_same_lane_evicts_its_parent(socket: 
     await assert_gone(socket, parent, "fork")
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("trouble", ["[full]", "[away]", "[die]"])
 async def test_a_parent_stays_while_trying_again_can_help(server: Server, socket: Socket, trouble: str) -> None:
     parent = await socket.ask("One", "lane", store=False)
@@ -229,6 +241,7 @@ async def test_a_parent_stays_while_trying_again_can_help(server: Server, socket
     assert_continues(server, child, parent)
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("bad", ["[break]", 5])
 async def test_a_failed_fork_keeps_the_parent(server: Server, socket: Socket, bad: object) -> None:
     parent = await socket.ask("One", "trunk", store=False)
@@ -238,6 +251,7 @@ async def test_a_failed_fork_keeps_the_parent(server: Server, socket: Socket, ba
     assert_continues(server, child, parent)
 
 
+@pytest.mark.any_server
 async def test_an_evicted_response_that_was_stored_is_found_in_the_store(server: Server, socket: Socket) -> None:
     parent = await socket.ask("One")
     await socket.create(5, previous_response_id=parent["id"])
@@ -245,6 +259,7 @@ async def test_an_evicted_response_that_was_stored_is_found_in_the_store(server:
     assert_continues(server, await socket.ask("Two", previous_response_id=parent["id"]), parent)
 
 
+@pytest.mark.any_server
 async def test_a_failed_response_cannot_be_continued(socket: Socket) -> None:
     await socket.create("[die]", "lane", store=True)
     failed = (await socket.answer("lane"))[-1]
@@ -252,6 +267,7 @@ async def test_a_failed_response_cannot_be_continued(socket: Socket) -> None:
     await assert_gone(socket, failed["response"], "lane")
 
 
+@pytest.mark.any_server
 async def test_an_incomplete_response_is_continued(socket: Socket) -> None:
     await socket.create("[long]", store=False, max_output_tokens=8)
     cut = (await socket.answer())[-1]
@@ -273,6 +289,7 @@ async def test_a_stored_chain_goes_on_over_any_transport(
         assert_continues(server, child, parent)
 
 
+@pytest.mark.any_server
 async def test_a_response_that_runs_elsewhere_cannot_be_continued_yet(socket: Socket) -> None:
     await socket.create("[hang]", "lane")
     running = (await socket.until("response.created", "lane"))[0]["response"]
@@ -281,6 +298,7 @@ async def test_a_response_that_runs_elsewhere_cannot_be_continued_yet(socket: So
     read_error_frame(frame, status=400, code="previous_response_in_progress", param="previous_response_id")
 
 
+@pytest.mark.any_server
 @pytest.mark.parametrize("fields", [{"stream": False}, {"stream": True}, {"background": True}, {"background": False}])
 async def test_stream_and_background_mean_nothing_here(socket: Socket, fields: Frame) -> None:
     response = await socket.ask("Hello", store=False, **fields)
