@@ -40,7 +40,7 @@ from bench import (
 )
 from bench.report import Report, Result, check_names
 from bench.servers import Bench, can_pin
-from tests.ending import ended_cleanly
+from tests.kit.ending import ended_cleanly
 
 ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "events": events.websocket_events,

@@ -10,8 +10,8 @@ import httpx
 
 from bench.report import Result
 from bench.servers import Bench
-from tests.admin.people import log_in, make_superuser
-from tests.server import ROOT
+from tests.kit.people import log_in, make_superuser
+from tests.kit.server import ROOT
 
 RESPONSES, BODY = 100_000, 4_000  # bytes a body has
 ROUNDS = 7

@@ -16,7 +16,7 @@ from responses_app.tools.browser.page_cache import PageCache
 from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.fetching import Fetcher
 from responses_app.tools.network import AllowedHosts, Network
-from tests.tools.web_server import answer, web_server
+from tests.kit.web_server import answer, web_server
 
 PAGE_BYTES = 200_000
 ROUNDS = 20

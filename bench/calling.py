@@ -9,17 +9,17 @@ from statistics import median
 
 from bench.report import Result
 from bench.servers import Bench
-from tests.runs.fakes import ANSWER, FakeEngine, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, Site, run_settings
+from tests.kit.mcp_servers import call_of, mcp_tool, use_of
+from tests.kit.server import ROOT, free_port
+from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import ASKED, CALL, Shell
-from tests.server import ROOT, free_port
-from tests.tools.mcp.mcp_servers import call_of, mcp_tool, use_of
-from tests.waiting import eventually
 
 CALLS, ROUNDS = 100, 5
 IN_A_RESPONSE = 20
 _SERVER = """
 import sys, uvicorn
-from tests.tools.mcp.mcp_program import make_server
+from tests.kit.mcp_program import make_server
 uvicorn.run(make_server().streamable_http_app(), port=int(sys.argv[1]), log_level="error")
 """
 

@@ -10,7 +10,7 @@ from statistics import median
 from bench.client import WebSocket, create, post
 from bench.report import Result
 from bench.servers import BARE, LANES, ONE_PER_TURN, OURS, Bench, BenchServer
-from tests.server import Server
+from tests.kit.server import Server
 
 CONNECTIONS = 100
 ROUNDS = 5

@@ -9,7 +9,7 @@ from bench.servers import Bench
 from responses_app.tools.sandbox.base import MIB, Limits
 from responses_app.tools.sandbox.bubblewrap import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
-from tests.tools.sandbox.sandboxes import plain_python
+from tests.kit.sandboxes import plain_python
 
 CONTAINERS = 50
 CALLS = 50

@@ -17,7 +17,7 @@ from responses_app.protocol.api_keys import ApiKey, Caller, digest_of
 from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.staff import BaseStaff, SessionPass
-from tests.redis_server import RedisServer
+from tests.kit.redis_server import RedisServer
 
 REQUESTS = 2000
 AT_ONCE = (1, 50)

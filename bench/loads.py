@@ -12,7 +12,7 @@ from bench.report import Result
 from bench.servers import Bench
 from engine.formats.harmony.prompt import render_assistant, render_text
 from responses_app.stores.base import StoredResponse
-from tests.postgres_server import PostgresServer
+from tests.kit.postgres_server import PostgresServer
 
 PARTS = 1000
 ROUNDS = 25

@@ -10,8 +10,8 @@ from statistics import median
 from bench.client import post
 from bench.report import Result
 from bench.servers import OURS, Bench, BenchServer
-from tests.transports.raw_streams import CUT, RawStream
-from tests.transports.stored import stored
+from tests.kit.raw_streams import CUT, RawStream
+from tests.kit.stored import stored
 
 STREAMS = 50
 RATE = 60  # tokens per second and stream

@@ -10,9 +10,9 @@ from statistics import median
 from bench.report import Result
 from bench.servers import Bench
 from tests.contracts.tools import ToolCase
-from tests.server import ROOT, free_port
-from tests.tools.image_server import ImageServer, image_tool
-from tests.waiting import eventually
+from tests.kit.image_server import ImageServer, image_tool
+from tests.kit.server import ROOT, free_port
+from tests.kit.waiting import eventually
 
 SIZE, CALLS = 2 * 1024 * 1024, 12
 _SERVER = f"""

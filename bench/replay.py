@@ -8,7 +8,7 @@ from bench.loads import database_of
 from bench.report import Result
 from bench.servers import Bench
 from responses_app.api.responses.streams import event_stream
-from tests.runs.fakes import FakeEngine, Site, run_settings
+from tests.kit.fakes import FakeEngine, Site, run_settings
 
 EVENTS = 10_000
 ROUNDS = 7

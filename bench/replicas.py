@@ -6,9 +6,9 @@ from collections.abc import Callable
 from bench.paced import PacedSocket
 from bench.report import Result
 from bench.servers import Bench, BenchServer
-from tests.engine.fake_vllm import MODEL
-from tests.engine.vllm_process import VllmProcess
-from tests.waiting import eventually
+from tests.kit.fake_vllm import MODEL
+from tests.kit.vllm_process import VllmProcess
+from tests.kit.waiting import eventually
 
 STREAMS = 200
 TEXT = " ".join(str(number) for number in range(60))

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.report import Report
-from tests.server import Server
+from tests.kit.server import Server
 
 LANES = 16
 SERVER_CORE, CLIENT_CORE = 0, 1

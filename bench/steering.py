@@ -6,7 +6,7 @@ from statistics import median
 
 from bench.report import Result
 from bench.servers import Bench
-from tests.clients import Socket
+from tests.kit.clients import Socket
 
 ROUNDS = 40
 

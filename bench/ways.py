@@ -154,7 +154,7 @@ class Ways:
     async def takeover(self) -> None:
         """A response whose worker is gone, until another one generates: with stores in memory."""
         from responses_app.protocol.response.input_codec import decode, encode
-        from tests.runs.fakes import Site
+        from tests.kit.fakes import Site
         from tests.runs.test_takeover import TokenEngine, left_at, undisturbed
 
         turns = [f"{BEGIN}It is two, and no more.{END}"]

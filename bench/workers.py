@@ -14,9 +14,9 @@ from bench.servers import SCRIPT, SERVER_CORE, Bench, on_core
 from responses_app.limits.connections import ConnectionLimit
 from responses_app.limits.ledger import Ask, Hold
 from responses_app.limits.redis import RedisLedger
-from tests.redis_server import RedisServer
-from tests.server import ROOT, Server, cpu_seconds_of
-from tests.supervisor.served import Supervised
+from tests.kit.redis_server import RedisServer
+from tests.kit.served import Supervised
+from tests.kit.server import ROOT, Server, cpu_seconds_of
 
 MANY = 4  # workers
 ROUNDS = 5

@@ -17,8 +17,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["DATA_DIR"] = tempfile.mkdtemp(prefix="respsite-tests-")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
 
-from tests.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
-from tests.server import KINDS, Server
+from tests.kit.redis_server import private_redis_server, redis_of_the_module, shared_redis_server  # noqa: F401 - fixtures
+from tests.kit.server import KINDS, Server
 
 # How long an example takes says more of a busy machine, and of tables that are made once, than of what is tested.
 settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

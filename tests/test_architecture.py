@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import ROOT, clean_environ
+from tests.kit.server import ROOT, clean_environ
 
 PACKAGES = ("engine", "responses_app", "respsite")
 MAX_FILE, LONG_FILE = 600, 400

@@ -15,9 +15,9 @@ from bench.__main__ import main
 from bench.loads import database_of
 from bench.report import Report, Result
 from bench.servers import Bench
-from tests.ending import ended_cleanly
-from tests.server import ROOT, START_SECONDS
-from tests.supervisor.served import is_gone
+from tests.kit.ending import ended_cleanly
+from tests.kit.served import is_gone
+from tests.kit.server import ROOT, START_SECONDS
 
 pytestmark = pytest.mark.any_database
 

@@ -14,8 +14,8 @@ import pytest
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
-from tests.server import ROOT, clean_environ
-from tests.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
+from tests.kit.server import ROOT, clean_environ
+from tests.kit.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
 
 RIGHT: dict[str, tuple[str, Any]] = {
     "HOST": ("127.0.0.2", "127.0.0.2"),

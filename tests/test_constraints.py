@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 OURS = "respsite"
 OLDEST_PYTHON = "3.11.2"  # Debian 12's, which the README begins with

@@ -14,8 +14,8 @@ from engine.errors import EngineConfigurationError, EngineError, EngineUnavailab
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
 from responses_app.settings.conf import from_environ
 from responses_app.wiring.engines import REFUSED, Engines, EngineStarter
-from tests.server import Server
-from tests.waiting import eventually
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 
 class StubbornEngine(BaseEngine):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking import ForkedProcess, fork
+from tests.kit.forking import ForkedProcess, fork
 
 pytestmark = pytest.mark.any_database
 

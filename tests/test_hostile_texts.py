@@ -1,7 +1,7 @@
 """No text within the limits, in whatever field, holds up the others: the loop never stops for more than 200 ms.
 
-The one test of time in this suite. `tests.heartbeat` measures inside the server's process; a stop that is too long is
-tried twice more, since on a busy machine a thread may hold the interpreter's lock and get no processor.
+The one test of time in this suite. `tests.kit.heartbeat` measures inside the server's process; a stop that is too long
+is tried twice more, since on a busy machine a thread may hold the interpreter's lock and get no processor.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from itertools import cycle, islice
 import httpx
 import pytest
 
-from tests import heartbeat
-from tests.clients import Frame, Socket, http_client
-from tests.hostile import TEXTS, hostile_text
-from tests.server import Server
+from tests.kit import heartbeat
+from tests.kit.clients import Frame, Socket, http_client
+from tests.kit.hostile import TEXTS, hostile_text
+from tests.kit.server import Server
 
 SIZE = 1_000_000  # bytes of each text
 MAX_STOP = 0.2  # seconds

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import npm
-from tests.programs import run_program
-from tests.server import ROOT, clean_environ
+from tests.kit import npm
+from tests.kit.programs import run_program
+from tests.kit.server import ROOT, clean_environ
 
 pytestmark = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 SAY_WHERE = "import sys, pathlib; from tests import npm; print(npm.installed(pathlib.Path(sys.argv[1])))"

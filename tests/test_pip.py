@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import pip
+from tests.kit import pip
 
 NAME = "greeting-1.0.0"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.admin.people import NAME, token
-from tests.server import ROOT, Server, clean_environ
+from tests.kit.people import NAME, token
+from tests.kit.server import ROOT, Server, clean_environ
 
 PRODUCTION = {
     "HOST": "0.0.0.0",

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from tests.docs.pages import ADDRESS, blocks, blocks_of, needs_a_venv_of_its_own, text_of
-from tests.server import ROOT, Server, manage
+from tests.kit.server import ROOT, Server, manage
 
 __all__ = ["ADDRESS", "blocks", "needs_a_venv_of_its_own"]  # tests of clients run what the pages show of them
 README = ROOT / "README.md"

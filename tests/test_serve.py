@@ -13,8 +13,8 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from tests.databases import postgres
-from tests.server import ROOT, START_SECONDS, Server, clean_environ, free_port, manage
+from tests.kit.databases import postgres
+from tests.kit.server import ROOT, START_SECONDS, Server, clean_environ, free_port, manage
 
 PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
 LINES = ["URL", "Engine", "Database", "Keys", "Redis", "Try", "Open"]

@@ -17,9 +17,9 @@ import psycopg
 from bench.large import measuring
 from bench.large.filling import Filled, Template, fill
 from bench.report import Report, Result, check_names
-from tests.ending import ended_cleanly
-from tests.postgres_server import PostgresServer
-from tests.server import Server, manage
+from tests.kit.ending import ended_cleanly
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.server import Server, manage
 
 # As an operator would have it, but for the size of its memory: durable, and with autovacuum.
 OPTIONS = ("shared_buffers=512MB", "maintenance_work_mem=256MB", "max_wal_size=4GB", "checkpoint_timeout=5min")

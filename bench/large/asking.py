@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 
-from tests.server import Server
+from tests.kit.server import Server
 
 Request = tuple[str, str, str, Mapping[str, object] | None]  # a name, a method, a path, and a body
 JSON = {"content-type": "application/json"}

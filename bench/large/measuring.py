@@ -20,9 +20,9 @@ import psycopg
 from bench.large.asking import Asker, Request, ask_all, asking
 from bench.large.filling import LONG_CHAIN, RESPONSES, Connection, Filled
 from bench.report import Result
-from tests.admin.people import NAME, log_in, make_superuser
-from tests.postgres_server import newest_programs
-from tests.server import ROOT, Server
+from tests.kit.people import NAME, log_in, make_superuser
+from tests.kit.postgres_server import newest_programs
+from tests.kit.server import ROOT, Server
 
 RETRIEVED, CHAINS, CREATED, ROUNDS = 2000, 25, 200, 7
 PURGED = 100_000

@@ -26,7 +26,7 @@ from bench.vllm.loops import rollouts
 from bench.vllm.servers import Bench
 from bench.vllm.shapes import large, small
 from bench.vllm.streams import streams, workers
-from tests.ending import ended_cleanly
+from tests.kit.ending import ended_cleanly
 
 ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "streams": streams,

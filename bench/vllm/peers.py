@@ -31,10 +31,10 @@ from responses_app import __version__
 from responses_app.command_line.base.endpoint import Endpoint
 from responses_app.command_line.benchmarking.asking import APIS, Api, Sample, ask
 from responses_app.command_line.benchmarking.figures import figures_of
-from tests import pip
-from tests.ending import ended_cleanly
-from tests.programs import secluded
-from tests.server import ROOT, free_port
+from tests.kit import pip
+from tests.kit.ending import ended_cleanly
+from tests.kit.programs import secluded
+from tests.kit.server import ROOT, free_port
 from tests.vllm.server import SERVED_MODEL
 
 REQUIREMENTS = ROOT / "tests" / "python_clients" / "requirements.txt"

@@ -23,8 +23,8 @@ from bench.vllm.client import WAKE
 from bench.vllm.cores import ENGINES, place_server
 from bench.vllm.shapes import Shape
 from engine.backends.vllm.local import VllmEngine
-from tests.server import ROOT, Server
-from tests.supervisor.served import Supervised
+from tests.kit.served import Supervised
+from tests.kit.server import ROOT, Server
 from tests.vllm.script import SCRIPT_VARIABLE, write_script
 from tests.vllm.server import BLOCK_SIZE, SERVED_MODEL, START_SECONDS, VllmServer, descendants
 

@@ -11,7 +11,7 @@ from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from respsite.settings import database
-from tests.postgres_server import PostgresServer, private_postgres_server, shared_postgres_server  # noqa: F401
+from tests.kit.postgres_server import PostgresServer, private_postgres_server, shared_postgres_server  # noqa: F401
 
 OpenDatabase = Callable[[str], AbstractContextManager[str]]
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from responses_app.limits.base import BaseLedger
 from responses_app.limits.connections import ConnectionLimit
 from responses_app.limits.redis import RedisLedger
-from tests.redis_server import RedisServer
+from tests.kit.redis_server import RedisServer
 
 OpenLimit = Callable[..., Awaitable[ConnectionLimit]]
 

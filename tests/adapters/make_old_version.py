@@ -23,11 +23,11 @@ from typing import Any
 
 import httpx
 
-from tests.clients import Frame, Socket, http_client
-from tests.server import Server
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import BEGIN, CALL, HELLO, LONG, SPOKEN, WEATHER
-from tests.waiting import eventually
+from tests.kit.clients import Frame, Socket, http_client
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import BEGIN, CALL, HELLO, LONG, SPOKEN, WEATHER
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 ABOUT = [
     "A database of an older version of this server (commit 78abc20, its newest migration is 0002_state), made by",

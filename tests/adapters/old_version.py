@@ -12,8 +12,8 @@ from typing import Any
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from tests.clients import Frame
-from tests.server import Server
+from tests.kit.clients import Frame
+from tests.kit.server import Server
 
 NEWEST_MIGRATION = ("responses_app", "0002")  # of the old version
 _TIMES = {"created_at", "started_at", "seen_at"}

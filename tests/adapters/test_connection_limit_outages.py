@@ -13,8 +13,8 @@ from redis.asyncio import Redis
 from responses_app.limits.connections import ConnectionLimit
 from tests.adapters.connection_limits import OpenLimit, OwnRedisCase, RedisCase, counts, counts_are
 from tests.contracts.connection_limit import fill, total
-from tests.redis_server import RedisServer
-from tests.waiting import eventually
+from tests.kit.redis_server import RedisServer
+from tests.kit.waiting import eventually
 
 # Short times, so that a lease ends within a test; only for workers that are meant to lose it, since a stall of the
 # test machine ends it too.

@@ -21,8 +21,8 @@ from tests.adapters.connection_limits import (
     counts_are,
 )
 from tests.contracts.connection_limit import ConnectionLimitContract, Holders, fill, total, turns
-from tests.redis_server import RedisServer
-from tests.waiting import eventually
+from tests.kit.redis_server import RedisServer
+from tests.kit.waiting import eventually
 
 
 class TestMemory(LimitCase, ConnectionLimitContract):

@@ -13,7 +13,7 @@ from responses_app.stores.files import PIECE_BYTES, FileGone, FileUsage
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import LIMITS, PROJECT, FileStoreContract, Hands, kept
-from tests.memory_files import MemoryFileStore
+from tests.kit.memory_files import MemoryFileStore
 
 
 def _ids(alias: str) -> list[str]:

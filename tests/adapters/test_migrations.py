@@ -16,7 +16,7 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.store import Turn, exchange, same_chain, sampled_text
 from tests.contracts.store_life import seen
-from tests.postgres_server import PostgresServer
+from tests.kit.postgres_server import PostgresServer
 
 SAVED = ("responses_app_response", "responses_app_chainpart", "responses_app_sampleditem")
 

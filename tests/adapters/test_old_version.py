@@ -13,13 +13,13 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.old_version import NEWEST_MIGRATION, kept_rows, load, migrate, new_server, old_version
 from tests.adapters.stores import queries
-from tests.clients import Frame, http_client, read_error_answer, text_of
 from tests.contracts.store_life import reclaimed
-from tests.postgres_server import PostgresServer
-from tests.server import Server
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import generations
-from tests.waiting import eventually
+from tests.kit.clients import Frame, http_client, read_error_answer, text_of
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import generations
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 NO_LOGPROBS = ',"logprobs":[]'  # in lists of items every text that the model wrote has them by now, as at OpenAI
 END_OF_SYSTEM = 200007  # `<|end|>`: a new chain's system message has the date before it

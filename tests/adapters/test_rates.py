@@ -20,8 +20,8 @@ from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.rate_limits import Amount, RateLimited
 from tests.adapters.rates_worker import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tests.contracts.rates import Clock, OpenRates, RatesContract, ask, key, line, project, refused
-from tests.redis_server import RedisServer
-from tests.waiting import eventually
+from tests.kit.redis_server import RedisServer
+from tests.kit.waiting import eventually
 
 SHORT = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": HEARTBEAT_SECONDS}
 

@@ -18,8 +18,8 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.stores import DatabaseCase, queries, rows
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
 from tests.contracts.store_life import NOW, OpenStore, is_unknown, responses
-from tests.postgres_server import PostgresServer
-from tests.server import manage
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.server import manage
 
 Purging = Callable[..., "asyncio.Future[Purged]"]
 

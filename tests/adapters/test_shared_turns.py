@@ -13,7 +13,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.redis_turns import RedisTurns
-from tests.redis_server import RedisServer, low_port
+from tests.kit.redis_server import RedisServer, low_port
 
 MESSAGES = (
     RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 2**31])),

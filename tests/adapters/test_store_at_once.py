@@ -19,8 +19,8 @@ from responses_app.stores.database.responses.writes import Step, commit
 from tests.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
-from tests.server import ROOT, clean_environ
-from tests.waiting import eventually
+from tests.kit.server import ROOT, clean_environ
+from tests.kit.waiting import eventually
 
 
 class TestAtOnce(OnBothCase):

@@ -26,7 +26,7 @@ from tests.contracts.store_life import LifeContract, reclaimed
 from tests.contracts.store_logs import LogsContract
 from tests.contracts.store_names import NamesContract, called, leg_of
 from tests.contracts.store_parents import ParentContract
-from tests.postgres_server import PostgresServer
+from tests.kit.postgres_server import PostgresServer
 
 
 class TestOnSqlite(

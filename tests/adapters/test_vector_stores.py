@@ -28,7 +28,7 @@ from responses_app.tools.reading.document_reader import DocumentReader
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import NOW, Hands, kept
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 LIMITS = VectorStoreSettings(vector_stores_max_entries=3, vector_store_max_files=5, vector_store_max_chunks=200)
 _new_id = id_factory(time.time)

@@ -13,7 +13,7 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.database import writer as writer_module
 from responses_app.stores.database.writer import CoalescingWriter
 from tests.adapters.conftest import OpenDatabase
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 
 class Ledger:

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from responses_app.wiring.wiring import get_site
-from tests.browser import browser  # noqa: F401 - a fixture
+from tests.kit.browser import browser  # noqa: F401 - a fixture
 
 ClientWith = Callable[..., Client]
 

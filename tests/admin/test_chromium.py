@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.admin.people import NAME, PASSWORD, in_the_database
-from tests.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
-from tests.server import Server
+from tests.kit.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
+from tests.kit.people import NAME, PASSWORD, in_the_database
+from tests.kit.server import Server
 
 pytestmark = [needs_chromium, pytest.mark.any_database]
 

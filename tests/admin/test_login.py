@@ -14,8 +14,8 @@ from django.test import Client, RequestFactory
 
 from responses_app.admin import login as login_module
 from responses_app.admin.login import client_address
-from tests.admin.people import NAME, PASSWORD, make_superuser, settings_of, token
-from tests.server import Server, manage
+from tests.kit.people import NAME, PASSWORD, make_superuser, settings_of, token
+from tests.kit.server import Server, manage
 
 pytestmark = pytest.mark.any_database
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.admin.people import log_in, make_superuser, token
-from tests.redis_server import RedisServer
-from tests.server import Server
+from tests.kit.people import log_in, make_superuser, token
+from tests.kit.redis_server import RedisServer
+from tests.kit.server import Server
 
 HANGS = [{"say": "<|channel|>final<|message|>This takes long.<|return|>", "hang_after": 3}]
 LIST = "/admin/responses_app/response/"

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import pip
-from tests.server import ROOT
+from tests.kit import pip
+from tests.kit.server import ROOT
 
 HERE = Path(__file__).parent
 PINNED = ROOT / "constraints.txt"

@@ -16,9 +16,9 @@ from agents import Agent, OpenAIResponsesModel, OpenAIResponsesWSModel, Runner, 
 from websockets.exceptions import InvalidStatus
 
 from tests.codex import cli
-from tests.codex.wiretap import Wiretap
 from tests.javascript import node
-from tests.transports.closed import ClosedServer
+from tests.kit.closed import ClosedServer
+from tests.kit.wiretap import Wiretap
 
 POST, UPGRADE = "POST /v1/responses HTTP/1.1", "GET /v1/responses HTTP/1.1"
 SAID = "1 2 3"

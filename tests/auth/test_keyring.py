@@ -12,7 +12,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import StoreError
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 
 class Keys(BaseKeyStore):

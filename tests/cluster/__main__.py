@@ -15,8 +15,8 @@ from types import FrameType
 from responses_app.settings.conf import ConfigurationError, from_environ, table
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.processes import NGINX, EngineServer
-from tests.postgres_server import DURABLE, PostgresServer
-from tests.server import ROOT
+from tests.kit.postgres_server import DURABLE, PostgresServer
+from tests.kit.server import ROOT
 
 FOLDER = ROOT / "var" / "cluster"
 PORT = 8000

@@ -9,9 +9,9 @@ from pathlib import Path
 import psycopg
 
 from tests.cluster.processes import EngineServer, Nginx
-from tests.postgres_server import DURABLE, PostgresServer
-from tests.redis_server import RedisServer, low_port
-from tests.supervisor.served import Supervised
+from tests.kit.postgres_server import DURABLE, PostgresServer
+from tests.kit.redis_server import RedisServer, low_port
+from tests.kit.served import Supervised
 
 WORKERS, ENGINES = 3, 2
 TOKENS_PER_SECOND = 50.0  # the pace of an answer

@@ -17,12 +17,12 @@ from itertools import count
 import httpx
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
-from tests.clients import Frame, Socket, text_of
 from tests.cluster.figures import Figures, keep
-from tests.protocol.laws import assert_laws
-from tests.server import Server
-from tests.transports.raw_streams import CUT, RawStream
-from tests.waiting import eventually
+from tests.kit.clients import Frame, Socket, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import CUT, RawStream
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 PAUSE = 0.2  # seconds before a client comes again
 ASK_SECONDS = 60.0  # for an answer as JSON

@@ -14,7 +14,7 @@ from string import Template
 import httpx
 import pytest
 
-from tests.server import ROOT, START_SECONDS, clean_environ
+from tests.kit.server import ROOT, START_SECONDS, clean_environ
 
 TEMPLATE = ROOT / "deploy" / "nginx" / "respsite.conf.template"
 STOP_SECONDS = 10.0

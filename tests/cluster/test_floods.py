@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import httpx
 
-from tests.clients import RAW_UPGRADE, raw_connection, raw_request
 from tests.cluster.cluster import Cluster
 from tests.cluster.load import under_load
-from tests.waiting import eventually
+from tests.kit.clients import RAW_UPGRADE, raw_connection, raw_request
+from tests.kit.waiting import eventually
 
 NEVER_READ = 500
 A_SECOND, FLOOD_SECONDS = 1000, 30.0

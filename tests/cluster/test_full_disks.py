@@ -10,14 +10,14 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.conftest import PACE
 from tests.cluster.load import Tally, under_load
 from tests.cluster.small_disk import full, small_disk
-from tests.postgres_server import DURABLE, PostgresServer
-from tests.server import manage
-from tests.supervisor.served import Supervised
-from tests.tools.threads import in_a_thread
+from tests.kit.postgres_server import DURABLE, PostgresServer
+from tests.kit.served import Supervised
+from tests.kit.server import manage
+from tests.kit.threads import in_a_thread
+from tests.kit.waiting import eventually
 from tests.transports.effects import hearing
 from tests.transports.test_effects import AT_ONCE, SETTINGS, House
 from tests.transports.test_takeover import Pair
-from tests.waiting import eventually
 
 FULL_SECONDS = 10.0
 REFUSED_SECONDS = 60.0

@@ -11,7 +11,7 @@ import time
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.load import under_load
-from tests.supervisor.served import is_gone
+from tests.kit.served import is_gone
 
 AWAY_SECONDS = 10.0
 STOPPED_SECONDS = 20.0

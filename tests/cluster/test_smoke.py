@@ -4,10 +4,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.clients import Socket, text_of
 from tests.cluster.cluster import Cluster
-from tests.transports.background import begin, until
-from tests.transports.raw_streams import RawStream
+from tests.kit.background import begin, until
+from tests.kit.clients import Socket, text_of
+from tests.kit.raw_streams import RawStream
 
 
 async def test_a_cluster_answers_over_every_transport(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.served import Supervised
+from tests.kit.served import Supervised
 
 SOURCE = Path(__file__).with_suffix(".c")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from responses_app.api.models.codex import config_toml
 from responses_app.protocol.errors import JsonObject
-from tests import npm
-from tests.programs import run_program, secluded
+from tests.kit import npm
+from tests.kit.programs import run_program, secluded
 
 TURN_SECONDS = 60.0  # bound of one run of Codex; the first one on a machine reads 300 MB
 

@@ -9,10 +9,10 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.errors import JsonObject
 from tests.codex.cli import Codex, config, installed
-from tests.codex.wiretap import Wiretap
-from tests.server import Server
-from tests.transports.scripts import Entry, as_history, journal
-from tests.waiting import eventually
+from tests.kit.scripts import Entry, as_history, journal
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+from tests.kit.wiretap import Wiretap
 
 pytestmark = pytest.mark.any_database
 

@@ -12,11 +12,11 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.errors import JsonObject
 from tests.codex.cli import TURN_SECONDS, Codex, config, installed
-from tests.codex.wiretap import Wiretap
-from tests.server import Server, manage
+from tests.kit.scripts import Entry, as_history, generations
+from tests.kit.server import Server, manage
+from tests.kit.waiting import eventually
+from tests.kit.wiretap import Wiretap
 from tests.test_readme import ADDRESS, blocks
-from tests.transports.scripts import Entry, as_history, generations
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

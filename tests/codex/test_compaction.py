@@ -8,10 +8,10 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.codex.cli import Codex, config, installed
-from tests.codex.wiretap import Wiretap
-from tests.server import Server
-from tests.transports.scripts import Entry, journal
-from tests.waiting import eventually
+from tests.kit.scripts import Entry, journal
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+from tests.kit.wiretap import Wiretap
 
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"

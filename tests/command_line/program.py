@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.server import ROOT, START_SECONDS, Server, clean_environ
+from tests.kit.server import ROOT, START_SECONDS, Server, clean_environ
 
 PROGRAM = (sys.executable, "-m", "respsite")
 

@@ -13,7 +13,7 @@ from responses_app.command_line.base.endpoint import Endpoint
 from responses_app.command_line.chatting.person import Person
 from responses_app.command_line.chatting.session import ChatSession
 from tests.command_line.program import AtTerminal, respsite
-from tests.server import ROOT, Server, clean_environ, free_port
+from tests.kit.server import ROOT, Server, clean_environ, free_port
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

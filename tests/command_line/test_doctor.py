@@ -9,8 +9,8 @@ import pytest
 from responses_app.command_line import doctor
 from responses_app.command_line.examining.findings import Finding
 from tests.command_line.program import respsite, settings_of
-from tests.databases import database_settings
-from tests.server import Server, free_port, manage
+from tests.kit.databases import database_settings
+from tests.kit.server import Server, free_port, manage
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 PATIENT = ("--seconds", "60")  # on a busy machine everything takes its time

@@ -14,7 +14,7 @@ from responses_app.command_line import COMMANDS
 from responses_app.command_line.parser import EFFORTS, build_parser
 from responses_app.protocol.requests.create_fields import Effort
 from tests.command_line.program import PROGRAM, respsite
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

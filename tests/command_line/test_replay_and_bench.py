@@ -10,7 +10,7 @@ import pytest
 from responses_app.command_line.benchmarking.figures import percentile
 from responses_app.command_line.replay import seconds_per_token
 from tests.command_line.program import respsite
-from tests.server import Server, free_port
+from tests.kit.server import Server, free_port
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

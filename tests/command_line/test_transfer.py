@@ -10,7 +10,7 @@ import pytest
 
 from responses_app.stores.database.transfer.importing import Imported, NotAnExport, take_in
 from tests.command_line.program import respsite, settings_of
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.conformance.sdk import PATIENCE, AsyncChat, Chat
-from tests.server import Server
+from tests.kit.sdk import PATIENCE, AsyncChat, Chat
+from tests.kit.server import Server
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pydantic
 from openai.types.responses import ResponsesServerEvent
 
 from responses_app.protocol.errors import JsonObject
-from tests.oracle import EXTENSIONS, unknown_fields
-from tests.protocol.laws import assert_laws
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import EXTENSIONS, unknown_fields
 
 OUR_OWN = frozenset(("response.ping", "connection_expiring"))
 TERMINAL = frozenset(("response.completed", "response.incomplete", "response.failed"))
@@ -21,7 +21,7 @@ OUR_FIELDS = EXTENSIONS | {"headers"}  # of `error`, at the top level too, where
 
 
 def validate_frame(frame: Mapping[str, object]) -> None:
-    """Validate a frame strictly against OpenAI's type of that name; raise as `tests.oracle.validate_event` does."""
+    """Validate a frame strictly against OpenAI's type of that name; raise as `tests.kit.oracle.validate_event` does."""
     kind = frame.get("type")
     if kind in OUR_OWN:
         return

@@ -11,11 +11,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
-from tests.conformance.sdk import PATIENCE
-from tests.databases import postgres_url
-from tests.oracle import validate_response, validate_response_items
-from tests.server import Server, manage
-from tests.transports.scripts import main_script
+from tests.kit.databases import postgres_url
+from tests.kit.oracle import validate_response, validate_response_items
+from tests.kit.scripts import main_script
+from tests.kit.sdk import PATIENCE
+from tests.kit.server import Server, manage
 
 MODEL = "test-model"
 KINDS = ("sqlite-daphne", "postgres-daphne", "sqlite-uvicorn")

@@ -21,11 +21,11 @@ from agents.result import RunResultBase
 from openai import AsyncOpenAI
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from tests.codex.wiretap import Wiretap
-from tests.conformance.sdk import PATIENCE
-from tests.server import Server
-from tests.transports.scripts import Entry, as_history, journal
-from tests.waiting import eventually
+from tests.kit.scripts import Entry, as_history, journal
+from tests.kit.sdk import PATIENCE
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+from tests.kit.wiretap import Wiretap
 
 pytestmark = pytest.mark.any_database
 

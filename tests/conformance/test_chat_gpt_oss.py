@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from openai import OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.conformance.sdk import MODEL
-from tests.protocol.chats import put_together
+from tests.kit.chats import put_together
+from tests.kit.sdk import MODEL
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -11,9 +11,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.conformance.sdk import MODEL, TWO_CALLS, WEATHER
-from tests.protocol.chats import put_together, sent
-from tests.server import Server
+from tests.kit.chats import put_together, sent
+from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
+from tests.kit.server import Server
 
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 HELLO: Any = [{"role": "user", "content": "Hello"}]

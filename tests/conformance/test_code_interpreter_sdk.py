@@ -9,9 +9,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.conformance.sdk import PATIENCE
-from tests.server import Server
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.sdk import PATIENCE
+from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap, pytest.mark.any_database]
 

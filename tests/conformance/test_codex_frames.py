@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from responses_app.protocol.errors import JsonObject
 from tests.conformance.frames import TERMINAL, assert_whole_response, validate_frame
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 

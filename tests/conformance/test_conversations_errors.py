@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients import read_error_answer
-from tests.conformance.sdk import PATIENCE
-from tests.server import Server
+from tests.kit.clients import read_error_answer
+from tests.kit.sdk import PATIENCE
+from tests.kit.server import Server
 
 HELLO: Any = {"type": "message", "role": "user", "content": "Hello"}
 JSON = {"content-type": "application/json"}

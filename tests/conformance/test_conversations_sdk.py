@@ -10,10 +10,10 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.conversations import Conversation, ConversationItemList
 
-from tests.clients import http_client, read_error_answer
-from tests.conformance.sdk import MODEL, PATIENCE
-from tests.oracle import validate_conversation, validate_conversation_items
-from tests.server import Server
+from tests.kit.clients import http_client, read_error_answer
+from tests.kit.oracle import validate_conversation, validate_conversation_items
+from tests.kit.sdk import MODEL, PATIENCE
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_server
 

@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.conformance.sdk import PATIENCE
-from tests.server import Server
+from tests.kit.sdk import PATIENCE
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 from openai.types import VectorStore
 
-from tests.conformance.sdk import PATIENCE, Chat
-from tests.server import Server
+from tests.kit.sdk import PATIENCE, Chat
+from tests.kit.server import Server
 from tests.tools.documents.samples import docx_file, pdf_file
 
 ASKED = "Please search the files for turtle shells."

@@ -9,11 +9,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.conformance.frames import by_lane, validate_frame
-from tests.conformance.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, run_tools, server_sent
-from tests.oracle import validate_event, validate_response
-from tests.protocol.laws import assert_laws
-from tests.server import Server
-from tests.waiting import eventually
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event, validate_response
+from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, run_tools, server_sent
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 
 def number_of_user_messages(text: str) -> int:

@@ -12,7 +12,7 @@ from agents import (
 )
 from openai import AsyncOpenAI
 
-from tests.conformance.sdk import MODEL
+from tests.kit.sdk import MODEL
 from tests.python_clients.trip import ASKED, Trip
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]

@@ -12,7 +12,7 @@ import pytest
 from docs.extension import paths
 from responses_app.web.not_served import METHODS_NOT_SERVED, NOT_SERVED
 from responses_app.web.routes import served
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -10,8 +10,8 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.conformance.sdk import PATIENCE, WEATHER
-from tests.server import Server
+from tests.kit.sdk import PATIENCE, WEATHER
+from tests.kit.server import Server
 
 THOUGHT = "I look at it from every side. " * 12
 SUMMARY = "**Every side**\n\nI looked."

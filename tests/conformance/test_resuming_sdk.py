@@ -10,12 +10,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.conformance.sdk import PATIENCE
-from tests.protocol.laws import assert_laws
-from tests.server import KINDS, Server
+from tests.kit.balancer import Balancer
+from tests.kit.laws import assert_laws
+from tests.kit.scripts import BEGIN
+from tests.kit.sdk import PATIENCE
+from tests.kit.server import KINDS, Server
 from tests.test_readme import blocks
-from tests.transports.balancer import Balancer
-from tests.transports.scripts import BEGIN
 
 pytestmark = pytest.mark.any_server
 

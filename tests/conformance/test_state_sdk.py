@@ -22,9 +22,9 @@ from tests.conformance.state import (  # noqa: F401 - fixtures
     state_server,
     until,
 )
-from tests.oracle import validate_response
-from tests.server import Server
-from tests.transports.scripts import WEATHER, gate, release
+from tests.kit.oracle import validate_response
+from tests.kit.scripts import WEATHER, gate, release
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database  # each names its own
 

@@ -7,7 +7,6 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.conformance.sdk import PATIENCE, Chat, server_sent
 from tests.conformance.state import (  # noqa: F401 - fixtures
     MODEL,
     async_state_client,
@@ -16,10 +15,11 @@ from tests.conformance.state import (  # noqa: F401 - fixtures
     state_client,
     state_server,
 )
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.server import Server
-from tests.transports.scripts import gate, main_script, release
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
+from tests.kit.scripts import gate, main_script, release
+from tests.kit.sdk import PATIENCE, Chat, server_sent
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]  # each is on both databases by itself
 

@@ -9,8 +9,8 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
-from tests.conformance.sdk import MODEL, TWO_CALLS
 from tests.conformance.test_chat_sdk import TOOL, asked
+from tests.kit.sdk import MODEL, TWO_CALLS
 
 pytestmark = pytest.mark.any_server
 

@@ -7,7 +7,7 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from tests.conformance.sdk import MODEL
+from tests.kit.sdk import MODEL
 from tests.python_clients.trip import REPEAT, WISHED, Trip
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]

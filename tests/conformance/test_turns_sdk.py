@@ -11,10 +11,10 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from tests.conformance.sdk import PATIENCE, WEATHER
-from tests.server import KINDS, Server
-from tests.transports.scripts import BEGIN, CALL, journal
-from tests.transports.stored import stored
+from tests.kit.scripts import BEGIN, CALL, journal
+from tests.kit.sdk import PATIENCE, WEATHER
+from tests.kit.server import KINDS, Server
+from tests.kit.stored import stored
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 

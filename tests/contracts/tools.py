@@ -16,9 +16,9 @@ from responses_app.protocol.response.inputs import Offered, ToolReturned
 from responses_app.runs.driving.tool_calls import call_tool
 from responses_app.runs.plan.toolbox import Entry, Toolbox
 from responses_app.tools.base import BaseTool, ToolUse
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws, counting_ids
-from tests.runs.fakes import ANSWER, FakeEngine, Site
+from tests.kit.fakes import ANSWER, FakeEngine, Site
+from tests.kit.laws import assert_laws, counting_ids
+from tests.kit.oracle import validate_event
 
 NONSENSE = ("", "{", "[1]", '{"no": "such"}', "\x00", "x" * 100_000, '{"id":' + "9" * 400 + "}")
 

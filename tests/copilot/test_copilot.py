@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from tests.codex.wiretap import Wiretap
 from tests.copilot.cli import Copilot, installed, provider
-from tests.server import Server
+from tests.kit.scripts import Entry, as_history, journal
+from tests.kit.server import Server
+from tests.kit.wiretap import Wiretap
 from tests.test_readme import ADDRESS, blocks
-from tests.transports.scripts import Entry, as_history, journal
 
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"

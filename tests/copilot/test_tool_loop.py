@@ -9,9 +9,9 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.copilot.cli import Copilot, installed, provider
-from tests.server import Server
-from tests.transports.scripts import Entry, as_history, journal
-from tests.waiting import eventually
+from tests.kit.scripts import Entry, as_history, journal
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"

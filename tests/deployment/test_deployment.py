@@ -16,9 +16,9 @@ import yaml
 from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS
 from responses_app.management.supervisor.supervisor import pace
 from responses_app.settings.conf import Settings, from_environ, secret_files, table
-from tests import pip
 from tests.cluster.processes import CONF, NGINX, site
-from tests.server import ROOT
+from tests.kit import pip
+from tests.kit.server import ROOT
 
 DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs" / "how-to"
 MANIFESTS = DEPLOY / "kubernetes" / "respsite.yaml"

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Socket, raw_connection
 from tests.cluster.processes import Nginx
-from tests.server import Server, free_port
+from tests.kit.clients import Socket, raw_connection
+from tests.kit.server import Server, free_port
 
 pytestmark = pytest.mark.any_database
 CHUNKED = 32  # bodies in chunks that one address may send at a time

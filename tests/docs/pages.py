@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from docs.extension import NOT_RUN
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 ADDRESS = "127.0.0.1:8000"  # what the examples ask
 PROXY = "127.0.0.1:4000"  # LiteLLM's, in front of it

@@ -16,7 +16,7 @@ from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, MediaPart
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.text_format import FORMATS
 from tests.docs.sdk_fields import by_kind, differences, inner_types, sdk_types
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 SDK_BODIES = {
     "POST /v1/responses": "responses.response_create_params.ResponseCreateParamsNonStreaming",

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.settings.conf import secret_files, table
 from tests.docs.pages import DOCS, everything, pages, text_of
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 OURS = {  # of make, of tests and of templates: no settings of the server

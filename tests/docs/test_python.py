@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from tests.docs.pages import ADDRESS, Block, all_blocks, blocks, needs_a_venv_of_its_own
-from tests.server import Server
+from tests.kit.server import Server
 
 ON_EVERY_SERVER = ("README.md", "docs/tutorial/first-requests.md")
 

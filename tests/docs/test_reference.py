@@ -19,7 +19,7 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.response.inputs import StopReason
 from responses_app.settings.conf import table
 from tests.docs.pages import DOCS, everything, text_of
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from responses_app.settings.conf import ConfigurationError, from_environ, secret_files, table
-from tests.databases import database_settings
 from tests.docs.pages import ADDRESS, Block, all_blocks
-from tests.server import ROOT, Server, clean_environ, manage
+from tests.kit.databases import database_settings
+from tests.kit.server import ROOT, Server, clean_environ, manage
 
 SECONDS = 300.0  # bound of one command, on a busy machine
 SHELLS = ("sh", "bash", "console")

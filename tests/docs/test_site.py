@@ -12,7 +12,7 @@ from django.test import AsyncClient, override_settings
 
 from responses_app.api.server import docs
 from tests.docs.pages import pages, text_of
-from tests.server import ROOT, Server, clean_environ
+from tests.kit.server import ROOT, Server, clean_environ
 
 BUILD_SECONDS = 600.0  # it takes 10 on an idle core, and minutes on a busy machine
 

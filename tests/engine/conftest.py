@@ -7,8 +7,8 @@ import pytest
 
 from engine.backends.vllm import circuit
 from engine.backends.vllm.server import VllmServerEngine
-from tests.engine.fake_vllm import FakeVllm
 from tests.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, over
+from tests.kit.fake_vllm import FakeVllm
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from typing import Any
 from aiohttp import web
 
 from engine.types import ChatPrompt
-from tests.engine.fake_vllm import FakeVllm
 from tests.formats.families import QWEN, Family
 from tests.formats.rendering import Renderer
+from tests.kit.fake_vllm import FakeVllm
 
 
 class RenderingVllm(FakeVllm):

@@ -19,8 +19,8 @@ from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.prompt import generation_start
 from tests.contracts.engine import EngineContract, ask, collect, joined
 from tests.engine.prompts import prompt as user_prompt
-from tests.server import ROOT, free_port
-from tests.waiting import eventually
+from tests.kit.server import ROOT, free_port
+from tests.kit.waiting import eventually
 
 MAX_MODEL_LEN = 4000
 

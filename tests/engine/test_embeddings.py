@@ -7,7 +7,7 @@ from engine.embeddings.vllm_server import VllmServerEmbeddings
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from tests.contracts.embeddings import EmbeddingsContract, embed
 from tests.engine.test_demo_server import Served, served  # noqa: F401 - a fixture
-from tests.server import free_port
+from tests.kit.server import free_port
 
 NOBODY = f"http://127.0.0.1:{free_port()}"
 

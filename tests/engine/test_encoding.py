@@ -15,7 +15,7 @@ from engine.formats.harmony.encoding import (
     harmony_encoding,
     token_bytes,
 )
-from tests.hostile import RUNS, hostile_text
+from tests.kit.hostile import RUNS, hostile_text
 
 SCRIPTS = {
     "latin": "naïve Straße, it's WE'LL DON'T ǅ",

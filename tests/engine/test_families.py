@@ -16,7 +16,7 @@ from tests.engine.rendering_vllm import RenderingVllm
 from tests.engine.vllm_engines import over
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import format_of
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 SHORT, LONG = "short", "long"
 SAID = {

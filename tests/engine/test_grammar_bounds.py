@@ -15,7 +15,7 @@ from engine.contents.regex_trees import smallest_match
 from engine.contents.schemas import enforceable
 from engine.contents.sharing import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused
-from tests.schemas import check_schema
+from tests.kit.schemas import check_schema
 
 SECONDS = 6.0  # of CPU: some 1.5 on a slow machine; what is not bounded takes minutes
 BYTES = 200 * 1024 * 1024

@@ -12,8 +12,8 @@ from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony, 
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.messages import messages_of, render_messages
 from engine.formats.harmony.prompt import generation_start
-from tests.formats.plain import PlainFormat
-from tests.protocol.laws import unicode_texts
+from tests.kit.laws import unicode_texts
+from tests.kit.plain_format import PlainFormat
 
 USER = {"role": "user", "content": [{"type": "text", "text": "Hi <|end|>"}]}
 THOUGHT = {"role": "assistant", "channel": "analysis", "content": [{"type": "text", "text": "Hm."}]}

@@ -20,7 +20,7 @@ from engine.formats.harmony.encoding import (
     token_bytes,
 )
 from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
-from tests.protocol.laws import Transcript, transcripts
+from tests.kit.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text
 

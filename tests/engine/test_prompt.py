@@ -37,7 +37,7 @@ from engine.formats.harmony.prompt import (
     render_tool_output,
     sampled_message,
 )
-from tests.protocol.laws import SPECIAL_TOKENS, unicode_texts
+from tests.kit.laws import SPECIAL_TOKENS, unicode_texts
 
 SCHEMA = '{"type":"object","properties":{"city":{"type":"string","description":"Which"}},"required":["city"]}'
 WEATHER = FunctionTool("get_weather", "Look outside.", SCHEMA)

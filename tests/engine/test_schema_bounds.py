@@ -8,7 +8,7 @@ import pytest
 
 from engine.contents.schemas import MAX_BYTES, enforceable
 from engine.errors import GrammarRefused
-from tests.schemas import check_schema
+from tests.kit.schemas import check_schema
 
 SECONDS = 8.0  # of CPU: some 2 on a slow machine; what is not bounded takes minutes
 

@@ -13,7 +13,7 @@ from engine.contents.samples import smallest_value
 from engine.contents.schemas import MAX_BYTES, MAX_DEPTH, enforceable
 from engine.errors import GrammarRefused
 from engine.grammar import JsonSchema
-from tests.schemas import Schema, check_schema, schemas
+from tests.kit.schemas import Schema, check_schema, schemas
 
 NODE = {
     "type": "object",

@@ -16,7 +16,7 @@ from engine.backends.vllm.core_host import CoreHost
 from engine.backends.vllm.lease import Lease, decode_lease, refusal
 from engine.backends.vllm.shared_core import SharedCore
 from engine.errors import EngineConfigurationError, EngineUnavailable
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 LEASE = Lease(
     place=3,

@@ -16,10 +16,10 @@ from engine.errors import (
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenLogprob
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined
-from tests.engine.fake_vllm import MODEL, FakeVllm
 from tests.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, over, prompt
-from tests.server import free_port
-from tests.waiting import eventually
+from tests.kit.fake_vllm import MODEL, FakeVllm
+from tests.kit.server import free_port
+from tests.kit.waiting import eventually
 
 
 class _Contract(EngineContract):

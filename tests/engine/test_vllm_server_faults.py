@@ -16,9 +16,9 @@ from engine.errors import (
 )
 from engine.formats.harmony.encoding import encode_harmony
 from tests.contracts.engine import ask, assert_whole, collect
-from tests.engine.fake_vllm import FakeVllm
 from tests.engine.vllm_engines import LONG, OpenEngine, OpenFake, is_healthy, over, prompt
-from tests.waiting import eventually
+from tests.kit.fake_vllm import FakeVllm
+from tests.kit.waiting import eventually
 
 FAILED, AWAY = GenerationFailed, EngineUnavailable
 

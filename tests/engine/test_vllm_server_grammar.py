@@ -18,8 +18,8 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.grammar import CallRule, TurnGrammar, TurnRules
 from engine.types import GenerationRequest
 from tests.contracts.engine import collect
-from tests.engine import fake_vllm
-from tests.engine.fake_vllm import FakeVllm, _Stream
+from tests.kit import fake_vllm
+from tests.kit.fake_vllm import FakeVllm, _Stream
 
 SCRIPT = {"say": "<|channel|>commentary to=functions.f<|message|>{}<|call|>"}
 

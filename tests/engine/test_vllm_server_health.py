@@ -9,10 +9,10 @@ import pytest
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import GenerationCut, GenerationFailed
 from tests.contracts.engine import ask, assert_whole, collect
-from tests.engine.fake_vllm import MODEL, FakeVllm
 from tests.engine.test_vllm_server_replicas import affine
 from tests.engine.vllm_engines import LONG, SCRIPT, OpenEngine, OpenFake, is_away, is_healthy, prompt
-from tests.waiting import eventually
+from tests.kit.fake_vllm import MODEL, FakeVllm
+from tests.kit.waiting import eventually
 
 QUICK = {"health_seconds": 0.1}
 SLOWLY = {"when": "[slowly]", "say": LONG, "delay": 0.005}

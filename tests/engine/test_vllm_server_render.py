@@ -11,11 +11,11 @@ from engine.backends.vllm.replica import ANY_TOKEN
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineError, EngineUnavailable, NotRendered, PromptTooLong
 from engine.types import ChatPrompt
-from tests.engine.fake_vllm import error
 from tests.engine.rendering_vllm import RenderingVllm
 from tests.engine.vllm_engines import SCRIPT, OpenEngine
 from tests.formats.families import QWEN
 from tests.formats.rendering import Renderer
+from tests.kit.fake_vllm import error
 
 CHAT = ChatPrompt([{"role": "user", "content": "Grüße"}], template_kwargs={"reasoning_effort": "low"})
 TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}

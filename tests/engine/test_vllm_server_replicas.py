@@ -13,9 +13,9 @@ from engine.errors import EngineOverloaded, EngineUnavailable, GenerationCut, Ge
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions
 from tests.contracts.engine import ask, assert_whole, collect
-from tests.engine.fake_vllm import MODEL, FakeVllm
 from tests.engine.vllm_engines import HELLO, SCRIPT, OpenEngine, OpenFake, is_away, is_healthy, over, prompt
-from tests.waiting import eventually
+from tests.kit.fake_vllm import MODEL, FakeVllm
+from tests.kit.waiting import eventually
 
 SHORT = {"when": "short", "say": HELLO, "cached_tokens": 10**6}  # all of the prompt is in the cache
 

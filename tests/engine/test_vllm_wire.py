@@ -14,7 +14,7 @@ from engine.backends.vllm.whole import WholeAnswer, is_whole
 from engine.backends.vllm.wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, error_text, shown
 from engine.errors import GenerationFailed
 from engine.types import FinishReason, GenerationRequest, RankedToken, SamplingOptions, TokenChunk, TokenLogprob
-from tests.engine.fake_vllm import completion_event, error, generate_event
+from tests.kit.fake_vllm import completion_event, error, generate_event
 
 TOKENS = st.lists(st.integers(0, 201_087), max_size=3)
 LOGPROB = st.floats(-9999, 0)

@@ -6,7 +6,7 @@ from engine.backends.base import BaseEngine
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.prompt import generation_start, render_text
-from tests.engine.fake_vllm import MODEL, FakeVllm
+from tests.kit.fake_vllm import MODEL, FakeVllm
 
 HELLO = "<|channel|>final<|message|>Hello you<|return|>"
 LONG = f"<|channel|>final<|message|>{' '.join(map(str, range(150)))}<|return|>"

@@ -9,9 +9,9 @@ from engine.types import ChatPrompt
 from responses_app.protocol.errors import ApiError, JsonObject
 from tests.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
 from tests.formats.rendering import Renderer, format_of
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import TOOL_F, FakeEngine, Site, Turn
+from tests.kit.fakes import TOOL_F, FakeEngine, Site, Turn
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
 
 CALLS = {
     "qwen": '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>',

@@ -12,7 +12,7 @@ from responses_app.runs.plan.failures import BROKEN
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import format_of
 from tests.formats.test_chat_template import FamilySite
-from tests.protocol.laws import assert_laws
+from tests.kit.laws import assert_laws
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL: JsonObject = {"type": "function", "name": "f", "strict": True, "parameters": SCHEMA}

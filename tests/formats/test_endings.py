@@ -9,9 +9,9 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import Status
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.test_chat_template import FamilySite, kinds
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import TOOL_F
-from tests.waiting import eventually
+from tests.kit.fakes import TOOL_F
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 PARTS = {  # beginnings of turns
     "answer": {"qwen": " It is 1", "llama": " It is 1"},

@@ -14,8 +14,8 @@ from engine.types import FinishReason
 from responses_app.protocol.response.inputs import Sampled, Started, ToolReturned
 from tests.formats.families import Family
 from tests.formats.rendering import FAMILIES, format_of
+from tests.kit.laws import assert_laws
 from tests.protocol import test_response_machine as gpt_oss
-from tests.protocol.laws import assert_laws
 from tests.protocol.machines import Driver, machine, turn_of
 from tests.protocol.test_response_machine import short_thoughts_are_summed_up  # noqa: F401 - a fixture
 

@@ -20,7 +20,7 @@ from responses_app.stores.conversations import ConversationEntry, ConversationRe
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import format_of
 from tests.formats.test_chat_template import CALLS, FamilyEngine, output_of
-from tests.runs.fakes import TOOL_F, FakeEngine, Reading, Site
+from tests.kit.fakes import TOOL_F, FakeEngine, Reading, Site
 from tests.runs.test_several_models import model_of
 
 HARMONY_CALL = (

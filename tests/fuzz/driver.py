@@ -10,10 +10,10 @@ import httpx
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.clients import TERMINAL
 from tests.fuzz.samples import OWN_CALL, OWN_ID, TOOLS, Json
-from tests.server import Server
-from tests.transports.closed import ClosedServer, bearer
+from tests.kit.clients import TERMINAL
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.server import Server
 
 WAIT_SECONDS = 20.0
 NOISE = ("Traceback", "was never", "Task was destroyed", "Exception in ASGI", "Unhandled", "took too")

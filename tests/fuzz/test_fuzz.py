@@ -16,8 +16,8 @@ from tests.fuzz import strategies
 from tests.fuzz.driver import HttpDriver, OutputsDriver, SocketDriver, noise, send_raw
 from tests.fuzz.samples import TOOLS, Json
 from tests.fuzz.shares import HOSTILE_SECONDS, SEED
-from tests.server import KINDS
-from tests.transports.closed import ClosedServer
+from tests.kit.closed import ClosedServer
+from tests.kit.server import KINDS
 
 EXAMPLES = 60  # in one round: then another way in has its turn
 WARM_UP = 0.4  # of the time, after which caches and pools have their size

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.fuzz.shares import MANGLED_SECONDS, SEED
-from tests.mangling import mangled_transcripts
+from tests.kit.mangling import mangled_transcripts
 from tests.runs.test_mangled_transcripts import whole_response
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]

@@ -14,8 +14,8 @@ import pytest
 
 from tests.fuzz.driver import noise
 from tests.fuzz.shares import OPENAPI_SECONDS, SEED
-from tests.server import ROOT
-from tests.transports.closed import ClosedServer, bearer
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.server import ROOT
 
 CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance"),

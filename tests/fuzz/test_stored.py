@@ -22,7 +22,7 @@ from responses_app.protocol.requests.resources import RUNNING
 from tests.fuzz import strategies
 from tests.fuzz.samples import TOOLS
 from tests.fuzz.shares import SEED, STORED_SECONDS
-from tests.server import Server
+from tests.kit.server import Server
 
 TABLES = ("response", "chainpart", "sampleditem", "logpart", "conversation", "conversationitem")
 NAMED_BY = ("id", "project", "response_id", "conversation_id", "position")  # what finds a row, and is never damaged

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from difflib import unified_diff
 from pathlib import Path
 
-from tests.server import PYTHON_WARNINGS, ROOT, clean_environ
+from tests.kit.server import PYTHON_WARNINGS, ROOT, clean_environ
 
 FILES = Path(__file__).parent / "files"
 MAKE_SECONDS = 600  # bound of each part, on a busy machine too

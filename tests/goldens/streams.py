@@ -14,7 +14,7 @@ from typing import Any
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.events.dialects import PRESETS, Switch
 from tests.goldens.asgi import Answer, Application
-from tests.transports.scripts import BEGIN, CALL, CALLS, HELLO, SPOKEN, TWICE, WEATHER, call_of
+from tests.kit.scripts import BEGIN, CALL, CALLS, HELLO, SPOKEN, TWICE, WEATHER, call_of
 
 THOUGHT = "<|channel|>analysis<|message|>Hm, Paris.<|end|><|start|>assistant"
 WORDS = f"{BEGIN}{' '.join(str(number) for number in range(40))}<|return|>"

@@ -11,7 +11,7 @@ from hashlib import sha256
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode, encode
-from tests.runs.fakes import Site
+from tests.kit.fakes import Site
 from tests.runs.test_takeover import CASES, TokenEngine, left_at, taken_over, undisturbed, unsealed
 
 

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from responses_app.protocol.errors import JsonObject
-from tests import npm
-from tests.programs import Finished, run_program, secluded
+from tests.kit import npm
+from tests.kit.programs import Finished, run_program, secluded
 
 SCRIPT_SECONDS = 60.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.javascript.node import installed, run, run_script
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from tests.codex.wiretap import Wiretap
 from tests.javascript.node import installed, run, run_script
-from tests.server import Server
+from tests.kit.balancer import Balancer
+from tests.kit.scripts import Entry, as_history, journal
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+from tests.kit.wiretap import Wiretap
 from tests.test_readme import ADDRESS, blocks
-from tests.transports.balancer import Balancer
-from tests.transports.scripts import Entry, as_history, journal
-from tests.waiting import eventually
 
 MODEL = "test-model"
 BEGIN = "<|channel|>final<|message|>"

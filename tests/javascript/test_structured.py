@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.javascript.node import installed, run_script
-from tests.server import Server
+from tests.kit.server import Server
 
 APIS = ("responses", "chat")
 VERCEL = [f"{api} {way}" for api in APIS for way in ("generateObject", "streamObject", "Output.object")]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.javascript.node import installed, run
-from tests.server import Server
+from tests.kit.server import Server
 
 
 async def test_openai_node(daphne_server: Server, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.numbers import Family
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/respsite.json").read_text())
 SERIES = re.compile(r"(respsite_\w+)(?:\{([^}]*)\})?")

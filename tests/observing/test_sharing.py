@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.observing.sharing import SharedFolder
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 WORKER = """
 import sys

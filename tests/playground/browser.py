@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Locator, Page
 
-from tests.browser import opened, problems_of
+from tests.kit.browser import opened, problems_of
 
 
 class Playground:

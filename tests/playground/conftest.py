@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser import browser, needs_chromium  # noqa: F401 - browser is a fixture
+from tests.kit.browser import browser, needs_chromium  # noqa: F401 - browser is a fixture
+from tests.kit.image_server import image_server_in_thread
+from tests.kit.search_servers import settings, small_web
+from tests.kit.server import Server
+from tests.kit.threads import in_a_thread
 from tests.playground.browser import Playground, playground
-from tests.server import Server
-from tests.tools.image_server import image_server_in_thread
-from tests.tools.search_servers import settings, small_web
-from tests.tools.threads import in_a_thread
 
-PROGRAM = "tests.tools.mcp.mcp_program"
+PROGRAM = "tests.kit.mcp_program"
 TOKENS_PER_SECOND = 150  # so slow that there is time to steer, and so fast that nobody waits
 
 

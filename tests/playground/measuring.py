@@ -4,9 +4,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from tests.browser import chromium
+from tests.kit.browser import chromium
+from tests.kit.server import Server
 from tests.playground.browser import playground
-from tests.server import Server
 
 LOADS = 5
 COUNT = 5_000  # numbers that are counted: each is a token, and so is the space before it

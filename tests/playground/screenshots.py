@@ -10,9 +10,9 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.browser import SIZES, chromium
+from tests.kit.browser import SIZES, chromium
+from tests.kit.server import Server
 from tests.playground.browser import Playground, playground
-from tests.server import Server
 
 ALL_SIZES = {**SIZES, "laptop": (1200, 720)}  # the last for pictures that are small
 
@@ -108,7 +108,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "engine_options": json.dumps({"tokens_per_second": 60}),
-        "mcp_servers": json.dumps({"tests": f"{sys.executable} -m tests.tools.mcp.mcp_program"}),
+        "mcp_servers": json.dumps({"tests": f"{sys.executable} -m tests.kit.mcp_program"}),
     }
     with tempfile.TemporaryDirectory() as own, Server(Path(own), **settings) as server, chromium() as browser:
         for size in sys.argv[2:] or SIZES:

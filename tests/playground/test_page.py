@@ -12,14 +12,14 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.browser import opened
 from tests.codex.cli import Codex
 from tests.codex.cli import installed as codex_installed
 from tests.javascript.node import installed as node_packages
 from tests.javascript.node import run_script
+from tests.kit.browser import opened
+from tests.kit.programs import run_program
+from tests.kit.server import ROOT, Server, clean_environ
 from tests.playground.browser import Playground, playground
-from tests.programs import run_program
-from tests.server import ROOT, Server, clean_environ
 
 pytestmark = pytest.mark.any_database
 

@@ -11,9 +11,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from responses_app.auth import sessions
-from tests.admin.people import NAME, PASSWORD, in_the_database, log_in
+from tests.kit.people import NAME, PASSWORD, in_the_database, log_in
+from tests.kit.server import Server
 from tests.playground.browser import Playground, playground
-from tests.server import Server
 
 pytestmark = pytest.mark.any_database
 

@@ -9,9 +9,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from tests.browser import SIZES, is_wider_than_its_window
+from tests.kit.browser import SIZES, is_wider_than_its_window
+from tests.kit.server import Server
 from tests.playground.browser import Playground, playground
-from tests.server import Server
 
 pytestmark = pytest.mark.any_database
 

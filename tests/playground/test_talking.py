@@ -6,9 +6,9 @@ import pytest
 from openai import OpenAI
 from playwright.sync_api import expect
 
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.server import Server
 from tests.playground.browser import Playground
-from tests.server import Server
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
 
 pytestmark = pytest.mark.any_database
 

@@ -32,7 +32,7 @@ from responses_app.protocol.response.inputs import (
 )
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
-from tests.protocol.laws import chunked
+from tests.kit.laws import chunked
 
 KEY = b"k" * 32
 RESPONSE_ID = "resp_019a0000000070008000000000000000"

@@ -11,7 +11,7 @@ from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.inputs import Asked, Mode, Sampled, Started
-from tests.protocol.laws import assert_laws, chunked, text_of
+from tests.kit.laws import assert_laws, chunked, text_of
 from tests.protocol.machines import Driver, machine
 
 THOUGHT = "<|channel|>analysis<|message|>one END two<|end|><|start|>assistant"

@@ -21,8 +21,8 @@ from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.requests.resources import Status, new_response
 from responses_app.protocol.usage import TurnUsage, usage
-from tests.protocol import chats
-from tests.protocol.laws import Played, chunked, counting_ids, play, transcripts
+from tests.kit import chats
+from tests.kit.laws import Played, chunked, counting_ids, play, transcripts
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 PROMISED = TypeAdapter(PromisedChunk)  # chunks are written as bytes, which mypy cannot check

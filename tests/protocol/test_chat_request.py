@@ -10,7 +10,7 @@ from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.stop_strings import MAX_STOPS
-from tests.protocol.chats import chat
+from tests.kit.chats import chat
 
 USER = {"role": "user", "content": "What is the weather?"}
 CALLED = {

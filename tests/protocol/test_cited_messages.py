@@ -21,7 +21,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.output.citations import Sources
 from responses_app.protocol.output.page_stack import PageStack, Shown
 from responses_app.protocol.requests.file_searches import FoundFiles
-from tests.protocol.laws import new_stream
+from tests.kit.laws import new_stream
 
 STACK = PageStack([Shown(kind="page", url="https://a.example/x", title="A page")])
 SOURCES = Sources(STACK.source, FoundFiles({"first": 2, "found": [[["file-1", "a.txt"]]]}).file)

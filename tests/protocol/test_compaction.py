@@ -25,7 +25,7 @@ from responses_app.protocol.prompt.prompt import render_items
 from responses_app.protocol.requests.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
-from tests.protocol.laws import assert_laws, new_stream
+from tests.kit.laws import assert_laws, new_stream
 
 HARMONY = HarmonyFormat()
 kinds = st.sampled_from(list(MessageKind))

@@ -20,8 +20,8 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.identified import identified
 from responses_app.protocol.items.item_resources import item_resource
 from responses_app.protocol.items.items import PASSED_THROUGH
-from tests.oracle import validate_conversation, validate_conversation_item
-from tests.protocol.laws import counting_ids
+from tests.kit.laws import counting_ids
+from tests.kit.oracle import validate_conversation, validate_conversation_item
 
 HELLO: JsonObject = {"role": "user", "content": "Hello"}
 DEEP = orjson.loads("[" * 1010 + "]" * 1010)

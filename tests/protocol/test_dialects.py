@@ -16,9 +16,9 @@ from responses_app.protocol.events.wording import RULES, Call, Place, Scene, wor
 from responses_app.protocol.response.inputs import Ended, Failed, Sampled, Started, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.log.journal import EventJournal
+from tests.kit.server import ROOT
 from tests.protocol.machines import AT, BROKEN, told
 from tests.protocol.wordings import RESPONSE_ID, in_dialect
-from tests.server import ROOT
 
 RENAMED = {
     "response.reasoning_text.delta": "response.reasoning.delta",

@@ -2,8 +2,8 @@
 
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import new_response
-from tests.oracle import validate_response
-from tests.protocol.laws import new_stream
+from tests.kit.laws import new_stream
+from tests.kit.oracle import validate_response
 
 
 def test_the_new_response_is_what_the_sdk_calls_one() -> None:

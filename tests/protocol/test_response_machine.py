@@ -29,10 +29,10 @@ from responses_app.protocol.response.inputs import (
     TurnBegan,
 )
 from responses_app.protocol.response.summaries import Summaries, SummaryTurns
-from tests.formats.plain import FORMAT as PLAIN
 from tests.formats.rendering import FAMILIES, format_of
 from tests.formats.turns import family_turns
-from tests.protocol.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts
+from tests.kit.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts
+from tests.kit.plain_format import FORMAT as PLAIN
 from tests.protocol.machines import AT, PYTHON, Driver, is_call, machine, sampled, told, turn_of
 
 

@@ -16,7 +16,7 @@ from responses_app.protocol.response.inputs import (
     ToolReturned,
     TurnBegan,
 )
-from tests.formats.plain import FORMAT as PLAIN
+from tests.kit.plain_format import FORMAT as PLAIN
 from tests.protocol.machines import (
     ANSWER,
     AT,

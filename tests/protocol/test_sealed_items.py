@@ -20,7 +20,7 @@ from responses_app.protocol.requests.resources import CONTINUABLE
 from responses_app.protocol.response.inputs import Asked, Started, ToolReturned
 from responses_app.protocol.response.summaries import Summaries
 from responses_app.runs.planning.unsealing import UNREADABLE_THOUGHT, Unsealing
-from tests.formats.plain import FORMAT as PLAIN
+from tests.kit.plain_format import FORMAT as PLAIN
 from tests.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
 from tests.protocol.test_response_machine import FORMATS, TURNS
 

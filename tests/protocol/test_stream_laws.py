@@ -14,8 +14,7 @@ from engine.formats.harmony.prompt import generation_start
 from responses_app.protocol.events.events import Delta, Event
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.usage import as_read
-from tests.oracle import validate_event, validate_response
-from tests.protocol.laws import (
+from tests.kit.laws import (
     SPECIAL_TOKENS,
     STRANGE_TOKENS,
     WORDS,
@@ -31,6 +30,7 @@ from tests.protocol.laws import (
     what_it_became,
     word_texts,
 )
+from tests.kit.oracle import validate_event, validate_response
 
 any_tokens = st.lists(
     st.integers(0, 201_100) | st.sampled_from(SPECIAL_TOKENS) | st.sampled_from(STRANGE_TOKENS), max_size=25

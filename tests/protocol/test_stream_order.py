@@ -8,8 +8,8 @@ from engine.formats.base import ItemEnded, ItemKind, ItemStarted, MessageKind, R
 from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.requests.resources import Status
-from tests.formats.plain import FORMAT as PLAIN
-from tests.protocol.laws import new_stream
+from tests.kit.laws import new_stream
+from tests.kit.plain_format import FORMAT as PLAIN
 from tests.protocol.machines import PythonBuilder, machine
 
 MESSAGE = RenderedMessage(MessageKind.COMMENTARY, as_tokens([1, 2]))

@@ -12,7 +12,7 @@ from responses_app.protocol.response.commands import Command, Finish, Generate
 from responses_app.protocol.response.inputs import Asked, Failed, Mode, Sampled, Started, Stopped, StopReason, TurnBegan
 from responses_app.protocol.response.summaries import MAX_ASIDES, MIN_TOKENS, REQUEST, Summaries
 from responses_app.protocol.usage import usage
-from tests.protocol.laws import assert_laws
+from tests.kit.laws import assert_laws
 from tests.protocol.machines import ANSWER, BROKEN, Driver, ending_of, machine, sampled, types_of
 
 SENTENCE = "I look at it from every side. "

@@ -11,7 +11,7 @@ from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 from responses_app.protocol.requests.resources import new_response
 from responses_app.protocol.requests.turn_rules import enforced_field, rules_of_turns
-from tests.oracle import validate_response
+from tests.kit.oracle import validate_response
 
 CITY: JsonObject = {
     "type": "object",

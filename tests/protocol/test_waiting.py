@@ -24,7 +24,7 @@ from responses_app.protocol.response.inputs import (
     TimedOut,
     WaitBegan,
 )
-from tests.protocol.laws import assert_laws
+from tests.kit.laws import assert_laws
 from tests.protocol.machines import (
     ANSWER,
     AT,

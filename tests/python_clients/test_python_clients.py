@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from tests import pip
 from tests.docs.pages import ADDRESS, PROXY, blocks, needs_a_venv_of_its_own
-from tests.programs import run_program, secluded
+from tests.kit import pip
+from tests.kit.programs import run_program, secluded
+from tests.kit.server import Server, free_port
+from tests.kit.waiting import eventually
 from tests.python_clients.trip import WISHED, Stop, Trip
-from tests.server import Server, free_port
-from tests.waiting import eventually
 
 HERE = Path(__file__).parent
 SCRIPT_SECONDS = 400.0  # bound of one process; what all clients import takes 15 s of a core

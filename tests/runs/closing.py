@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.runs.fakes import Site
+from tests.kit.fakes import Site
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import asyncio
 
 from responses_app.runs.driving.run import Run
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
 

@@ -10,9 +10,9 @@ from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.base import AcceptedResponse, StoreError
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import FakeEngine, Reading, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import FakeEngine, Reading, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 
 async def refusal(site: Site, **fields: object) -> ApiError:

@@ -11,10 +11,10 @@ from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.queues.background import BackgroundQueue
 from responses_app.stores.base import AcceptedResponse, StoreError
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
 

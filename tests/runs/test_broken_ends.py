@@ -16,10 +16,10 @@ from responses_app.runs.log import run_log as log
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.run_log import RunLog
 from responses_app.stores.memory import MemoryResponseStore
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 from tests.runs.upkeep import kept, looked_after
-from tests.waiting import eventually
 
 BUG = RuntimeError("bug: /secret")
 KINDS: dict[str, dict[str, object]] = {

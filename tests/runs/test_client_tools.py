@@ -12,9 +12,9 @@ from engine.formats.harmony.prompt import generation_start
 from engine.grammar import AnyText, JsonSchema, TurnGrammar, TurnRules
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError, JsonObject
-from tests.oracle import validate_event, validate_response
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, Turn
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, Turn
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event, validate_response
 
 PATCH = "*** Begin Patch\n*** End Patch"
 TOOLS: list[JsonObject] = [

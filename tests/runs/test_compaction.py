@@ -14,8 +14,8 @@ from responses_app.protocol.items.compaction import REQUEST, UNREADABLE, summary
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.conversations import ConversationEntry, ConversationRecord
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
+from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
+from tests.kit.laws import assert_laws
 
 HARMONY = HarmonyFormat()
 SUMMARY = "They greet each other."

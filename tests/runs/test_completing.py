@@ -17,8 +17,8 @@ from responses_app.protocol.stateless.completions import parse_completion
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.completing import Completing
 from responses_app.runs.stateless.completion_service import LONG_PROMPTS, CompletionService
-from tests.runs.fakes import FakeEngine, Site, collect, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import FakeEngine, Site, collect, run_settings
+from tests.kit.waiting import eventually
 
 PROMPT = "a" * (LONG_PROMPTS - 1)
 MANY = run_settings(responses_max_in_flight=128)

@@ -26,10 +26,10 @@ from responses_app.runs.driving import continuing
 from responses_app.runs.driving.continuing import MAX_CUTS
 from responses_app.runs.plan.failures import BROKEN
 from responses_app.runs.plan.plan import Origin
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import Reading, Site
+from tests.kit.fakes import Reading, Site
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 from tests.runs.test_takeover import ANSWER, CASES, TokenEngine, unsealed
-from tests.waiting import eventually
 
 ERROR = GenerationCut("replica 1 died: /secret")
 

@@ -29,8 +29,8 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.deciding import AT_ONCE, DecisionService, Prompts, prompts_of
 from tests.fuzz import strategies
 from tests.fuzz.driver import as_bytes
-from tests.runs.fakes import FakeEngine, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import FakeEngine, Site, run_settings
+from tests.kit.waiting import eventually
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 INPUT = [

@@ -12,8 +12,8 @@ from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response.commands import Command, Finish
 from responses_app.protocol.response.inputs import Sampled
 from responses_app.runs.driving.delays import Tell, delayed
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import CALL_F, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.fakes import CALL_F, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.laws import assert_laws
 
 END = 9  # ends an item
 SHORT, LONG = 0.02, 3600.0

@@ -12,9 +12,9 @@ from responses_app.runs.driving import effects
 from responses_app.runs.log import run_log as logs
 from responses_app.stores.base import Appended, LogAppend, StoreError
 from responses_app.tools.base import ToolCall, ToolResult
-from tests.runs.fakes import FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.fakes import FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import ANSWER, ASKED, CALL, Shell, items_of, prompt_of
-from tests.waiting import eventually
 
 WAYS = pytest.mark.parametrize("background", [True, False], ids=["background", "foreground"])
 

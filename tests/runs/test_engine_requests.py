@@ -14,8 +14,8 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.plan.plan import Origin
-from tests.oracle import validate_event, validate_response
-from tests.runs.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.oracle import validate_event, validate_response
 
 INCLUDE = ["message.output_text.logprobs"]
 SMILE = "<|channel|>final<|message|>a 🥹<|return|>"  # three tokens make the last character

@@ -7,7 +7,7 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.inputs import OutputGiven
 from responses_app.stores.base import RetentionSettings
-from tests.runs.fakes import ANSWER, NOW, FakeEngine, Site, run_settings
+from tests.kit.fakes import ANSWER, NOW, FakeEngine, Site, run_settings
 
 HALF = "<|channel|>final<|message|>Half of it"
 TTL = 60.0

@@ -11,7 +11,7 @@ from responses_app.protocol.items.shown_files import MAX_FILES
 from responses_app.runs.planning import file_reading
 from responses_app.stores.files import FileRecord
 from responses_app.wiring.server_tools import document_text
-from tests.runs.fakes import FakeEngine, Site
+from tests.kit.fakes import FakeEngine, Site
 from tests.runs.upkeep import kept as stored
 from tests.tools.documents.samples import docx_file, pdf_file
 

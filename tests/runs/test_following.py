@@ -11,9 +11,9 @@ from responses_app.protocol.response.inputs import Sampled
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.stores.base import LogNews, StoreError
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
 

@@ -4,7 +4,7 @@ import pytest
 
 from responses_app.runs.duties import heartbeat
 from responses_app.stores.base import StoreError, WorkerState
-from tests.runs.fakes import FakeStore, Site
+from tests.kit.fakes import FakeStore, Site
 from tests.runs.upkeep import StoppedStore, looked_after
 
 

@@ -12,7 +12,7 @@ from responses_app.protocol.items.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.plan.settings import RunSettings
-from tests.protocol.chats import chat
+from tests.kit.chats import chat
 
 THOUGHT = RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 3]))
 SAID = RenderedMessage(MessageKind.COMMENTARY, as_tokens([4, 5]))

@@ -4,7 +4,7 @@ import pytest
 
 from engine.grammar import AnyText, JsonSchema
 from responses_app.protocol.errors import ApiError, JsonObject
-from tests.runs.fakes import ANSWER, FakeEngine, Site
+from tests.kit.fakes import ANSWER, FakeEngine, Site
 
 LATE: JsonObject = {
     "type": "additional_tools",

@@ -13,9 +13,9 @@ from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.inputs import Failed, Stopped, StopReason
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from tests.protocol.laws import assert_laws
+from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
+from tests.kit.laws import assert_laws
 from tests.protocol.machines import BROKEN
-from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 from tests.runs.test_server_tools import prompt_of
 from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
 

@@ -12,7 +12,7 @@ from responses_app.protocol.response.inputs import Ended, Enqueued, Input, Sampl
 from responses_app.runs.log import run_log as logs
 from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.stores.base import Appended, Claim, ClaimLost, LogAppend, StoreError
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 
 @dataclass

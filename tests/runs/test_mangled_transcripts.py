@@ -4,9 +4,9 @@ from collections import Counter
 
 from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
-from tests.mangling import KINDS, WORD, Mangled, mangled_transcripts, told
-from tests.protocol.laws import assert_laws, is_subsequence, text_of
-from tests.runs.fakes import ANSWER, TOOL_F, FakeEngine, Site
+from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, Site
+from tests.kit.laws import assert_laws, is_subsequence, text_of
+from tests.kit.mangling import KINDS, WORD, Mangled, mangled_transcripts, told
 
 COUNT = 300
 

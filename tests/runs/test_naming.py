@@ -13,8 +13,8 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.planning.naming import goes_on
-from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
+from tests.kit.waiting import eventually
 
 CODEX = parse_dialect("codex-turn")
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"

@@ -8,7 +8,7 @@ import pytest
 from docs.extension.fields import rows
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, KNOWN_INCLUDES, LOGPROBS, Fields
-from tests.runs.fakes import TOOL_F, Site
+from tests.kit.fakes import TOOL_F, Site
 
 VALUES: dict[str, object] = {  # where a name is no value of it
     "text.verbosity": "high",

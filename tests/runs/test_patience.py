@@ -8,9 +8,9 @@ import pytest
 from responses_app.runs.driving import persistence
 from responses_app.stores.base import AcceptedResponse, StoreError
 from responses_app.stores.memory import MemoryResponseStore
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.waiting import eventually
 from tests.runs.upkeep import statuses
-from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.compaction import REQUEST, summary_message
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from tests.formats.plain import FORMAT, STOP
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import TOOL_F, FakeEngine, Site
+from tests.kit.fakes import TOOL_F, FakeEngine, Site
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
+from tests.kit.plain_format import FORMAT, STOP
 
 ANSWER = "Hello.\0"
 THOUGHT = "(thought) Hm.\n"

@@ -12,9 +12,9 @@ from responses_app.protocol.response.inputs import StopReason
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.runs.queues.fair_turns import FairTurns
 from responses_app.stores.base import StoreError
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeOthers, Reading, Site
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, Reading, Site
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("closed")
 

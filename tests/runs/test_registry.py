@@ -9,10 +9,10 @@ from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.runs.log.journal import ReaderTooSlow
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, THOUGHT, FakeEngine, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, THOUGHT, FakeEngine, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
 

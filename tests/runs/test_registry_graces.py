@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from responses_app.protocol.requests.resources import Status
-from tests.runs.fakes import Site, run_settings
+from tests.kit.fakes import Site, run_settings
+from tests.kit.waiting import eventually
 from tests.runs.halves import close, ended, half_said, hanging, runs
-from tests.waiting import eventually
 
 GRACE = 30.0
 

@@ -7,9 +7,9 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.waiting import eventually
 from tests.runs.halves import HALF, close, ended, half_said, hanging, runs
-from tests.waiting import eventually
 
 
 class TestPlaces:

@@ -12,8 +12,8 @@ from responses_app.protocol.requests.resources import Status
 from responses_app.runs import by_id
 from responses_app.runs.log.journal import Entry
 from responses_app.stores.base import StoredLog
-from tests.runs.fakes import FakeEngine, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import FakeEngine, Site, run_settings
+from tests.kit.waiting import eventually
 
 ANSWER = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is 2.<|return|>"
 CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"

@@ -7,9 +7,9 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.runs.log.journal import EventsForgotten
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
 

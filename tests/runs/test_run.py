@@ -11,10 +11,10 @@ from engine.types import FinishReason
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.usage import as_read
 from responses_app.stores.base import StoreError
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half of it"
 CALL_UNKNOWN = "<|channel|>commentary to=browser.search <|constrain|>json<|message|>{}<|call|>"

@@ -16,8 +16,8 @@ from responses_app.protocol.response.summaries import REQUEST
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.driving.generating import request_for
 from responses_app.stores.conversations import ConversationEntry, ConversationRecord
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site, run_settings
+from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site, run_settings
+from tests.kit.laws import assert_laws
 
 ENCRYPTED = {"include": ["reasoning.encrypted_content"], "tools": [TOOL_F]}
 OTHER_ORDER = (

@@ -15,9 +15,9 @@ from responses_app.protocol.response.server_calls import LAST_CALL
 from responses_app.runs.driving.tool_calls import LEFT_OUT, cut_text
 from responses_app.stores.base import StoreError
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import FakeEngine, Site
-from tests.waiting import eventually
+from tests.kit.fakes import FakeEngine, Site
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 CALL = "<|channel|>analysis to=python code<|message|>1+1<|call|>"
 ANSWER = "<|channel|>final<|message|>It is 2.<|return|>"

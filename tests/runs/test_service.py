@@ -16,8 +16,8 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.planning import planning
 from responses_app.stores.base import StoreError
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
+from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site, run_settings
+from tests.kit.laws import assert_laws
 
 SAID = f"{THOUGHT}{ANSWER}"
 HALF = "<|channel|>final<|message|>Half of it"

@@ -16,10 +16,10 @@ from responses_app.protocol.tiers import QueueBounds
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.queues.fair_turns import FairTurns
-from tests.formats.plain import PlainFormat
-from tests.runs.fakes import FakeEngine, Reading, Site
+from tests.kit.fakes import FakeEngine, Reading, Site
+from tests.kit.plain_format import PlainFormat
+from tests.kit.waiting import eventually
 from tests.runs.upkeep import LEASE, LEFT, left_behind, looked_after, statuses
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("closed")
 

@@ -6,9 +6,9 @@ import pytest
 
 from engine.errors import EngineError
 from responses_app.protocol.response.inputs import StopReason
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 HALF = "<|channel|>final<|message|>Half"
 REST = " of it.<|end|><|start|>assistant<|channel|>final<|message|>More.<|return|>"

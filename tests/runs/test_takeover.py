@@ -20,10 +20,10 @@ from responses_app.runs.log import run_log as log
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, LogNews, StoreError
 from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import ASKED, Shell, items_of, prompt_of
-from tests.waiting import eventually
 
 ANSWER = f"{THOUGHT}<|channel|>final<|message|>Grüße 🙂, it is 2.<|return|>"
 UNKNOWN = "<|channel|>commentary to=browser.open code<|message|>1+1<|call|>"

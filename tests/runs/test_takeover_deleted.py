@@ -6,7 +6,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.base import AcceptedResponse, ClaimLost
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
 
 
 @pytest.mark.parametrize("moment", ["before it is accepted again", "before it starts"])

@@ -15,9 +15,9 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, StoreError
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
+from tests.kit.waiting import eventually
 from tests.runs.upkeep import kept, looked_after, statuses
-from tests.waiting import eventually
 
 LIMIT = 100_000
 LIMITED = limited_by(

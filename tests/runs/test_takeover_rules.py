@@ -9,8 +9,8 @@ from engine.grammar import JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.runs.plan.failures import BROKEN
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import THOUGHT, Site
+from tests.kit.fakes import THOUGHT, Site
+from tests.kit.laws import assert_laws
 from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}, "required": ["n", "s"]}

@@ -4,7 +4,7 @@ import pytest
 
 from responses_app.runs.driving import unsaved
 from responses_app.stores.base import StoredResponse, StoreError
-from tests.runs.fakes import FakeStore, Site, run_settings
+from tests.kit.fakes import FakeStore, Site, run_settings
 from tests.runs.upkeep import statuses
 
 

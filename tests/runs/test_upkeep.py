@@ -14,9 +14,9 @@ from responses_app.protocol.response.inputs import Enqueued, Input, Sampled, Sea
 from responses_app.runs.duties import upkeep
 from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
 from responses_app.stores.files import FileRecord
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.waiting import eventually
 from tests.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
-from tests.waiting import eventually
 
 
 async def test_what_a_dead_worker_left_runs() -> None:

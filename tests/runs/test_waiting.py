@@ -13,9 +13,9 @@ from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
 from responses_app.runs.driving import tool_calls
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
-from tests.waiting import eventually
+from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 
 CALL = CALL_F.removeprefix(THOUGHT)
 FIRST_CALL = CALL_F.replace("<|call|>", "<|end|>")

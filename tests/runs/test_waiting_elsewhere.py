@@ -7,8 +7,8 @@ import pytest
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.session.tool_outputs import as_json
 from responses_app.stores.base import AcceptedResponse, WorkerState
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, CALL_F, FakeEngine, FakeOthers, FakeStore, Site
+from tests.kit.fakes import ANSWER, CALL_F, FakeEngine, FakeOthers, FakeStore, Site
+from tests.kit.laws import assert_laws
 from tests.runs.test_waiting import given, refused, waits
 
 pytestmark = pytest.mark.usefixtures("closed")

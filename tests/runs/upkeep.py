@@ -8,7 +8,7 @@ from dataclasses import replace
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.duties.upkeep import Upkeep
 from responses_app.stores.base import AcceptedResponse, Claim, WorkerState
-from tests.runs.fakes import FakeEngine, FakeStore, Site, run_settings
+from tests.kit.fakes import FakeEngine, FakeStore, Site, run_settings
 
 LEASE = 0.06  # seconds
 LEFT = "in_progress"  # the status of what `left_behind` leaves

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server import Server
-from tests.supervisor.served import Supervised
+from tests.kit.served import Supervised
+from tests.kit.server import Server
 
 ALLOWED = int(Path("/proc/sys/net/core/somaxconn").read_text())
 BURST = min(1100, ALLOWED - 100)  # more than a supervisor's socket took, and far more than daphne's

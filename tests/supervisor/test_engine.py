@@ -16,8 +16,8 @@ import pytest_asyncio
 from engine import restarts
 from responses_app.management.supervisor import engine
 from responses_app.management.supervisor.engine import EngineKeeper
-from tests.supervisor.served import is_gone
-from tests.waiting import eventually
+from tests.kit.served import is_gone
+from tests.kit.waiting import eventually
 
 MANAGE = """
 import os, signal, subprocess, sys, time

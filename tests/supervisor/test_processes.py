@@ -14,8 +14,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from tests.server import Server
-from tests.supervisor.served import Supervised, is_gone
+from tests.kit.served import Supervised, is_gone
+from tests.kit.server import Server
 
 MIB = 1024 * 1024
 SLOW = '{"tokens_per_second": 100}'

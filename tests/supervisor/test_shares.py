@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from responses_app.web.servers.shares import Shares
-from tests.server import ROOT
+from tests.kit.server import ROOT
 
 OTHER = "import sys; from responses_app.web.servers.shares import Shares; Shares(int(sys.argv[1]), 3).say(5)"
 

@@ -17,14 +17,14 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 
-from tests.clients import Frame, Socket, http_client, text_of
-from tests.protocol.laws import assert_laws
-from tests.redis_server import RedisServer
-from tests.supervisor.served import Supervised
-from tests.transports.background import begin, get, until
-from tests.transports.raw_streams import CUT, RawStream, Refused
-from tests.transports.scripts import BEGIN
-from tests.waiting import eventually
+from tests.kit.background import begin, get, until
+from tests.kit.clients import Frame, Socket, http_client, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import CUT, RawStream, Refused
+from tests.kit.redis_server import RedisServer
+from tests.kit.scripts import BEGIN
+from tests.kit.served import Supervised
+from tests.kit.waiting import eventually
 
 NUMBERS = " ".join(str(number) for number in range(100))
 SCRIPT = [

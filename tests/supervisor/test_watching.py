@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server import Server
-from tests.supervisor.served import Supervised
+from tests.kit.served import Supervised
+from tests.kit.server import Server
 from tests.transports.test_metrics import Numbers
 
 

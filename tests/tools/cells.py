@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from openai.types.responses import Response
 
-from tests.server import ROOT
-from tests.tools.image_server import ImageServer, as_base64, image_server
-from tests.tools.mcp.mcp_servers import PROGRAM, McpServer, mcp_server
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
-from tests.tools.search_servers import ddgs, searxng
-from tests.tools.threads import in_a_thread
-from tests.tools.web_server import WebServer, answer, web_server
+from tests.kit.image_server import ImageServer, as_base64, image_server
+from tests.kit.mcp_servers import PROGRAM, McpServer, mcp_server
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.search_servers import ddgs, searxng
+from tests.kit.server import ROOT
+from tests.kit.threads import in_a_thread
+from tests.kit.web_server import WebServer, answer, web_server
 
 OLD_PROGRAM = "tests.tools.mcp.old_program"
 INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}

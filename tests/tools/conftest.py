@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from responses_app.tools.base import BaseTool
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.image_server import ImageServer, image_server, image_tool
+from tests.kit.web_server import WebServer, web_server
 from tests.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
 from tests.tools.drawing import SiteOf
-from tests.tools.image_server import ImageServer, image_server, image_tool
-from tests.tools.web_server import WebServer, web_server
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import JsonObject
-from tests.oracle import validate_event
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, Site
-from tests.tools.image_server import as_base64
+from tests.kit.fakes import ANSWER, Site
+from tests.kit.image_server import as_base64
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
 
 DRAW: JsonObject = {"type": "image_generation"}
 DRAWN = "[The image was made, and is shown to the user: png, 1024x1024.]"

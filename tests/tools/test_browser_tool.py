@@ -18,11 +18,11 @@ from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.browser.tool import DESCRIPTION, FUNCTIONS, BrowserTool
 from responses_app.tools.fetching import Fetcher
 from responses_app.tools.network import AllowedHosts, Network
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import FakeEngine, Site
+from tests.kit.fakes import FakeEngine, Site
+from tests.kit.laws import assert_laws
+from tests.kit.search_servers import searxng
+from tests.kit.web_server import WebServer, answer
 from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
-from tests.tools.search_servers import searxng
-from tests.tools.web_server import WebServer, answer
 
 SEARCH: list[JsonObject] = [{"type": "web_search"}]
 CITED = "<|channel|>final<|message|>Bone【1†L0-L1】, they say【0†L2】 and【9†L1】.<|return|>"

@@ -13,8 +13,8 @@ from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.fetching import Fetcher
 from responses_app.tools.network import AllowedHosts, Network
 from responses_app.tools.reading.pages import Page
-from tests.tools.search_servers import searxng
-from tests.tools.web_server import WebServer, answer, redirect
+from tests.kit.search_servers import searxng
+from tests.kit.web_server import WebServer, answer, redirect
 
 SHELL = "".join(f"<p>Fact {number} about the shell of turtles.</p>" for number in range(100))
 ANY = BrowsingOptions()

@@ -15,10 +15,10 @@ from agents import Agent, OpenAIResponsesModel, Runner, WebSearchTool, set_traci
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
-from tests.conformance.sdk import PATIENCE, Chat
-from tests.protocol.laws import assert_laws
-from tests.redis_server import RedisServer
-from tests.server import Server
+from tests.kit.laws import assert_laws
+from tests.kit.redis_server import RedisServer
+from tests.kit.sdk import PATIENCE, Chat
+from tests.kit.server import Server
 from tests.tools.cells import CASES, Case, Counterparts, Slow, added, counterparts, mcp_at
 
 pytestmark = pytest.mark.any_database

@@ -11,8 +11,8 @@ import pytest
 from responses_app.tools.browser.page_reader import PageReader
 from responses_app.tools.fetching import Fetched, FetchFailed
 from responses_app.tools.reading.extraction import MAX_LINES, MAX_LINKS, Unreadable, read_document
+from tests.kit.waiting import eventually
 from tests.tools.documents.samples import docx_file, pdf_file
-from tests.waiting import eventually
 
 DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 URL = "https://here.example/folder/page?q=1"

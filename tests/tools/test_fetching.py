@@ -9,7 +9,7 @@ import pytest
 
 from responses_app.tools.fetching import KIB, MIB, Fetcher, FetchFailed, FetchLimits
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError
-from tests.tools.web_server import WebServer, answer, redirect
+from tests.kit.web_server import WebServer, answer, redirect
 
 LIMITS = FetchLimits(seconds=30)
 

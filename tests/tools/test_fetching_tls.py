@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from responses_app.tools.fetching import Fetcher, FetchFailed, FetchLimits
 from responses_app.tools.network import AllowedHosts, Network
-from tests.tools.web_server import WebServer, answer, web_server
+from tests.kit.web_server import WebServer, answer, web_server
 
 NAME = "good.example"
 

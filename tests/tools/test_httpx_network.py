@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.tools.httpx_network import CheckedTransport
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network
-from tests.tools.web_server import WebServer, answer, redirect
+from tests.kit.web_server import WebServer, answer, redirect
 
 TLS = httpx2.create_ssl_context()  # making one takes 0.1 s
 

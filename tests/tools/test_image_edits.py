@@ -4,9 +4,9 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.files import FileRecord
-from tests.memory_files import MemoryFileStore
+from tests.kit.image_server import ImageServer, as_base64, png
+from tests.kit.memory_files import MemoryFileStore
 from tests.tools.drawing import DRAW, OF_USER, SiteOf, call, drawn, play, told
-from tests.tools.image_server import ImageServer, as_base64, png
 
 
 async def test_an_edit_begins_with_the_newest_image(images: ImageServer, site_of: SiteOf) -> None:

@@ -13,12 +13,12 @@ from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.inputs import ToolProgressed, ToolReturned
 from responses_app.tools.images import service as service_module
 from responses_app.tools.images import tool as tool_module
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, Site
+from tests.kit.fakes import ANSWER, Site
+from tests.kit.image_server import Answer, ImageServer, as_base64, event, image_tool, refusal
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
 from tests.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
 from tests.tools.drawing import DRAW, DRAWN, SiteOf, call, drawn, events_of, play, told
-from tests.tools.image_server import Answer, ImageServer, as_base64, event, image_tool, refusal
-from tests.waiting import eventually
 
 
 async def test_an_image_is_made_and_the_model_reads_a_note(images: ImageServer, site_of: SiteOf) -> None:

@@ -7,8 +7,8 @@ from agents import Agent, ImageGenerationTool, OpenAIResponsesModel, Runner, set
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
-from tests.server import Server
-from tests.tools.image_server import ImageServer, as_base64, image_server_in_thread, png
+from tests.kit.image_server import ImageServer, as_base64, image_server_in_thread, png
+from tests.kit.server import Server
 
 ASKED = "Please draw a cat."
 EDIT = 'Please call image_generation.edit with "a red cat".'

@@ -17,10 +17,10 @@ from responses_app.tools.code_interpreter.mcp import McpInterpreter
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.wiring.server_tools import interpreter_of, server_tools
-from tests.memory_files import MemoryFileStore
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, Site
-from tests.tools.mcp.mcp_servers import mcp_tool, serving
+from tests.kit.fakes import ANSWER, FakeEngine, Site
+from tests.kit.laws import assert_laws
+from tests.kit.mcp_servers import mcp_tool, serving
+from tests.kit.memory_files import MemoryFileStore
 
 ASKED: list[JsonObject] = [{"type": "code_interpreter", "container": {"type": "auto"}}]
 

@@ -16,8 +16,8 @@ from responses_app.tools.browser.tool import BrowserTool
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.wiring.server_tools import server_tools
-from tests.memory_files import MemoryFileStore
-from tests.tools.mcp.mcp_servers import mcp_tool, serving
+from tests.kit.mcp_servers import mcp_tool, serving
+from tests.kit.memory_files import MemoryFileStore
 
 FOUND = [("https://a.example/", "A", "of a"), ("https://b.example/x", "B", "of b")]
 AS_JSON = {"web": {"results": [{"title": "A", "url": "https://a.example/", "description": "of a"}]}, "more": []}

@@ -13,8 +13,8 @@ from responses_app.tools.browser.searching import (
     results_page,
     within,
 )
-from tests.tools.search_servers import RESULTS, as_json, ddgs, searxng
-from tests.tools.web_server import WebServer, answer, redirect
+from tests.kit.search_servers import RESULTS, as_json, ddgs, searxng
+from tests.kit.web_server import WebServer, answer, redirect
 
 
 @pytest.fixture(params=["searxng", "ddgs"])

@@ -14,14 +14,14 @@ from responses_app.tools.sandbox.containers import Policy
 from tests.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract
-from tests.memory_files import MemoryFileStore
+from tests.kit.image_server import image_server, image_tool
+from tests.kit.mcp_servers import mcp_server, mcp_tool
+from tests.kit.memory_files import MemoryFileStore
+from tests.kit.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
+from tests.kit.search_servers import searxng
+from tests.kit.web_server import WebServer, answer
 from tests.runs.test_server_tools import ASKED, Shell
-from tests.tools.image_server import image_server, image_tool
-from tests.tools.mcp.mcp_servers import mcp_server, mcp_tool
-from tests.tools.sandbox.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
-from tests.tools.search_servers import searxng
 from tests.tools.test_browser_tool import browser_of
-from tests.tools.web_server import WebServer, answer
 
 
 class TestToolOfTwentyLines(ToolContract):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from tests.server import Server
-from tests.tools.search_servers import settings, small_web
-from tests.tools.threads import in_a_thread
-from tests.tools.web_server import WebServer
+from tests.kit.search_servers import settings, small_web
+from tests.kit.server import Server
+from tests.kit.threads import in_a_thread
+from tests.kit.web_server import WebServer
 
 TOOLS = [{"type": "web_search"}]
 

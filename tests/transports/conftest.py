@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Socket, http_client
-from tests.server import KINDS, Server
-from tests.transports.closed import ClosedServer
-from tests.transports.scripts import LIMIT, flood_script, main_script
+from tests.kit.clients import Socket, http_client
+from tests.kit.closed import ClosedServer
+from tests.kit.scripts import LIMIT, flood_script, main_script
+from tests.kit.server import KINDS, Server
 
 NOISE = (
     "was never",

@@ -9,8 +9,8 @@ from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
-from tests.tools.mcp.mcp_servers import serving
-from tests.transports.scripts import BEGIN
+from tests.kit.mcp_servers import serving
+from tests.kit.scripts import BEGIN
 
 CODE = "open('/mnt/data/ran', 'a').write('x');"
 GATED_AFTER = 5  # tokens of a call, behind which it waits for `Hearing.release`

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.clients import Frame, http_client
-from tests.server import Server
-from tests.transports.raw_streams import CUT, RawStream
+from tests.kit.clients import Frame, http_client
+from tests.kit.raw_streams import CUT, RawStream
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.test_durability import talk_over_http, talk_over_websocket
-from tests.waiting import eventually
 
 
 @dataclass

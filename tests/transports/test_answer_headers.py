@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Socket
-from tests.server import KINDS, Server
+from tests.kit.clients import Socket
+from tests.kit.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
 

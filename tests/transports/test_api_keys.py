@@ -12,8 +12,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from tests.clients import Socket
-from tests.transports.closed import ClosedServer, bearer, post
+from tests.kit.clients import Socket
+from tests.kit.closed import ClosedServer, bearer, post
 
 REVOKED_WITHIN = 2.0  # seconds
 

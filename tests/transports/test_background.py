@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.clients import http_client, read_error_answer, ready, text_of
-from tests.protocol.laws import assert_laws
-from tests.server import Server
-from tests.transports.background import RUNNING, WAITING, begin, cancel, get, is_idle, new_server, speak, until
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import SPOKEN, generations, was_aborted
-from tests.transports.stored import stored_statuses
-from tests.waiting import eventually
+from tests.kit.background import RUNNING, WAITING, begin, cancel, get, is_idle, new_server, speak, until
+from tests.kit.clients import http_client, read_error_answer, ready, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import SPOKEN, generations, was_aborted
+from tests.kit.server import Server
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="module")

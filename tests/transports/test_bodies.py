@@ -12,10 +12,10 @@ import httpx
 import orjson
 import pytest
 
-from tests.clients import RAW_UPGRADE, raw_connection, read_error, read_error_answer
-from tests.heartbeat import APPLICATION, longest_stop
-from tests.server import KINDS, Server
-from tests.waiting import eventually
+from tests.kit.clients import RAW_UPGRADE, raw_connection, read_error, read_error_answer
+from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.server import KINDS, Server
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

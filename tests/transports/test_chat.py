@@ -7,12 +7,12 @@ import httpx
 import orjson
 import pytest
 
-from tests.clients import http_client, ready
-from tests.protocol.chats import put_together, sent
-from tests.server import Server
-from tests.transports.closed import ClosedServer
-from tests.transports.scripts import WEATHER, aborted_prompts, as_history, generations
-from tests.waiting import eventually
+from tests.kit.chats import put_together, sent
+from tests.kit.clients import http_client, ready
+from tests.kit.closed import ClosedServer
+from tests.kit.scripts import WEATHER, aborted_prompts, as_history, generations
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 TOOL = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 

@@ -6,11 +6,11 @@ import httpx
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
-from tests.oracle import validate_event, validate_response_items
-from tests.server import Server
-from tests.transports.scripts import CALLS, generations
-from tests.waiting import eventually
+from tests.kit.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
+from tests.kit.oracle import validate_event, validate_response_items
+from tests.kit.scripts import CALLS, generations
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_server
 

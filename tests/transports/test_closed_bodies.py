@@ -11,8 +11,8 @@ import httpx
 import openai
 import pytest
 
-from tests.clients import raw_connection, read_error_answer
-from tests.transports.closed import ClosedServer, bearer
+from tests.kit.clients import raw_connection, read_error_answer
+from tests.kit.closed import ClosedServer, bearer
 from tests.transports.test_bodies import JSON, MIB, PART, grown, head, read_answer
 
 pytestmark = pytest.mark.any_database

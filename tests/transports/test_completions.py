@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from engine.formats.harmony.encoding import RETURN, decode_tokens
-from tests.clients import http_client
-from tests.server import Server
-from tests.transports.closed import ClosedServer, bearer
-from tests.transports.scripts import aborted_prompts, main_script
-from tests.waiting import eventually
+from tests.kit.clients import http_client
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.scripts import aborted_prompts, main_script
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

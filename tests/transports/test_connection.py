@@ -13,7 +13,7 @@ from responses_app.settings.conf import from_environ
 from responses_app.web.sockets.connection import Connection
 from responses_app.wiring.site import Site
 from responses_app.wiring.wiring import build_site
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

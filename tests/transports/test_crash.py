@@ -10,15 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Frame, http_client, text_of
-from tests.databases import postgres_url
-from tests.server import Server, manage
-from tests.transports.background import ANSWER, begin, get, new_server, speak
+from tests.kit.background import ANSWER, begin, get, new_server, speak
+from tests.kit.clients import Frame, http_client, text_of
+from tests.kit.databases import postgres_url
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import gate, release
+from tests.kit.server import Server, manage
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
 from tests.transports.load import Promises, under_load
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import gate, release
-from tests.transports.stored import stored_statuses
-from tests.waiting import eventually
 
 LEASE = 2  # WORKER_LEASE_SECONDS
 A_BIT = 4.0  # seconds: for a third of a lease until somebody looks, and for a machine that is busy

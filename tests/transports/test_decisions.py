@@ -8,7 +8,7 @@ import openai
 import pytest
 from openai.types import Decision
 
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Frame, http_client, read_error_answer, read_error_frame, server_sent
-from tests.server import Server
+from tests.kit.clients import Frame, http_client, read_error_answer, read_error_frame, server_sent
+from tests.kit.scripts import WEATHER, gate, release
+from tests.kit.server import Server
 from tests.transports.conftest import Connect
-from tests.transports.scripts import WEATHER, gate, release
 
 pytestmark = pytest.mark.any_database
 

@@ -11,8 +11,8 @@ from twisted.internet.tcp import Connection as TcpConnection
 from twisted.web.http import HTTPChannel, Request
 
 from responses_app.web.servers.daphne_direct import write_chunk, write_text_frames
-from tests.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
-from tests.server import Server
+from tests.kit.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

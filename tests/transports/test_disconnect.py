@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from responses_app.protocol.events.events import EventType
-from tests.clients import (
+from tests.kit.clients import (
     RAW_UPGRADE,
     Frame,
     Socket,
@@ -22,10 +22,10 @@ from tests.clients import (
     ready,
     server_sent,
 )
-from tests.server import Server
+from tests.kit.scripts import aborted_prompts, generations, was_aborted
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.scripts import aborted_prompts, generations, was_aborted
-from tests.waiting import eventually
 
 PING_EVENTS = {"Respsite-Dialect": "ping-events"}
 LINGER_NOT = struct.pack("ii", 1, 0)  # close with a reset

@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, ready, text_of
-from tests.protocol.laws import assert_laws
-from tests.server import Server
-from tests.transports.background import ANSWER, begin, get, new_server, speak, until
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import gate, release
-from tests.waiting import eventually
+from tests.kit.background import ANSWER, begin, get, new_server, speak, until
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, ready, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import gate, release
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 STATUSES = (0, -signal.SIGTERM)  # of a process that ended as it should
 GOODBYE = (1012, "the server stops: connect again")

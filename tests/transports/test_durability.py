@@ -12,10 +12,10 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.clients import Frame, Socket, http_client, server_sent
-from tests.server import Server
-from tests.transports.scripts import WEATHER, as_history, journal, main_script
-from tests.waiting import eventually
+from tests.kit.clients import Frame, Socket, http_client, server_sent
+from tests.kit.scripts import WEATHER, as_history, journal, main_script
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_server
 

@@ -18,17 +18,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.clients import Frame, http_client
-from tests.databases import postgres_url
-from tests.server import Server, manage
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
-from tests.tools.threads import in_a_thread
-from tests.transports.background import is_idle, until
+from tests.kit.background import is_idle, until
+from tests.kit.clients import Frame, http_client
+from tests.kit.databases import postgres_url
+from tests.kit.raw_streams import RawStream
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.server import Server, manage
+from tests.kit.stored import stored
+from tests.kit.threads import in_a_thread
+from tests.kit.waiting import eventually
 from tests.transports.effects import Hearing, call_of, hearing, nothing
-from tests.transports.raw_streams import RawStream
-from tests.transports.stored import stored
 from tests.transports.test_takeover import LEASE, Pair
-from tests.waiting import eventually
 
 KILLS = int(os.environ.get("EFFECT_KILLS", "2"))
 STOPS = int(os.environ.get("EFFECT_STOPS", "1"))

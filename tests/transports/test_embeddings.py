@@ -10,9 +10,9 @@ import httpx
 import openai
 import pytest
 
-from tests.server import Server
-from tests.transports.closed import ClosedServer, bearer
-from tests.waiting import eventually
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

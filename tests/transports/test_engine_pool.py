@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 
-from tests.clients import Frame, Socket, http_client, ready, text_of
-from tests.engine.fake_vllm import MODEL
-from tests.engine.vllm_process import VllmProcess
-from tests.protocol.laws import assert_laws
-from tests.server import Server
-from tests.transports.background import begin, get, until
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import BEGIN
+from tests.kit.background import begin, get, until
+from tests.kit.clients import Frame, Socket, http_client, ready, text_of
+from tests.kit.fake_vllm import MODEL
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import BEGIN
+from tests.kit.server import Server
+from tests.kit.vllm_process import VllmProcess
+from tests.kit.waiting import eventually
 from tests.transports.test_metrics import Numbers
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

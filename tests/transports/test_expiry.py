@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.clients import Socket, http_client, read_error_frame
-from tests.server import Server
-from tests.transports.scripts import main_script
-from tests.waiting import eventually
+from tests.kit.clients import Socket, http_client, read_error_frame
+from tests.kit.scripts import main_script
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from responses_app.web.exposure import Exposure, is_local
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server import KINDS
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
-from tests.transports.closed import ClosedServer, bearer
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.server import KINDS
 
 pytestmark = [needs_bubblewrap, pytest.mark.any_server]
 

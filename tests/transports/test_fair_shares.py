@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server import KINDS
-from tests.transports.closed import ClosedServer, bearer
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.server import KINDS
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

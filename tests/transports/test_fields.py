@@ -9,9 +9,9 @@ import pytest
 from openai.types.chat import ParsedChatCompletionMessage, ParsedFunction, ParsedFunctionToolCall
 from openai.types.responses import FunctionTool, ResponseFunctionToolCall
 
-from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
-from tests.protocol.laws import assert_laws
-from tests.server import Server
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.server import Server
 
 IGNORED = "respsite-ignored"
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients import raw_connection, read_error_answer
-from tests.server import Server
+from tests.kit.clients import raw_connection, read_error_answer
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

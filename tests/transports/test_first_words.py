@@ -9,11 +9,11 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.clients import http_client, read_error_answer, server_sent
-from tests.server import KINDS, Server
-from tests.transports.scripts import BEGIN, gate, main_script, release
-from tests.transports.stored import stored_statuses
-from tests.waiting import eventually
+from tests.kit.clients import http_client, read_error_answer, server_sent
+from tests.kit.scripts import BEGIN, gate, main_script, release
+from tests.kit.server import KINDS, Server
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
 
 REFUSALS = [
     ("[away]", 503, "server_is_overloaded"),

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server import KINDS
-from tests.transports.closed import ClosedServer, bearer
-from tests.waiting import eventually
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.server import KINDS
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.any_server]
 

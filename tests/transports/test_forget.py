@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.transports.stored import stored
+from tests.kit.stored import stored
 from tests.transports.test_api_keys import ClosedServer
 from tests.transports.test_ownership import HELLO, client_of
 

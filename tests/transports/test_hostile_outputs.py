@@ -12,14 +12,14 @@ from pathlib import Path
 
 import httpx
 
-from tests.clients import http_client
-from tests.protocol.laws import assert_laws
-from tests.redis_server import RedisServer
-from tests.server import Server
-from tests.transports.background import begin
+from tests.kit.background import begin
+from tests.kit.clients import http_client
+from tests.kit.laws import assert_laws
+from tests.kit.redis_server import RedisServer
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.test_takeover import LEASE, Pair, Reader
 from tests.transports.test_waiting import TOOLS, calls_of, give, pair_of
-from tests.waiting import eventually
 
 RESPONSES = 8
 BLOWS = ("kill", "stop", "stall")

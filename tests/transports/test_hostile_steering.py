@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clients import Frame, Socket
-from tests.server import KINDS, Server
+from tests.kit.clients import Frame, Socket
+from tests.kit.server import KINDS, Server
 from tests.transports.conftest import Connect
 from tests.transports.test_steering import SCRIPT, begin, steer
 

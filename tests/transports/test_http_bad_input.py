@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients import Frame, read_error_answer, read_message, server_sent
-from tests.server import Server
-from tests.transports.scripts import LIMIT
-from tests.transports.stored import stored_statuses
-from tests.waiting import eventually
+from tests.kit.clients import Frame, read_error_answer, read_message, server_sent
+from tests.kit.scripts import LIMIT
+from tests.kit.server import Server
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

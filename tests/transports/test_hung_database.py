@@ -8,12 +8,12 @@ import pytest
 
 from responses_app.runs.by_id import CANCEL_SECONDS
 from responses_app.wiring.site import LAST_ROWS_SECONDS, LAST_WORDS_SECONDS
-from tests.clients import http_client, read_error_answer
-from tests.databases import postgres, postgres_url
-from tests.server import manage
-from tests.transports.background import begin, cancel, new_server, until
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import gate
+from tests.kit.background import begin, cancel, new_server, until
+from tests.kit.clients import http_client, read_error_answer
+from tests.kit.databases import postgres, postgres_url
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import gate
+from tests.kit.server import manage
 from tests.transports.test_drain import STATUSES, assert_quiet
 
 pytestmark = pytest.mark.any_database  # each names its own

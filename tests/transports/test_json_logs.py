@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from responses_app.auth.door import FIRST_KEY
-from tests.clients import Socket, http_client
-from tests.server import KINDS
+from tests.kit.clients import Socket, http_client
+from tests.kit.server import KINDS
+from tests.kit.waiting import eventually
 from tests.transports.test_api_keys import ClosedServer, bearer
-from tests.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

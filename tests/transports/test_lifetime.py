@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from tests.clients import Socket, http_client, read_error_frame
-from tests.server import Server
+from tests.kit.clients import Socket, http_client, read_error_frame
+from tests.kit.scripts import gate, release, was_aborted
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.scripts import gate, release, was_aborted
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.clients import Socket, read_error_frame, ready
-from tests.redis_server import RedisServer
-from tests.server import Server
+from tests.kit.clients import Socket, read_error_frame, ready
+from tests.kit.redis_server import RedisServer
+from tests.kit.scripts import HELLO, gate, release
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.scripts import HELLO, gate, release
-from tests.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -11,15 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients import Frame, http_client, read_error_answer, text_of
-from tests.databases import postgres, postgres_url
-from tests.server import Server, manage
-from tests.transports.background import ANSWER, begin, get, is_idle, new_server, speak, until
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import gate, generations, release
-from tests.transports.stored import stored
+from tests.kit.background import ANSWER, begin, get, is_idle, new_server, speak, until
+from tests.kit.clients import Frame, http_client, read_error_answer, text_of
+from tests.kit.databases import postgres, postgres_url
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import gate, generations, release
+from tests.kit.server import Server, manage
+from tests.kit.stored import stored
+from tests.kit.waiting import eventually
 from tests.transports.test_crash import A_BIT, LEASE, assert_quiet, assert_stopped, crash_server
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database  # each names its own
 ROWS = "SELECT id, status, worker, epoch, body FROM responses_app_response"

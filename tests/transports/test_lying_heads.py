@@ -6,9 +6,9 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from tests.clients import raw_connection
-from tests.heartbeat import APPLICATION, longest_stop
-from tests.server import KINDS, Server
+from tests.kit.clients import raw_connection
+from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
 

@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from tests.clients import Socket
-from tests.mangling import WORD, Mangled, mangled_transcripts, told
-from tests.protocol.laws import assert_laws, is_subsequence, text_of
-from tests.server import Server
-from tests.transports.scripts import HELLO
+from tests.kit.clients import Socket
+from tests.kit.laws import assert_laws, is_subsequence, text_of
+from tests.kit.mangling import WORD, Mangled, mangled_transcripts, told
+from tests.kit.scripts import HELLO
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

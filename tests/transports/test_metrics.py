@@ -10,11 +10,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.clients import Socket
-from tests.server import START_SECONDS, Server
+from tests.kit.clients import Socket
+from tests.kit.server import START_SECONDS, Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
 from tests.transports.test_api_keys import ClosedServer, bearer
-from tests.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

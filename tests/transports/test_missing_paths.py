@@ -12,7 +12,7 @@ from responses_app.protocol.stateless.completions import CompletionChoice as Our
 from responses_app.protocol.stateless.embeddings import EmbeddingList
 from responses_app.web.endpoint import Endpoint
 from responses_app.web.routes import find, is_api_path, served
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

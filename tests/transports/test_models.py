@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from responses_app.api.models.codex import catalogue
-from tests.server import Server, manage
+from tests.kit.server import Server, manage
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

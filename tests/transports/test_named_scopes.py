@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients import Socket
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
-from tests.transports.closed import ClosedServer, bearer
+from tests.kit.clients import Socket
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.sandboxes import needs_bubblewrap
 
 pytestmark = pytest.mark.any_server
 

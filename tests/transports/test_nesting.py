@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from responses_app.protocol.validation import MAX_NESTING
-from tests.clients import Frame, Socket, read_error_answer
-from tests.server import Server
+from tests.kit.clients import Frame, Socket, read_error_answer
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

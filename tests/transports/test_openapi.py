@@ -19,7 +19,7 @@ from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, server_tool_missing
 from tests.fuzz.samples import CHAT_FIELDS, CHAT_MESSAGES, FIELDS, ITEMS, TOOL_OUTPUTS, TOOLS
-from tests.server import Server
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -8,8 +8,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from responses_app.web.origins import Source
-from tests.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
-from tests.server import Server
+from tests.kit.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
+from tests.kit.server import Server
 from tests.transports.conftest import Connect
 
 pytestmark = pytest.mark.any_database

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.clients import Socket, http_client, text_of
-from tests.engine.fake_vllm import MODEL
 from tests.engine.rendering_vllm import RenderingVllm
 from tests.formats.rendering import FAMILIES, format_of
-from tests.server import Server
+from tests.kit.clients import Socket, http_client, text_of
+from tests.kit.fake_vllm import MODEL
+from tests.kit.scripts import BEGIN, CALL, WEATHER
+from tests.kit.server import Server
 from tests.transports.conftest import Connect
-from tests.transports.scripts import BEGIN, CALL, WEATHER
 
 pytestmark = pytest.mark.any_database
 

@@ -14,9 +14,9 @@ import pytest
 
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.urls import urlpatterns
-from tests.clients import Frame, Socket
-from tests.server import KINDS
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
+from tests.kit.clients import Frame, Socket
+from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.server import KINDS
 from tests.transports.test_api_keys import ClosedServer, bearer
 
 pytestmark = pytest.mark.any_server

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from tests.clients import Socket, http_client, read_error_frame, server_sent, text_of
-from tests.server import Server
-from tests.transports.scripts import gate, main_script, release
-from tests.waiting import eventually
+from tests.kit.clients import Socket, http_client, read_error_frame, server_sent, text_of
+from tests.kit.scripts import gate, main_script, release
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

@@ -10,11 +10,11 @@ import httpx
 import openai
 import pytest
 
-from tests.clients import Socket
-from tests.redis_server import RedisServer
-from tests.server import KINDS
-from tests.transports.closed import ClosedServer, bearer, limit, post
-from tests.waiting import eventually
+from tests.kit.clients import Socket
+from tests.kit.closed import ClosedServer, bearer, limit, post
+from tests.kit.redis_server import RedisServer
+from tests.kit.server import KINDS
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

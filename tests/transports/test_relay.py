@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from responses_app.wiring.relay import Relay
-from tests.clients import Socket, http_client
-from tests.redis_server import RedisServer
-from tests.server import Server
+from tests.kit.clients import Socket, http_client
+from tests.kit.redis_server import RedisServer
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from engine.formats.harmony.encoding import encode_harmony
-from tests.clients import Frame, Socket, http_client, raw_connection, ready, text_of
-from tests.protocol.laws import assert_laws
-from tests.server import KINDS, Server
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import BEGIN, Entry, gate, main_script, release
-from tests.waiting import eventually
+from tests.kit.clients import Frame, Socket, http_client, raw_connection, ready, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import BEGIN, Entry, gate, main_script, release
+from tests.kit.server import KINDS, Server
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_server
 

@@ -7,10 +7,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.clients import Socket, read_error_frame, text_of
-from tests.server import Server, free_port
-from tests.transports.closed import ClosedServer, bearer
-from tests.transports.scripts import as_history
+from tests.kit.clients import Socket, read_error_frame, text_of
+from tests.kit.closed import ClosedServer, bearer
+from tests.kit.scripts import as_history
+from tests.kit.server import Server, free_port
 
 pytestmark = pytest.mark.any_database
 

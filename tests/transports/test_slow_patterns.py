@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.heartbeat import APPLICATION, longest_stop
-from tests.server import KINDS, Server
+from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.server import KINDS, Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from tests.clients import RAW_UPGRADE, Socket, raw_connection, raw_frame, raw_request
-from tests.server import Server
+from tests.kit.clients import RAW_UPGRADE, Socket, raw_connection, raw_frame, raw_request
+from tests.kit.scripts import was_aborted
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.scripts import was_aborted
 from tests.transports.test_limits import idle
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.clients import RAW_UPGRADE, Socket, raw_connection, read_error_frame
-from tests.heartbeat import APPLICATION, longest_stop
-from tests.server import KINDS, Server
+from tests.kit.clients import RAW_UPGRADE, Socket, raw_connection, read_error_frame
+from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from responses_app.web.servers.inflow import AVERAGE_BYTES
-from tests.clients import raw_connection, read_error
-from tests.heartbeat import APPLICATION, longest_stop
-from tests.server import KINDS, Server
+from tests.kit.clients import raw_connection, read_error
+from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.server import KINDS, Server
 
 pytestmark = pytest.mark.any_database
 

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.clients import Frame, read_error_answer, server_sent
-from tests.protocol.laws import assert_laws
-from tests.server import Server
+from tests.kit.clients import Frame, read_error_answer, server_sent
+from tests.kit.laws import assert_laws
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_server
 

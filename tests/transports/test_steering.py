@@ -8,13 +8,13 @@ import pytest
 from openai import AsyncOpenAI
 
 from engine.formats.harmony.encoding import encode_harmony
-from tests.clients import Frame, Socket, http_client, text_of
-from tests.protocol.laws import assert_laws
-from tests.server import KINDS, Server
-from tests.transports.background import get
+from tests.kit.background import get
+from tests.kit.clients import Frame, Socket, http_client, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.scripts import BEGIN, CALL, HELLO, WEATHER, generations
+from tests.kit.server import KINDS, Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.scripts import BEGIN, CALL, HELLO, WEATHER, generations
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_server
 

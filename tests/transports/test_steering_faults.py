@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients import Frame, Socket, http_client, text_of
-from tests.server import Server, manage
-from tests.transports.background import until
-from tests.transports.closed import bearer
+from tests.kit.background import until
+from tests.kit.clients import Frame, Socket, http_client, text_of
+from tests.kit.closed import bearer
+from tests.kit.scripts import BEGIN, HELLO
+from tests.kit.server import Server, manage
+from tests.kit.stored import stored_statuses
 from tests.transports.conftest import Connect
-from tests.transports.scripts import BEGIN, HELLO
-from tests.transports.stored import stored_statuses
 from tests.transports.test_steering import THOUGHT, begin, steer
 from tests.transports.test_takeover import Pair
 

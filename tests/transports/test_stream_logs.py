@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients import Frame, Socket, http_client, read_error_answer
-from tests.server import Server
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import main_script
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import main_script
+from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_server
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.clients import Frame, http_client, text_of
-from tests.protocol.laws import assert_laws
-from tests.redis_server import RedisServer
-from tests.server import Server
-from tests.transports.background import begin, cancel, get, until
-from tests.transports.raw_streams import CUT, RawStream
-from tests.transports.scripts import BEGIN
-from tests.transports.stored import stored, stored_statuses
-from tests.waiting import eventually
+from tests.kit.background import begin, cancel, get, until
+from tests.kit.clients import Frame, http_client, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.raw_streams import CUT, RawStream
+from tests.kit.redis_server import RedisServer
+from tests.kit.scripts import BEGIN
+from tests.kit.server import Server
+from tests.kit.stored import stored, stored_statuses
+from tests.kit.waiting import eventually
 
 KILLS = int(os.environ.get("TAKEOVER_KILLS", "2"))
 RUNNING = 6  # responses at once

@@ -6,13 +6,13 @@ import httpx
 import pytest
 
 from engine.formats.harmony.encoding import CALL, decode_tokens, encode_harmony
-from tests.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
-from tests.engine.fake_vllm import FakeVllm
-from tests.server import Server
+from tests.kit.clients import Frame, Socket, read_error_answer, read_error_frame, text_of
+from tests.kit.fake_vllm import FakeVllm
+from tests.kit.scripts import FIRST_CALL, TWICE, WEATHER, as_history, generations
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.scripts import FIRST_CALL, TWICE, WEATHER, as_history, generations
 from tests.transports.test_vllm_server_engine import in_front_of
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_server
 

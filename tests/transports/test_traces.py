@@ -14,9 +14,9 @@ import pytest
 from responses_app.observing import traces
 from responses_app.observing.traces import NO_SPAN, Traces
 from responses_app.web.servers.tracing import name_of
-from tests.clients import Socket
-from tests.server import Server
-from tests.waiting import eventually
+from tests.kit.clients import Socket
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

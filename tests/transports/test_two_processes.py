@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, text_of
-from tests.server import Server
-from tests.transports.background import begin, cancel, get, is_idle, new_server, speak, until
+from tests.kit.background import begin, cancel, get, is_idle, new_server, speak, until
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, text_of
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import as_history, generations
+from tests.kit.server import Server
+from tests.kit.stored import stored_statuses
+from tests.kit.waiting import eventually
 from tests.transports.load import under_load
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import as_history, generations
-from tests.transports.stored import stored_statuses
-from tests.waiting import eventually
 
 ENOUGH = 120  # promises of each server
 LEASE = 1.5  # WORKER_LEASE_SECONDS

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.clients import Frame, Socket, http_client
-from tests.server import Server
-from tests.transports.stored import stored
+from tests.kit.clients import Frame, Socket, http_client
+from tests.kit.server import Server
+from tests.kit.stored import stored
 
 DETAILS = ("input_tokens_details", "output_tokens_details")
 TURNS = {"input_tokens_per_turn", "cached_tokens_per_turn", "output_tokens_per_turn", "tool_output_tokens_per_turn"}

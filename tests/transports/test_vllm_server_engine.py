@@ -13,11 +13,11 @@ import pytest
 from openai import AsyncOpenAI, RateLimitError
 
 from engine.formats.harmony.encoding import encode_harmony
-from tests.clients import Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
-from tests.engine.fake_vllm import MODEL, FakeVllm
-from tests.server import Server
+from tests.kit.clients import Socket, http_client, read_error_answer, read_error_frame, server_sent, text_of
+from tests.kit.fake_vllm import MODEL, FakeVllm
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

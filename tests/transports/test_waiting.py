@@ -10,18 +10,18 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from tests.clients import Frame, http_client, read_error_answer, server_sent, text_of
-from tests.oracle import validate_response
-from tests.protocol.laws import assert_laws
-from tests.redis_server import RedisServer
-from tests.server import KINDS, Server
-from tests.transports.background import begin, get, until
+from tests.kit.background import begin, get, until
+from tests.kit.clients import Frame, http_client, read_error_answer, server_sent, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_response
+from tests.kit.raw_streams import RawStream
+from tests.kit.redis_server import RedisServer
+from tests.kit.scripts import CALL, HELLO, TWICE, WEATHER
+from tests.kit.server import KINDS, Server
+from tests.kit.stored import stored
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.transports.raw_streams import RawStream
-from tests.transports.scripts import CALL, HELLO, TWICE, WEATHER
-from tests.transports.stored import stored
 from tests.transports.test_takeover import Pair, Reader
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_server
 

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.transports.closed import ClosedServer
+from tests.kit.closed import ClosedServer
 
 pytestmark = pytest.mark.any_server
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, read_message
-from tests.server import Server
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, read_error_frame, read_message
+from tests.kit.scripts import LIMIT, gate, release
+from tests.kit.server import Server
 from tests.transports.conftest import Connect
-from tests.transports.scripts import LIMIT, gate, release
 
 pytestmark = pytest.mark.any_database
 

@@ -4,10 +4,10 @@ import httpx
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.clients import Frame, Socket, read_error_frame, text_of
-from tests.server import Server
+from tests.kit.clients import Frame, Socket, read_error_frame, text_of
+from tests.kit.scripts import WEATHER, as_history, gate, generations, release
+from tests.kit.server import Server
 from tests.transports.conftest import Connect
-from tests.transports.scripts import WEATHER, as_history, gate, generations, release
 
 pytestmark = pytest.mark.any_database
 

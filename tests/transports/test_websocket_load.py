@@ -9,11 +9,11 @@ import httpx
 import orjson
 import pytest
 
-from tests.clients import RAW_UPGRADE, Socket, raw_connection, raw_frame, read_error_frame
-from tests.heartbeat import APPLICATION, longest_stop
-from tests.server import KINDS, Server
+from tests.kit.clients import RAW_UPGRADE, Socket, raw_connection, raw_frame, read_error_frame
+from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.server import KINDS, Server
+from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.any_database
 

@@ -18,9 +18,9 @@ from openai import OpenAI
 
 from engine.backends.vllm.local import VllmEngine
 from engine.backends.vllm.server import VllmServerEngine
-from tests.conformance.sdk import MODEL, PATIENCE
 from tests.contracts.engine import StartedEngine
-from tests.server import Server
+from tests.kit.sdk import MODEL, PATIENCE
+from tests.kit.server import Server
 from tests.vllm import chat_servers
 from tests.vllm.chat_servers import LlamaFront, QwenServer
 from tests.vllm.engines import EngineUnderTest, LocalEngine, ServerEngine

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.conformance.sdk import MODEL
-from tests.server import Server
+from tests.kit.sdk import MODEL
+from tests.kit.server import Server
 from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS
 
 

@@ -14,7 +14,7 @@ import httpx
 import psutil
 
 from engine.backends.vocabulary_folder import write_vocabulary
-from tests.server import ROOT, free_port
+from tests.kit.server import ROOT, free_port
 
 START_SECONDS = 240.0  # a start takes 20 to 100 s here, by what else the machine does
 STOP_SECONDS = 20.0

@@ -11,13 +11,13 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from tests.conformance.sdk import MODEL, PATIENCE, WEATHER, Chat, run_tools, server_sent
-from tests.oracle import validate_event, validate_response
-from tests.protocol.laws import assert_laws
-from tests.server import Server
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event, validate_response
+from tests.kit.sdk import MODEL, PATIENCE, WEATHER, Chat, run_tools, server_sent
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.vllm.chat_servers import BLOCK_SIZE, NUMBERS
 from tests.vllm.engines import full_blocks
-from tests.waiting import eventually
 
 PET: dict[str, Any] = {
     "type": "object",

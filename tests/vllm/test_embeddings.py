@@ -22,9 +22,9 @@ from engine.embeddings.vllm_local import VllmEmbeddings
 from engine.embeddings.vllm_server import VllmServerEmbeddings
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from tests.contracts.embeddings import EmbeddingsContract, embed
-from tests.server import ROOT, clean_environ, free_port
+from tests.kit.server import ROOT, clean_environ, free_port
+from tests.kit.waiting import eventually
 from tests.vllm.server import API_KEY, EXECUTOR, START_SECONDS, descendants, wait_until_gone
-from tests.waiting import eventually
 
 MODEL = "embedding-model"
 FOLDER = Path(__file__).parent / "embedding_model"

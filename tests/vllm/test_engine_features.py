@@ -19,10 +19,10 @@ from engine.formats.harmony.prompt import generation_start, render_text, render_
 from engine.grammar import JsonSchema, TurnRules
 from engine.types import TokenChunk
 from tests.contracts.engine import assert_whole, collect, joined
+from tests.kit.waiting import eventually
 from tests.vllm.engines import EngineUnderTest, cached, full_blocks, request
 from tests.vllm.server import KV_BLOCKS
 from tests.vllm.transcripts import completion, prompt
-from tests.waiting import eventually
 
 BUSY = 20  # prompts of 2,000 words, of which a step of vLLM reads one
 

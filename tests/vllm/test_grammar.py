@@ -20,7 +20,7 @@ from engine.formats.harmony.grammar import problem_of_turn
 from engine.grammar import AnyObject, CallRule, Content, JsonSchema, Lark, Regex, TurnRules
 from engine.types import FinishReason
 from tests.engine.grammars import APPLY_PATCH
-from tests.schemas import drawn
+from tests.kit.schemas import drawn
 from tests.vllm.engines import EngineUnderTest, LocalEngine, request
 
 FORMAT = HarmonyFormat()

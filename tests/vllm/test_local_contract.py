@@ -10,10 +10,10 @@ from engine.backends.base import BaseEngine
 from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineUnavailable
 from tests.contracts.engine import EngineContract, StartedEngine
+from tests.kit.waiting import eventually
 from tests.vllm.engines import LocalEngine
 from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, descendants, engine_core, wait_until_gone
 from tests.vllm.transcripts import prompt
-from tests.waiting import eventually
 
 
 class TestVllmEngineContract(EngineContract):

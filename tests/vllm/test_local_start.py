@@ -18,8 +18,8 @@ from engine.backends.vllm.core_host import CoreHost
 from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
+from tests.kit.waiting import eventually
 from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS, descendants, wait_until_gone
-from tests.waiting import eventually
 
 
 class TestOptions:

@@ -10,9 +10,9 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.conformance.sdk import MODEL, PATIENCE, WEATHER
-from tests.protocol.chats import put_together, sent
-from tests.server import Server
+from tests.kit.chats import put_together, sent
+from tests.kit.sdk import MODEL, PATIENCE, WEATHER
+from tests.kit.server import Server
 from tests.vllm.engines import full_blocks
 from tests.vllm.server import MAX_MODEL_LEN
 from tests.vllm.test_chat_families import PET, assert_pet

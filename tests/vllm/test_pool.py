@@ -12,10 +12,10 @@ from engine.errors import GenerationCut
 from engine.formats.harmony.encoding import STOP_TOKENS
 from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from tests.contracts.engine import collect, joined
-from tests.transports.balancer import Balancer
+from tests.kit.balancer import Balancer
+from tests.kit.waiting import eventually
 from tests.vllm.server import API_KEY, SERVED_MODEL, VllmServer
 from tests.vllm.transcripts import completion, prompt
-from tests.waiting import eventually
 
 
 async def read(generation: AsyncGenerator[TokenChunk, None], said: list[int], *, until: int) -> None:

@@ -8,9 +8,9 @@ import pytest_asyncio
 from engine.backends.base import BaseEngine
 from engine.backends.vllm.server import VllmServerEngine
 from tests.contracts.engine import EngineContract, StartedEngine
+from tests.kit.waiting import eventually
 from tests.vllm.server import API_KEY, SERVED_MODEL, VllmServer
 from tests.vllm.transcripts import prompt
-from tests.waiting import eventually
 
 
 class TestVllmServerEngineContract(EngineContract):

@@ -12,16 +12,16 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
 from engine.formats.harmony.encoding import encode_harmony
-from tests.clients import Socket, http_client, read_error_answer, ready
-from tests.conformance.sdk import MODEL, PATIENCE, WEATHER, Chat, run_tools, server_sent
-from tests.oracle import validate_event, validate_response
-from tests.protocol.laws import assert_laws
-from tests.server import Server
+from tests.kit.clients import Socket, http_client, read_error_answer, ready
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event, validate_response
+from tests.kit.sdk import MODEL, PATIENCE, WEATHER, Chat, run_tools, server_sent
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 from tests.vllm.engines import full_blocks
 from tests.vllm.fronts import LoadingServer
 from tests.vllm.server import MAX_MODEL_LEN, VllmServer
 from tests.vllm.transcripts import NUMBERS
-from tests.waiting import eventually
 
 AT_ONCE = 200
 TWO_CITIES = "the weather of Paris and Rome"

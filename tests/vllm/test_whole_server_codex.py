@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.codex.cli import Codex, config, installed
-from tests.conformance.sdk import MODEL
-from tests.server import Server
+from tests.kit.sdk import MODEL
+from tests.kit.server import Server
 from tests.vllm.transcripts import CODEX_NOTE, CODEX_PATCH_PROMPT, CODEX_PROMPT
 
 pytestmark = pytest.mark.parametrize("websockets", [True, False], ids=["websocket", "sse"])

@@ -16,10 +16,10 @@ from openai import OpenAI
 from openai.types.responses import Response, ResponseFunctionToolCall
 
 from responses_app.runs.plan.failures import BROKEN
-from tests.conformance.sdk import MODEL
 from tests.engine.grammars import APPLY_PATCH
-from tests.schemas import drawn, leaves, objects
-from tests.server import Server
+from tests.kit.schemas import drawn, leaves, objects
+from tests.kit.sdk import MODEL
+from tests.kit.server import Server
 from tests.vllm.transcripts import BEGUN
 
 AT_ONCE = 16

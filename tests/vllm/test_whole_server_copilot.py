@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.sdk import MODEL
 from tests.copilot.cli import Copilot, installed, provider
-from tests.server import Server
+from tests.kit.sdk import MODEL
+from tests.kit.server import Server
 from tests.vllm.transcripts import COPILOT_NOTE, COPILOT_PROMPT
 
 

@@ -9,8 +9,8 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseStreamEvent
 
-from tests.conformance.sdk import MODEL, PATIENCE
-from tests.server import Server
+from tests.kit.sdk import MODEL, PATIENCE
+from tests.kit.server import Server
 from tests.vllm.fronts import LoadingServer
 from tests.vllm.server import VllmServer, descendants, engine_core, wait_until_gone
 

@@ -16,9 +16,9 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseStreamEvent
 
-from tests.conformance.sdk import MODEL, PATIENCE, WEATHER
-from tests.server import Server
-from tests.supervisor.served import Supervised
+from tests.kit.sdk import MODEL, PATIENCE, WEATHER
+from tests.kit.served import Supervised
+from tests.kit.server import Server
 from tests.vllm.engines import full_blocks
 from tests.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS, descendants, engine_core, wait_until_gone
 

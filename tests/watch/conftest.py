@@ -6,11 +6,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.browser import browser  # noqa: F401 - a fixture
-from tests.clients import http_client
-from tests.redis_server import RedisServer
-from tests.server import Server
-from tests.transports.scripts import BEGIN, CALL, HELLO
+from tests.kit.browser import browser  # noqa: F401 - a fixture
+from tests.kit.clients import http_client
+from tests.kit.redis_server import RedisServer
+from tests.kit.scripts import BEGIN, CALL, HELLO
+from tests.kit.server import Server
 
 LEASE = 1.0  # WORKER_LEASE_SECONDS
 THOUGHT = "<|channel|>analysis<|message|>Let me think about it.<|end|><|start|>assistant"

@@ -10,10 +10,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.admin.people import NAME, PASSWORD, make_superuser
-from tests.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
-from tests.server import Server
-from tests.transports.scripts import WEATHER
+from tests.kit.browser import SIZES, is_wider_than_its_window, needs_chromium, opened, problems_of
+from tests.kit.people import NAME, PASSWORD, make_superuser
+from tests.kit.scripts import WEATHER
+from tests.kit.server import Server
 
 pytestmark = [needs_chromium, pytest.mark.any_database]
 

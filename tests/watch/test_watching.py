@@ -6,11 +6,11 @@ from pathlib import Path
 
 import httpx
 
-from tests.clients import Frame
-from tests.server import Server
-from tests.transports.background import begin, until
-from tests.transports.scripts import WEATHER
-from tests.waiting import eventually
+from tests.kit.background import begin, until
+from tests.kit.clients import Frame
+from tests.kit.scripts import WEATHER
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 Two = tuple[httpx.AsyncClient, httpx.AsyncClient]
 

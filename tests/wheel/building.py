@@ -4,8 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests import pip
-from tests.server import ROOT
+from tests.kit import pip
+from tests.kit.server import ROOT
 
 PACKAGES = ("engine", "responses_app", "respsite")
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from responses_app import __version__
-from tests.server import ROOT
+from tests.kit.server import ROOT
 from tests.wheel.building import PACKAGES
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from responses_app import __version__
-from tests.server import ROOT, clean_environ, free_port
+from tests.kit.server import ROOT, clean_environ, free_port
 
 INSTALL_SECONDS, START_SECONDS = 900.0, 90.0
 

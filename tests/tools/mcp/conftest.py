@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from responses_app.tools.mcp.tool import McpTool
-from tests.tools.mcp.mcp_servers import McpServer, mcp_server, mcp_tool
+from tests.kit.mcp_servers import McpServer, mcp_server, mcp_tool
 
 
 @pytest.fixture

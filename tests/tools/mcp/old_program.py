@@ -9,7 +9,7 @@ UNKNOWN = {"code": -32601, "message": "Method not found"}
 
 def main() -> None:
     """Pass on what comes to a child that answers by itself, but for what it could not know."""
-    command = [sys.executable, "-m", "tests.tools.mcp.mcp_program"]
+    command = [sys.executable, "-m", "tests.kit.mcp_program"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         for line in sys.stdin:

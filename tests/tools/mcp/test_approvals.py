@@ -12,10 +12,10 @@ from responses_app.stores.base import AcceptedResponse, StoreError
 from responses_app.stores.memory_approvals import MemoryApprovalStore
 from responses_app.tools.mcp.tool import McpTool
 from tests.contracts.store_life import Clock
-from tests.runs.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
-from tests.tools.mcp.mcp_servers import McpServer
+from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
+from tests.kit.mcp_servers import McpServer
+from tests.kit.waiting import eventually
 from tests.tools.mcp.test_mcp_responses import ADD, answer_to, asked, call, declared
-from tests.waiting import eventually
 
 
 class _SlowStore(FakeStore):

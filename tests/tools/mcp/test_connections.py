@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.tools.mcp import connections
 from responses_app.tools.mcp.connections import Connection, Connections
-from tests.waiting import eventually
+from tests.kit.waiting import eventually
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from responses_app.tools.base import ToolFailed
 from responses_app.tools.mcp.listing import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
-from tests.tools.mcp.mcp_servers import STDIO, call_of, mcp_server, mcp_tool, serving, use_of
+from tests.kit.mcp_servers import STDIO, call_of, mcp_server, mcp_tool, serving, use_of
 
 Answer = Callable[[JsonObject], Awaitable[Any] | Any]
 EVENTS = b"text/event-stream"

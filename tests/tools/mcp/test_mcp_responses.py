@@ -5,10 +5,10 @@ import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded
 from responses_app.tools.mcp.tool import McpTool
-from tests.protocol.laws import assert_laws
-from tests.runs.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.laws import assert_laws
+from tests.kit.mcp_servers import McpServer, mcp_server
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.mcp.mcp_servers import McpServer, mcp_server
 
 
 def call(tool: str, arguments: str) -> str:

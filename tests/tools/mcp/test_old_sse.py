@@ -16,11 +16,11 @@ import pytest
 from responses_app.tools.base import ToolFailed, ToolUse
 from responses_app.tools.mcp import client, connections
 from responses_app.tools.mcp.tool import McpTool
-from tests.clients import http_client
-from tests.server import Server
-from tests.tools.mcp.mcp_servers import McpServer, SseProgram, call_of, mcp_tool, serving, sse_program, use_of
-from tests.transports.scripts import BEGIN
-from tests.waiting import eventually
+from tests.kit.clients import http_client
+from tests.kit.mcp_servers import McpServer, SseProgram, call_of, mcp_tool, serving, sse_program, use_of
+from tests.kit.scripts import BEGIN
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 EVENTS = [(b"content-type", b"text/event-stream")]
 ENDPOINT = b"event: endpoint\ndata: /messages\n\n"

@@ -12,14 +12,14 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.code_interpreter.tool import CodeInterpreter, code_of
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import Policy
-from tests.memory_files import MemoryFileStore
-from tests.protocol.laws import assert_laws, counting_ids
-from tests.runs.fakes import FakeEngine, Site
+from tests.kit.fakes import FakeEngine, Site
+from tests.kit.laws import assert_laws, counting_ids
+from tests.kit.memory_files import MemoryFileStore
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap
+from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.sandbox.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap
 from tests.tools.sandbox.wakers import WAKERS
 from tests.tools.sandbox.wakers import code_of as code_that_wakes
-from tests.waiting import eventually
 
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 

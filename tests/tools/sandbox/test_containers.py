@@ -13,8 +13,8 @@ from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers, Policy
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
 from responses_app.tools.sandbox.shared.sharing import MAX_TRANSFERS, SharedContainers
-from tests.tools.sandbox.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
-from tests.waiting import eventually
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

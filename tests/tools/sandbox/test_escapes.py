@@ -22,6 +22,8 @@ from responses_app.tools.sandbox.executions import Ended, Execution
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
+from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.kit.waiting import eventually
 from tests.tools.sandbox.nobody import (
     HAS_SANDLOCK,
     NOBODY,
@@ -31,8 +33,6 @@ from tests.tools.sandbox.nobody import (
     needs_sandlock,
     run_as_nobody,
 )
-from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python
-from tests.waiting import eventually
 
 TRIAL = """
 import asyncio, sys

@@ -17,8 +17,8 @@ from responses_app.tools.sandbox.executions import Ended
 from responses_app.tools.sandbox.interpreter import find_interpreter
 from responses_app.tools.sandbox.sandlock import Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from tests.kit.sandboxes import needs_bubblewrap
 from tests.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
-from tests.tools.sandbox.sandboxes import needs_bubblewrap
 from tests.tools.sandbox.wakers import (
     HIDDEN_MEMORY,
     LIMITS,

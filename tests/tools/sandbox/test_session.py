@@ -25,8 +25,8 @@ from responses_app.tools.sandbox.executions import (
 )
 from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from tests.tools.sandbox.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
-from tests.waiting import eventually
+from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
+from tests.kit.waiting import eventually
 
 SCIENCE = Path(__file__).resolve().parents[3] / ".venv-sandbox/bin/python"
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]

@@ -19,12 +19,12 @@ from responses_app.tools.sandbox.containers import Policy
 from responses_app.tools.sandbox.records import ContainerNotFound
 from responses_app.tools.sandbox.shared import sharing
 from responses_app.tools.sandbox.shared.sharing import SharedContainers
-from tests.memory_files import MemoryFileStore
-from tests.runs.fakes import FakeEngine, Site
+from tests.kit.fakes import FakeEngine, Site
+from tests.kit.memory_files import MemoryFileStore
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
+from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import prompt_of
-from tests.tools.sandbox.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
 from tests.tools.sandbox.test_code_interpreter import ANSWER, AUTO, NEW_ID, OUTPUTS, calling, calls_of
-from tests.waiting import eventually
 
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 

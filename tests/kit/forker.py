@@ -1,6 +1,6 @@
-"""A process that has imported what every server imports, and forks one whenever `tests.forking` orders it.
+"""A process that has imported what every server imports, and forks one whenever `tests.kit.forking` orders it.
 
-    python -m tests.forker CONTROL
+    python -m tests.kit.forker CONTROL
 
 CONTROL is the descriptor of a socket. An order is one message: JSON with `command` (the words behind `python`: `-m`, a
 module and its arguments, or a script and its arguments), `environ` and `cwd`; and three descriptors, for the output,

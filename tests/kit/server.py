@@ -22,10 +22,10 @@ from typing import IO, Any
 
 import httpx
 
-from tests.databases import ON_POSTGRES, database_settings
-from tests.forking import ForkedProcess, fork
+from tests.kit.databases import ON_POSTGRES, database_settings
+from tests.kit.forking import ForkedProcess, fork
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0  # bound of every wait for a process here
 PYTHON_WARNINGS = "error::RuntimeWarning"  # what was never awaited ends a server
 KINDS = ("daphne",) if ON_POSTGRES else ("daphne", "uvicorn")  # either is as good to try a database with
@@ -68,7 +68,7 @@ def cpu_seconds_of(pid: int) -> float:
 class Server:
     """One server process. Settings are keyword arguments in their environment's names, in lower case."""
 
-    is_forked = True  # see `tests.forking`; what is measured is started as its users start it
+    is_forked = True  # see `tests.kit.forking`; what is measured is started as its users start it
 
     def __init__(
         self,

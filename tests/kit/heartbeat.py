@@ -20,9 +20,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.server import Server
+from tests.kit.server import Server
 
-APPLICATION = "tests.heartbeat_asgi:application"
+APPLICATION = "tests.kit.heartbeat_asgi:application"
 BEAT_SECONDS = 0.005
 
 

@@ -4,7 +4,7 @@ import re
 
 import httpx
 
-from tests.server import Server, manage
+from tests.kit.server import Server, manage
 
 NAME, PASSWORD = "root", "correct horse battery staple"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from tests.server import Server
+from tests.kit.server import Server
 
 
 def stored(server: Server, query: str) -> list[tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Processes that begin where all have begun: `tests.forker` has imported what they need, and forks for each.
+"""Processes that begin where all have begun: `tests.kit.forker` has imported what they need, and forks for each.
 
     process = fork(["-m", "daphne", …], cwd=ROOT, environ=environ, output=log, errors=log)
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # Python, the C library and the linker read these before a program begins: for each choice there is a forker.
 READ_EARLY = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 FORK_SECONDS = 120.0  # how long a fork may take, with the forker's own start
@@ -94,7 +94,7 @@ def _forker(early: frozenset[tuple[str, str]]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forker", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.kit.forker", str(theirs.fileno())],
             cwd=ROOT,
             env={name: value for name, value in os.environ.items() if not name.startswith(READ_EARLY)} | dict(early),
             pass_fds=[theirs.fileno()],

@@ -51,8 +51,8 @@ from responses_app.stores.memory_approvals import MemoryApprovalStore
 from responses_app.stores.memory_chats import MemoryChatStore
 from responses_app.stores.stores import Stores
 from responses_app.tools.base import BaseTool
-from tests.memory_files import MemoryFileStore
-from tests.protocol.laws import counting_ids
+from tests.kit.laws import counting_ids
+from tests.kit.memory_files import MemoryFileStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.postgres_server import PostgresServer
+from tests.kit.postgres_server import PostgresServer
 
 ON_POSTGRES = os.environ.get("SERVERS_ON") == "postgres"
 Manage = Callable[..., str]

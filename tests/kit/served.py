@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tests.server import ROOT, START_SECONDS, Server
+from tests.kit.server import ROOT, START_SECONDS, Server
 
 CUSTOM = """
 import os, signal, sys, threading, time

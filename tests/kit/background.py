@@ -5,11 +5,11 @@ from pathlib import Path
 
 import httpx
 
-from tests.clients import Frame, ready
-from tests.oracle import validate_response
-from tests.server import Server
-from tests.transports.scripts import main_script
-from tests.waiting import eventually
+from tests.kit.clients import Frame, ready
+from tests.kit.oracle import validate_response
+from tests.kit.scripts import main_script
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
 
 RUNNING, WAITING = 2, 3  # at most
 ANSWER = "Here I am."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from tests.server import Server
+from tests.kit.server import Server
 
 CHUNK_BYTES = 64 * 1024
 

@@ -20,12 +20,12 @@ from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.settings import McpSettings
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import AllowedHosts
-from tests.forking import ForkedProcess, fork
-from tests.server import ROOT, clean_environ, free_port
-from tests.waiting import eventually
+from tests.kit.forking import ForkedProcess, fork
+from tests.kit.server import ROOT, clean_environ, free_port
+from tests.kit.waiting import eventually
 
 LOOPBACK = AllowedHosts.parse("127.0.0.1,localhost")
-PROGRAM = "tests.tools.mcp.mcp_program"
+PROGRAM = "tests.kit.mcp_program"
 STDIO = ServerAccess(transport="stdio", command=(sys.executable, "-m", PROGRAM))
 Kind = Literal["http", "old http", "sse"]
 
@@ -42,7 +42,7 @@ class McpServer:
 @asynccontextmanager
 async def mcp_server(kind: Kind = "http", *, port: int = 0) -> AsyncIterator[McpServer]:
     """Run the server of `mcp_program`: of today's kind, of the old one with sessions, or over SSE."""
-    from tests.tools.mcp.mcp_program import make_server
+    from tests.kit.mcp_program import make_server
 
     server = make_server()
     app = server.sse_app() if kind == "sse" else server.streamable_http_app()

@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from tests.tools.web_server import WebServer, answer, web_server
+from tests.kit.web_server import WebServer, answer, web_server
 
 RESULTS = (
     ("https://turtles.example/shell", "Turtle shells", "The shell of a turtle is bone."),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installing import folder_for, install_once, run_installer
+from tests.kit.installing import folder_for, install_once, run_installer
 
 FLAGS = "--ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error".split()
 

@@ -18,7 +18,7 @@ from responses_app.tools.images.earlier import EarlierImages, FindItems
 from responses_app.tools.images.service import ImageService
 from responses_app.tools.images.settings import ImageSettings
 from responses_app.tools.images.tool import ImageTool
-from tests.memory_files import MemoryFileStore
+from tests.kit.memory_files import MemoryFileStore
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -19,7 +19,7 @@ from aiohttp import web
 from engine.backends.scripted import ScriptedEngine
 from engine.errors import EngineError
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
-from tests.server import free_port
+from tests.kit.server import free_port
 
 JsonObject = dict[str, Any]
 MODEL = "openai/gpt-oss-20b"

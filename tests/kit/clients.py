@@ -16,7 +16,7 @@ from websockets.frames import Frame as WebSocketFrame
 from websockets.frames import Opcode
 from websockets.protocol import Event
 
-from tests.server import Server
+from tests.kit.server import Server
 
 Frame = dict[str, Any]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.redis_server import low_port
+from tests.kit.redis_server import low_port
 
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0

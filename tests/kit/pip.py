@@ -7,7 +7,7 @@ import platform
 import sys
 from pathlib import Path
 
-from tests.installing import folder_for, install_once, run_installer
+from tests.kit.installing import folder_for, install_once, run_installer
 
 FLAGS = "--quiet --disable-pip-version-check --no-input --no-deps --no-compile".split()
 

@@ -1,6 +1,6 @@
 """The system's Chromium, driven by playwright: one process in each file of tests, which import its fixture.
 
-    from tests.browser import browser  # in a conftest.py
+    from tests.kit.browser import browser  # in a conftest.py
 
 A page's `problems` are all that went wrong on it: messages of the console, exceptions, and requests that failed.
 """

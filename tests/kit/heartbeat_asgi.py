@@ -1,10 +1,10 @@
-"""The application of `tests.heartbeat`, which says what this measures: respsite's own, and `GET /heartbeat`."""
+"""The application of `tests.kit.heartbeat`, which says what this measures: respsite's own, and `GET /heartbeat`."""
 
 import json
 from typing import Any
 
 from respsite.asgi import application as respsite
-from tests.heartbeat import Heartbeat
+from tests.kit.heartbeat import Heartbeat
 
 _heart: Heartbeat | None = None
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import httpx
 
-from tests.server import ROOT, Server, clean_environ, manage
+from tests.kit.server import ROOT, Server, clean_environ, manage
 
 SOME_KEYS = """
 from responses_app.stores.database.api_keys import create_key, revoke_keys

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from tests.server import Server
+from tests.kit.server import Server
 
 LIMIT = 64 * 1024  # bytes of a message and of a body, on the main server
 

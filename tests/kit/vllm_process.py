@@ -13,8 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tests.engine.fake_vllm import FakeVllm
-from tests.server import ROOT, clean_environ, free_port
+from tests.kit.fake_vllm import FakeVllm
+from tests.kit.server import ROOT, clean_environ, free_port
 
 
 class VllmProcess:
@@ -45,7 +45,7 @@ class VllmProcess:
     def start(self) -> "VllmProcess":
         """Start, and wait until it listens."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.vllm_process", str(self.port), self._given],
+            [sys.executable, "-m", "tests.kit.vllm_process", str(self.port), self._given],
             cwd=ROOT,
             env=clean_environ(),
             stdin=subprocess.PIPE,

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from tests.clients import WAIT_SECONDS, Frame
-from tests.server import Server
+from tests.kit.clients import WAIT_SECONDS, Frame
+from tests.kit.server import Server
 
 CUT = (ConnectionError, asyncio.IncompleteReadError)
 
