@@ -7,7 +7,7 @@ is tried twice more, since on a busy machine a thread may hold the interpreter's
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import cycle, islice
 
 import httpx
@@ -15,6 +15,7 @@ import pytest
 
 from tests.kit import heartbeat
 from tests.kit.clients import Frame, Socket, http_client
+from tests.kit.fixtures import module_server
 from tests.kit.hostile import TEXTS, hostile_text
 from tests.kit.server import Server
 
@@ -25,10 +26,7 @@ NUMBER = 120
 Send = Callable[[httpx.AsyncClient, Server, str], Awaitable[None]]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("hostile"), application=heartbeat.APPLICATION) as server:
-        yield server
+server = module_server("hostile", application=heartbeat.APPLICATION)
 
 
 def post(path: str, body: Callable[[str], Frame]) -> Send:

@@ -101,7 +101,7 @@ def new_server(folder: Path, url: str) -> Server:
         database_url=url,
         secret_key=old_version().secret_key,
         model_name="test-model",
-        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        journal=True,
         responses_usage_per_turn="on",  # as the old version had it
         worker_lease_seconds=1,
     )

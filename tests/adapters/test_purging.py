@@ -5,23 +5,17 @@ import pytest
 from responses_app.stores.base import StoreError
 from responses_app.stores.database.responses.purging import PAUSES, PurgePlans
 from responses_app.stores.database.responses.retention import MAX_RESPONSES, Plan
-
-
-class Clock:
-    seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
+from tests.kit.clock import Clock
 
 
 def looked(plans: PurgePlans, clock: Clock, found: Plan, *, seconds: float) -> None:
     with plans.looking() as tell:
-        clock.seconds += seconds
+        clock.now += seconds
         tell(found)
 
 
 def test_one_look_is_for_many_purges() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     plans = PurgePlans(clock)
     ids = [f"resp_{number}" for number in range(2 * MAX_RESPONSES + 1)]
     assert plans.wants_look
@@ -35,7 +29,7 @@ def test_one_look_is_for_many_purges() -> None:
 
 
 def test_where_there_is_more_it_looks_again_at_once() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     plans = PurgePlans(clock)
     looked(plans, clock, Plan(["resp_1"], 5, more=True), seconds=0.01)
     assert plans.next().more
@@ -43,28 +37,28 @@ def test_where_there_is_more_it_looks_again_at_once() -> None:
 
 
 def test_after_a_slow_look_there_is_a_pause() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     plans = PurgePlans(clock)
     looked(plans, clock, Plan(["resp_1"], 5, more=True), seconds=2.0)
     assert not plans.next().more, "nothing to do for now"
     assert plans.next() == Plan((), 0, more=False)
-    clock.seconds += 2.0 * PAUSES - 1
+    clock.now += 2.0 * PAUSES - 1
     assert not plans.wants_look
-    clock.seconds += 1.1
+    clock.now += 1.1
     assert plans.wants_look
 
 
 def test_after_a_look_that_was_given_up_there_is_a_pause_too() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     plans = PurgePlans(clock)
 
     def give_up() -> None:
         with plans.looking():
-            clock.seconds += 10.0
+            clock.now += 10.0
             raise StoreError("The database did not answer within 10 s.")
 
     with pytest.raises(StoreError):
         give_up()
     assert not plans.wants_look
-    clock.seconds += 10.0 * PAUSES
+    clock.now += 10.0 * PAUSES
     assert plans.wants_look

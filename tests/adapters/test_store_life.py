@@ -17,7 +17,8 @@ from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, Step, commit
 from tests.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
-from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
+from tests.contracts.store_life import NOW, OpenStore, forget, status
+from tests.kit.clock import Clock
 
 Result = TypeVar("Result")
 
@@ -72,7 +73,7 @@ class TestRows(OnBothCase):
         assert row.body == begun.response
 
     async def test_a_worker(self, open_store: OpenStore, alias: str) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(now=clock)
         worker = new_id("worker")
         await store.beat(WorkerState(id=worker, started_at=NOW - 60.0, connections=1, in_flight=2))

@@ -5,7 +5,7 @@ own way; so it does with OpenAI.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from websockets.exceptions import InvalidStatus
 from tests.codex import cli
 from tests.javascript import node
 from tests.kit.closed import ClosedServer
+from tests.kit.fixtures import module_server
 from tests.kit.wiretap import Wiretap
 
 POST, UPGRADE = "POST /v1/responses HTTP/1.1", "GET /v1/responses HTTP/1.1"
@@ -37,10 +38,7 @@ class Keys:
     limited: str
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
-    with ClosedServer(tmp_path_factory.mktemp("keys"), auth="on") as started:
-        yield started
+server = module_server("keys", ClosedServer, auth="on")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Codex's apply_patch: a custom tool, whose input is a text that its Lark grammar allows."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.errors import JsonObject
 from tests.codex.cli import Codex, config, installed
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -39,13 +38,7 @@ SCRIPT: list[Entry] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need."""
-    folder = tmp_path_factory.mktemp("codex-patch") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
-        yield started
+server = module_server("codex-patch", script=SCRIPT, model_name=MODEL, journal=True)
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from responses_app.protocol.errors import JsonObject
 from tests.codex.cli import TURN_SECONDS, Codex, config, installed
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, generations
 from tests.kit.server import Server, manage
 from tests.kit.waiting import eventually
@@ -94,13 +95,7 @@ class Session:
         return found
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need."""
-    folder = tmp_path_factory.mktemp("codex") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
-        yield started
+server = module_server("codex", script=SCRIPT, model_name=MODEL, journal=True)
 
 
 @pytest.fixture(params=["websocket", "sse"])

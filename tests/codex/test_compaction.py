@@ -1,13 +1,13 @@
 """The Codex CLI compacts at this server: it sends a trigger, gets one item, and goes on from it."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.codex.cli import Codex, config, installed
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, journal
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -29,13 +29,9 @@ COMPACTS = "model_auto_compact_token_limit = 11500\n"
 REMOTELY = '\n[model_providers.respsite.capabilities]\nremote_compaction = "v2"\n'
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need."""
-    folder = tmp_path_factory.mktemp("codex-compaction") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl"), "max_model_len": 131_072})
-    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
-        yield started
+server = module_server(
+    "codex-compaction", script=SCRIPT, model_name=MODEL, journal=True, engine_options={"max_model_len": 131_072}
+)
 
 
 @pytest.mark.parametrize("transport", ["websocket", "sse"])

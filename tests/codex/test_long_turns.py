@@ -64,8 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def scripted(folder: Path) -> Server:
     """Return a server, not yet started, that plays the script."""
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    return Server(folder, script=script(folder / "gate"), model_name=MODEL, engine_options=options)
+    return Server(folder, script=script(folder / "gate"), model_name=MODEL, journal=True)
 
 
 @pytest.fixture(params=["websocket", "sse"])

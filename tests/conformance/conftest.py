@@ -5,21 +5,21 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.kit.sdk import PATIENCE, AsyncChat, Chat
+from tests.kit.sdk import AsyncChat, Chat, async_sdk_of, sdk_of
 from tests.kit.server import Server
 
 
 @pytest.fixture
 def client(demo_server: Server) -> Iterator[OpenAI]:
     """An unmodified SDK."""
-    with OpenAI(base_url=demo_server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    with sdk_of(demo_server) as client:
         yield client
 
 
 @pytest.fixture
 async def async_client(demo_server: Server) -> AsyncIterator[AsyncOpenAI]:
     """An unmodified SDK."""
-    async with AsyncOpenAI(base_url=demo_server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    async with async_sdk_of(demo_server) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ from openai.types.responses import Response
 from tests.kit.databases import postgres_url
 from tests.kit.oracle import validate_response, validate_response_items
 from tests.kit.scripts import main_script
-from tests.kit.sdk import PATIENCE
+from tests.kit.sdk import PATIENCE, async_sdk_of, sdk_of
 from tests.kit.server import Server, manage
 
 MODEL = "test-model"
@@ -57,14 +57,14 @@ def state_server(
 @pytest.fixture(name="client")
 def state_client(server: Server) -> Iterator[OpenAI]:
     """An unmodified SDK."""
-    with OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    with sdk_of(server) as client:
         yield client
 
 
 @pytest.fixture(name="async_client")
 async def async_state_client(server: Server) -> AsyncIterator[AsyncOpenAI]:
     """An unmodified SDK."""
-    async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    async with async_sdk_of(server) as client:
         yield client
 
 

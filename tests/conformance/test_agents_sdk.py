@@ -1,6 +1,5 @@
 """OpenAI's Agents SDK, as it is: an agent with a tool over JSON, over server-sent events, and over its WebSocket."""
 
-import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -18,11 +17,11 @@ from agents import (
     set_tracing_disabled,
 )
 from agents.result import RunResultBase
-from openai import AsyncOpenAI
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
-from tests.kit.sdk import PATIENCE
+from tests.kit.sdk import async_sdk_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
@@ -109,19 +108,13 @@ def _no_tracing() -> Iterator[None]:
     set_tracing_disabled(False)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need."""
-    folder = tmp_path_factory.mktemp("agents") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
-        yield started
+server = module_server("agents", script=SCRIPT, model_name=MODEL, journal=True)
 
 
 @pytest.fixture(params=["json", "sse", "websocket"])
 async def desk(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Desk]:
     """An agent over each transport."""
-    async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    async with async_sdk_of(server) as client:
         kind = OpenAIResponsesWSModel if request.param == "websocket" else OpenAIResponsesModel
         model = kind(model=MODEL, openai_client=client)
         yield Desk(server, request.param, model)

@@ -9,8 +9,9 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.kit.fixtures import module_server
 from tests.kit.sandboxes import needs_bubblewrap
-from tests.kit.sdk import PATIENCE
+from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap, pytest.mark.any_database]
@@ -19,17 +20,13 @@ TOOL: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 ASKED: Any = {"model": "demo", "tools": [TOOL], "include": ["code_interpreter_call.outputs"]}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Return a server of this module's own: its containers end with it."""
-    with Server(tmp_path_factory.mktemp("interpreter"), sandbox_memory_bytes=256 * 1024 * 1024) as server:
-        yield server
+server = module_server("interpreter", sandbox_memory_bytes=256 * 1024 * 1024)
 
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[OpenAI]:
     """Return an unmodified SDK."""
-    with OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    with sdk_of(server) as client:
         yield client
 
 

@@ -12,7 +12,7 @@ from openai.types.conversations import Conversation, ConversationItemList
 
 from tests.kit.clients import http_client, read_error_answer
 from tests.kit.oracle import validate_conversation, validate_conversation_items
-from tests.kit.sdk import MODEL, PATIENCE
+from tests.kit.sdk import MODEL, PATIENCE, async_sdk_of
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_server
@@ -195,8 +195,8 @@ def test_hello_goes_in_and_out_as_it_is(client: OpenAI) -> None:
 
 async def test_appends_of_two_clients_stay_whole_and_in_order(demo_server: Server) -> None:
     async with (
-        AsyncOpenAI(base_url=demo_server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as one,
-        AsyncOpenAI(base_url=demo_server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as other,
+        async_sdk_of(demo_server) as one,
+        async_sdk_of(demo_server) as other,
     ):
         made = await one.conversations.create()
 

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.kit.sdk import PATIENCE
+from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database
@@ -36,7 +36,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, journal: Path) -> Iterator[
     tiers = "auto,default,flex,priority"
     with (
         Server(folder, script=SCRIPT, engine_options=options, responses_allowed_service_tiers=tiers) as server,
-        OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client,
+        sdk_of(server) as client,
     ):
         yield client
 
@@ -103,7 +103,7 @@ def open_client(tmp_path_factory: pytest.TempPathFactory, open_journal: Path) ->
     more = {"responses_compatibility_mode": "false", "enable_computer_call": "on"}
     with (
         Server(folder, script=SCRIPT, engine_options=options, **more) as server,
-        OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client,
+        sdk_of(server) as client,
     ):
         yield client
 

@@ -10,7 +10,8 @@ import pytest
 from openai import OpenAI
 from openai.types import VectorStore
 
-from tests.kit.sdk import PATIENCE, Chat
+from tests.kit.fixtures import module_server
+from tests.kit.sdk import Chat, sdk_of
 from tests.kit.server import Server
 from tests.tools.documents.samples import docx_file, pdf_file
 
@@ -19,17 +20,13 @@ SHELL = "The shell of a turtle is made of bone."
 MS = 100  # between looks of the SDK
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of this module's own."""
-    with Server(tmp_path_factory.mktemp("file-search"), vector_store_max_files=6) as server:
-        yield server
+server = module_server("file-search", vector_store_max_files=6)
 
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[OpenAI]:
     """Return an unmodified SDK."""
-    with OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    with sdk_of(server) as client:
         yield client
 
 
@@ -187,7 +184,7 @@ def test_a_citation_holds_over_a_restart_and_files_are_read_by_the_next_process(
     for asked in ("Shells?", "More?"):
         with (
             Server(folder, script=SCRIPT) as server,
-            OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client,
+            sdk_of(server) as client,
         ):
             if not store_id:
                 store_id = client.vector_stores.create(name="kept").id

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
-from tests.kit.sdk import PATIENCE, WEATHER
+from tests.kit.sdk import WEATHER, sdk_of
 from tests.kit.server import Server
 
 THOUGHT = "I look at it from every side. " * 12
@@ -33,11 +33,11 @@ QUESTION: dict[str, Any] = {"role": "user", "content": "How is it in Rome?"}
 
 def server_in(folder: Path) -> Server:
     """Return a server that keeps its secret, and what its engine was asked for, in this folder."""
-    return Server(folder, script=SCRIPT, engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}))
+    return Server(folder, script=SCRIPT, journal=True)
 
 
 def client_of(server: Server) -> OpenAI:
-    return OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
+    return sdk_of(server)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.conformance.state import (  # noqa: F401 - fixtures
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event
 from tests.kit.scripts import gate, main_script, release
-from tests.kit.sdk import PATIENCE, Chat, server_sent
+from tests.kit.sdk import Chat, sdk_of, server_sent
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_server, pytest.mark.any_database]  # each is on both databases by itself
@@ -135,7 +135,7 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
     folder = tmp_path_factory.mktemp("forgetful")
     with (
         Server(folder, script=main_script(folder), model_name=MODEL, responses_store="off") as server,
-        OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client,
+        sdk_of(server) as client,
     ):
         yield client
 

@@ -1,6 +1,5 @@
 """OpenAI's SDK in the dialect `codex-turn`: whatever becomes of a leg, its turn goes on, and is deleted whole."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,8 @@ class Workers:
     """Two workers on one database, which know nothing of each other but what stands there."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        options = json.dumps({"journal": str(folder / "journal.jsonl"), "max_model_len": 4000})
-        settings: dict[str, Any] = {"script": SCRIPT, "engine_options": options, "worker_lease_seconds": 1}
+        settings: dict[str, Any] = {"script": SCRIPT, "journal": True, "worker_lease_seconds": 1}
+        settings["engine_options"] = {"max_model_len": 4000}
         settings["stream_first_word_ms"] = 20_000  # it is busy where tests run
         self.one, self.other = (Server(folder, kind=kind, model_name="m", **settings) for _ in range(2))
         self.other.log = folder / "other.log"

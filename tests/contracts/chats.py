@@ -10,7 +10,8 @@ from responses_app.protocol.requests.pages import ListQuery
 from responses_app.stores.base import BaseResponseStore, RetentionSettings, StoredResponse
 from responses_app.stores.chats import BaseChatStore, KeptCompletion
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id
-from tests.contracts.store_life import NOW, Clock
+from tests.contracts.store_life import NOW
+from tests.kit.clock import Clock
 
 OpenChats = Callable[..., Awaitable[tuple[BaseResponseStore, BaseChatStore]]]  # with `limits` and `now`
 MESSAGES: Sequence[JsonObject] = [
@@ -139,7 +140,7 @@ class ChatsContract:
         assert names(await chats.listed(project, query(metadata={"a": "b"}), limit=9)) == []
 
     async def test_one_that_is_past_its_time_is_not_found(self, open_chats: OpenChats) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         responses, chats = await open_chats(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         project = new_id("proj")
         [saved] = choices(project)

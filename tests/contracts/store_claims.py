@@ -9,7 +9,8 @@ import pytest
 
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, WorkerState
 from tests.contracts.store import GONE, Turn, exchange, new_id, same_chain, sampled_text
-from tests.contracts.store_life import LEASE, NOW, Clock, OpenStore, reclaimed, seen, status
+from tests.contracts.store_life import LEASE, NOW, OpenStore, reclaimed, seen, status
+from tests.kit.clock import Clock
 
 
 def every_step(store: BaseResponseStore, turn: Turn) -> list[Callable[[], Awaitable[None]]]:
@@ -100,7 +101,7 @@ class ClaimsContract:
     # --- clocks ---
 
     async def test_a_worker_whose_clock_was_ahead_is_dead_a_lease_later(self, open_store: OpenStore) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(now=clock)
         project, dead, heir = (new_id(prefix) for prefix in ("proj", "worker", "worker"))
         clock.now = NOW + 1e6

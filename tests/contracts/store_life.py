@@ -31,21 +31,12 @@ from tests.contracts.store import (
     same_chain,
     sampled_text,
 )
+from tests.kit.clock import Clock
 
 OpenStore = Callable[..., Awaitable[BaseResponseStore]]  # with `limits` and `now`; closed after the test
 
 NOW = 1_800_000_000
 LEASE = 15.0
-
-
-class Clock:
-    """A time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = float(NOW)
-
-    def __call__(self) -> float:
-        return self.now
 
 
 async def seen(store: BaseResponseStore, step: AcceptedResponse | StoredResponse) -> JsonObject | None:
@@ -233,7 +224,7 @@ class LifeContract:
     # --- time to live ---
 
     async def test_expired_it_is_unknown(self, open_store: OpenStore) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         turn = Turn(created_at=NOW)
         stored = turn.saying(*exchange(1), sampled=[sampled_text("Answer.")])
@@ -245,7 +236,7 @@ class LifeContract:
         assert not await forget(store, stored)
 
     async def test_a_chain_outlives_its_beginning(self, open_store: OpenStore) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         first = Turn(created_at=NOW).saying(*exchange(0))
         second = Turn(first.project, first.link, created_at=NOW + 30).saying(*exchange(1))
@@ -260,7 +251,7 @@ class LifeContract:
     # --- workers ---
 
     async def test_what_a_dead_worker_left_is_taken_over(self, open_store: OpenStore) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(now=clock)
         project, dead, heir = (new_id(prefix) for prefix in ("proj", "worker", "worker"))
         queued, running = Turn(project).begun("queued", claim=Claim(dead)), Turn(project).begun(claim=Claim(dead))
@@ -282,7 +273,7 @@ class LifeContract:
         assert await reclaimed(store, heir, project, *known) == ([], Orphans())
 
     async def test_what_a_living_worker_runs_is_left_alone(self, open_store: OpenStore) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(now=clock)
         project, alive, heir = (new_id(prefix) for prefix in ("proj", "worker", "worker"))
         begun = [Turn(project).begun(state, claim=Claim(alive)) for state in ("queued", "in_progress")]
@@ -326,7 +317,7 @@ class LifeContract:
         ids=str,
     )
     async def test_the_oldest_go_first(self, open_store: OpenStore, limits: RetentionSettings) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(settings=limits, now=clock)
         saved = list(responses(10))
         for stored in saved:

@@ -8,7 +8,8 @@ import pytest
 from responses_app.protocol.public_ids import Leg, PublicId
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, RetentionSettings
 from tests.contracts.store import IDS_NOBODY_MADE, Turn, call, exchange, new_id, sampled_text
-from tests.contracts.store_life import NOW, Clock, OpenStore, forget, is_unknown, status
+from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown, status
+from tests.kit.clock import Clock
 
 
 def called(turn: Turn, name: str, leg: int = 1, **fields: object) -> AcceptedResponse:
@@ -127,7 +128,7 @@ class NamesContract:
     async def test_one_that_is_past_its_time_is_not_found_and_free_once_it_is_purged(
         self, open_store: OpenStore
     ) -> None:
-        clock, name = Clock(), new_id("name")
+        clock, name = Clock(NOW), new_id("name")
         store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         turn = Turn(created_at=NOW)
         await store.accept(called(turn, name))

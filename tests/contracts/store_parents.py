@@ -7,7 +7,8 @@ import pytest
 
 from responses_app.stores.base import BaseResponseStore, ParentGone, RetentionSettings
 from tests.contracts.store import IDS_NOBODY_MADE, Turn, exchange
-from tests.contracts.store_life import NOW, Clock, OpenStore, forget, status
+from tests.contracts.store_life import NOW, OpenStore, forget, status
+from tests.kit.clock import Clock
 
 
 class ParentContract:
@@ -44,7 +45,7 @@ class ParentContract:
         assert not await store.knows(begun.project, response_id)
 
     async def test_an_expired_response_is_not_continued(self, open_store: OpenStore) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         store = await open_store(settings=RetentionSettings(responses_store_ttl=60.0), now=clock)
         parent = Turn(created_at=NOW).saying(*exchange(0))
         await store.save(parent)

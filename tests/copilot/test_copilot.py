@@ -2,13 +2,14 @@
 
 import json
 import shlex
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.copilot.cli import Copilot, installed, provider
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.kit.wiretap import Wiretap
@@ -41,13 +42,7 @@ class Session:
         return journal(self._server)[self._begin :]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need."""
-    folder = tmp_path_factory.mktemp("copilot") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
-        yield started
+server = module_server("copilot", script=SCRIPT, model_name=MODEL, journal=True)
 
 
 @pytest.fixture(params=["websockets", "http"])

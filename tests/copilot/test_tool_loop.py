@@ -1,7 +1,6 @@
 """A tool loop of GitHub's Copilot CLI: several calls, two of them at once, and a file that is searched and read."""
 
 import json
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.copilot.cli import Copilot, installed, provider
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -51,13 +51,7 @@ SCRIPT: list[Entry] = [
 PRINTED = ["first done\n", "left\n", "right\n", "one\nlast done\n"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need."""
-    folder = tmp_path_factory.mktemp("copilot-loop") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    with Server(folder, script=SCRIPT, model_name=MODEL, engine_options=options) as started:
-        yield started
+server = module_server("copilot-loop", script=SCRIPT, model_name=MODEL, journal=True)
 
 
 @pytest.mark.parametrize("transport", ["websockets", "http"])

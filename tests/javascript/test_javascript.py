@@ -10,6 +10,7 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.javascript.node import installed, run, run_script
 from tests.kit.balancer import Balancer
+from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -36,14 +37,9 @@ SCRIPT: list[Entry] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that says what these tests need, slowly, with many heartbeats."""
-    folder = tmp_path_factory.mktemp("javascript") / "server"
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    settings = {"engine_options": options, "responses_ping_interval_seconds": PING_SECONDS}
-    with Server(folder, script=SCRIPT, model_name=MODEL, **settings) as started:
-        yield started
+server = module_server(
+    "javascript", script=SCRIPT, model_name=MODEL, journal=True, responses_ping_interval_seconds=PING_SECONDS
+)
 
 
 @pytest.fixture

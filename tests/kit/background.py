@@ -1,6 +1,5 @@
 """Background responses over HTTP, and servers for them."""
 
-import json
 from pathlib import Path
 
 import httpx
@@ -26,9 +25,8 @@ def new_server(folder: Path, **settings: object) -> Server:
         }
         for name in "abcdef"
     ]
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
     limits = {"background_max_running": RUNNING, "background_max_queued": WAITING, "worker_lease_seconds": 5}
-    return Server(folder, script=[*dumb, *main_script(folder)], engine_options=options, **{**limits, **settings})  # type: ignore[arg-type]
+    return Server(folder, script=[*dumb, *main_script(folder)], journal=True, **{**limits, **settings})  # type: ignore[arg-type]
 
 
 def speak(server: Server, name: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import pytest
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat
@@ -19,7 +20,7 @@ from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.shown_files import ReadDocument
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
@@ -51,7 +52,7 @@ from responses_app.stores.memory_approvals import MemoryApprovalStore
 from responses_app.stores.memory_chats import MemoryChatStore
 from responses_app.stores.stores import Stores
 from responses_app.tools.base import BaseTool
-from tests.kit.laws import counting_ids
+from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -315,6 +316,18 @@ class Site:
         response = events[-1]["response"]
         assert isinstance(response, dict)
         return response
+
+    async def events(self, **fields: object) -> list[JsonObject]:
+        """Let a streamed run go to its end; return its events, which keep the laws of all streams."""
+        events = await (await self.begin(**{"input": "hi", "transport": "sse", **fields})).to_the_end()  # type: ignore[arg-type]
+        assert_laws(events)
+        return events
+
+    async def refusal(self, **fields: object) -> ApiError:
+        """Return the error that a run is refused with."""
+        with pytest.raises(ApiError) as refused:
+            await self.begin(**fields)  # type: ignore[arg-type]
+        return refused.value
 
 
 class Reading:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from openai import AsyncOpenAI, OpenAI
 from openai.resources.responses.responses import AsyncResponsesConnection, ResponsesConnection
 from openai.types.responses import Response
 
@@ -12,6 +13,7 @@ from tests.conformance.frames import OUR_OWN, TERMINAL, assert_whole_response, b
 
 MODEL = "demo"
 PATIENCE = 30.0  # seconds until a test gives up on a server
+_PLAIN: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": PATIENCE}
 WEATHER = {
     "type": "function",
     "name": "get_weather",
@@ -20,6 +22,24 @@ WEATHER = {
     "strict": False,
 }
 TWO_CALLS = "call get_weather for Paris and get_weather for Rome"
+
+
+def sdk_of(server: "Served", **options: Any) -> OpenAI:
+    """Return an unmodified SDK that tries nothing again."""
+    return OpenAI(base_url=server.base_url, **{**_PLAIN, **options})
+
+
+def async_sdk_of(server: "Served", **options: Any) -> AsyncOpenAI:
+    """The same for coroutines."""
+    return AsyncOpenAI(base_url=server.base_url, **{**_PLAIN, **options})
+
+
+class Served(Protocol):
+    """What has the API: a server, a balancer, a tap."""
+
+    @property
+    def base_url(self) -> str:
+        """What an SDK takes as its base URL."""
 
 
 class Refused(Exception):

@@ -65,6 +65,11 @@ def cpu_seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _read(options: Mapping[str, object] | str | None) -> Mapping[str, object]:
+    read: Mapping[str, object] = json.loads(options) if isinstance(options, str) else options or {}
+    return read
+
+
 class Server:
     """One server process. Settings are keyword arguments in their environment's names, in lower case."""
 
@@ -77,6 +82,8 @@ class Server:
         kind: str = "daphne",
         application: str = "respsite.asgi:application",
         script: Sequence[Mapping[str, Any]] | None = None,
+        engine_options: Mapping[str, object] | str | None = None,
+        journal: bool = False,  # the scripted engine writes down what it generated: `tests.kit.scripts.journal`
         start_seconds: float = START_SECONDS,
         **settings: object,
     ) -> None:
@@ -94,6 +101,10 @@ class Server:
             self.script = folder / "script.json"
             self.script.write_text(json.dumps(list(script)))
             chosen |= {"ENGINE": "scripted", "ENGINE_SCRIPT": str(self.script)}
+        if journal:
+            engine_options = {**_read(engine_options), "journal": str(folder / "journal.jsonl")}
+        if engine_options is not None:
+            chosen["ENGINE_OPTIONS"] = engine_options if isinstance(engine_options, str) else json.dumps(engine_options)
         if "DATABASE_URL" not in chosen:
             chosen |= database_settings(folder, manage)
         self.environ = clean_environ(DATA_DIR=str(folder), **chosen)

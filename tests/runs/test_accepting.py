@@ -15,12 +15,6 @@ from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 
 
-async def refusal(site: Site, **fields: object) -> ApiError:
-    with pytest.raises(ApiError) as refused:
-        await site.begin(**fields)
-    return refused.value
-
-
 class TestAccepted:
     """A stored response is kept before anybody hears of it."""
 
@@ -61,7 +55,7 @@ class TestAccepted:
         site = Site()
         site.store.failure = StoreError("away")
         for _ in range(2):
-            assert (await refusal(site, input="long " * 100)).status == 503
+            assert (await site.refusal(input="long " * 100)).status == 503
         assert [stored.input_items for stored in site.service.unsaved] == [(), ()]
         assert "long" not in str(list(site.service.unsaved))
 
@@ -73,7 +67,7 @@ class TestAccepted:
     async def test_one_that_cannot_be_kept_is_refused(self) -> None:
         site = Site()
         site.store.failure = StoreError("no route to /secret")
-        error = await refusal(site, input="hi")
+        error = await site.refusal(input="hi")
         assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "2"})
         assert "secret" not in error.message
         assert (len(site.registry), site.engine.requests) == (0, [])
@@ -110,7 +104,7 @@ class TestAccepted:
         waits, go = self.hold_back(site)
         beginning = asyncio.create_task(site.begin(input="hi"))
         await waits.wait()
-        assert (await refusal(site, input="hi")).status == 503
+        assert (await site.refusal(input="hi")).status == 503
         go.set()
         await (await beginning).to_the_end()
 

@@ -9,7 +9,7 @@ from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.compaction import REQUEST, UNREADABLE, summary_message
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
@@ -42,12 +42,6 @@ def chain(prompt: list[int]) -> list[int]:
     start = list(generation_start())
     assert prompt[-len(start) :] == start
     return prompt[prompt.index(END) + 1 : -len(start)]
-
-
-async def refusal(site: Site, **fields: object) -> ApiError:
-    with pytest.raises(ApiError) as refused:
-        await site.begin(**fields)
-    return refused.value
 
 
 async def compaction_of(site: Site, **fields: object) -> JsonObject:
@@ -109,7 +103,7 @@ class TestTrigger:
     async def test_no_other_project_can_open_it(self) -> None:
         site = Site(FakeEngine([SUMS_UP, ANSWER]))
         item = await compaction_of(site, input=[{"role": "user", "content": "hi"}, TRIGGER])
-        error = await refusal(site, project="other", input=[{"role": "user", "content": "x"}, item])
+        error = await site.refusal(project="other", input=[{"role": "user", "content": "x"}, item])
         assert (error.status, error.code) == (400, "invalid_encrypted_content")
         assert error.param == "input[1].encrypted_content"
 
@@ -118,7 +112,7 @@ class TestTrigger:
         item = await compaction_of(site, input=[{"role": "user", "content": "hi"}, TRIGGER])
         content = str(item["encrypted_content"])
         changed = content[:40] + ("A" if content[40] != "A" else "B") + content[41:]
-        error = await refusal(site, input=[{**item, "encrypted_content": changed}])
+        error = await site.refusal(input=[{**item, "encrypted_content": changed}])
         assert (error.code, error.param) == ("invalid_encrypted_content", "input[0].encrypted_content")
         assert content[10:30] not in error.message
 
@@ -176,7 +170,7 @@ class TestTrigger:
         ],
     )
     async def test_refusals(self, input: list[JsonObject], param: str, code: str) -> None:
-        error = await refusal(Site(FakeEngine(max_model_len=2000)), input=input)
+        error = await Site(FakeEngine(max_model_len=2000)).refusal(input=input)
         assert (error.status, error.param, error.code) == (400, param, code)
 
 
@@ -282,7 +276,7 @@ class TestInLine:
     async def test_what_would_leave_no_room_for_an_answer_is_not_compacted(self) -> None:
         site = Site(FakeEngine([ANSWER], max_model_len=2000))
         first = await site.ask(input=LONG)
-        error = await refusal(site, input="more " * 1500, previous_response_id=first["id"], **FROM_1000)
+        error = await site.refusal(input="more " * 1500, previous_response_id=first["id"], **FROM_1000)
         assert error.code == "context_length_exceeded"
 
     async def test_a_warm_up_does_not_compact(self) -> None:
@@ -335,7 +329,7 @@ class TestCounting:
     async def test_it_counts_what_is_too_long(self) -> None:
         site = Site(FakeEngine(max_model_len=1000))
         assert await self.count(site, input="word " * 5000) > 5000
-        assert (await refusal(site, input="word " * 5000)).code == "context_length_exceeded"
+        assert (await site.refusal(input="word " * 5000)).code == "context_length_exceeded"
 
     async def test_truncation_counts_as_it_runs(self) -> None:
         site = Site(FakeEngine(max_model_len=2000))

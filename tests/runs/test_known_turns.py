@@ -13,6 +13,7 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.plan.settings import RunSettings
 from tests.kit.chats import chat
+from tests.kit.clock import Clock
 
 THOUGHT = RenderedMessage(MessageKind.ANALYSIS, as_tokens([1, 2, 3]))
 SAID = RenderedMessage(MessageKind.COMMENTARY, as_tokens([4, 5]))
@@ -21,13 +22,6 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments
 SEALER = Sealer(["a secret"], random_bytes=os.urandom)
 USER = {"role": "user", "content": "hi"}
 OUTPUT = {"role": "tool", "tool_call_id": "call_1", "content": "18"}
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def known(limits: RunSettings | None = None, clock: Clock | None = None) -> KnownTurns:

@@ -65,10 +65,7 @@ def prompt_of(site: Site, turn: int) -> str:
 
 
 async def events_of(site: Site) -> list[JsonObject]:
-    reading = await site.begin(input="hi", tools=ASKED, transport="sse")
-    events = await reading.to_the_end()
-    assert_laws(events)
-    return events
+    return await site.events(tools=ASKED)
 
 
 def items_of(events: list[JsonObject]) -> list[tuple[object, object]]:

@@ -33,12 +33,6 @@ def without_start(prompt: list[int]) -> list[int]:
     return prompt[: -len(start)]
 
 
-async def refusal(site: Site, **fields: object) -> ApiError:
-    with pytest.raises(ApiError) as refused:
-        await site.begin(**fields)
-    return refused.value
-
-
 def _never_encoded(text: str) -> Iterator[list[int]]:
     assert len(text) < longest_token() * 100, "it was tokenised"
     return encode_slices(text)
@@ -105,7 +99,7 @@ class TestChains:
         events = await Reading(site, reader).to_the_end()
         assert events[-1]["response"]["status"] == "completed"
         assert (
-            await refusal(site, input="x", previous_response_id=link.response_id)
+            await site.refusal(input="x", previous_response_id=link.response_id)
         ).code == "previous_response_not_found"
 
     async def test_a_warm_up_generates_nothing_and_can_be_continued(self) -> None:
@@ -195,27 +189,27 @@ class TestReplayedItems:
 
 class TestRefusals:
     async def test_an_unknown_model(self) -> None:
-        error = await refusal(Site(), input="hi", model="gpt-9")
+        error = await Site().refusal(input="hi", model="gpt-9")
         assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
         assert "fake" in error.message
 
     async def test_an_unknown_previous_response(self) -> None:
-        error = await refusal(Site(), input="hi", previous_response_id="resp_nope")
+        error = await Site().refusal(input="hi", previous_response_id="resp_nope")
         assert (error.status, error.code) == (400, "previous_response_not_found")
         assert error.param == "previous_response_id"
 
     async def test_a_previous_response_of_another_project(self) -> None:
         site = Site()
         first = await site.ask(input="hi")
-        error = await refusal(site, input="hi", project="other", previous_response_id=first["id"])
+        error = await site.refusal(input="hi", project="other", previous_response_id=first["id"])
         assert error.code == "previous_response_not_found"
 
     async def test_a_previous_response_that_still_runs(self) -> None:
         site = Site(FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
         reading = await site.begin(input="hi")
-        error = await refusal(site, input="hi", previous_response_id=reading.run.response_id)
+        error = await site.refusal(input="hi", previous_response_id=reading.run.response_id)
         assert error.code == "previous_response_in_progress"
-        error = await refusal(site, input="hi", project="other", previous_response_id=reading.run.response_id)
+        error = await site.refusal(input="hi", project="other", previous_response_id=reading.run.response_id)
         assert error.code == "previous_response_not_found", "another project learns nothing"
         reading.leave()
         await site.registry.aclose()
@@ -225,38 +219,38 @@ class TestRefusals:
         site = Site(FakeEngine([[HALF, end]]))
         first = await site.ask(input="hi")
         assert first["status"] in ("failed", "cancelled")
-        error = await refusal(site, input="hi", previous_response_id=first["id"])
+        error = await site.refusal(input="hi", previous_response_id=first["id"])
         assert error.code == "previous_response_not_found"
 
     async def test_a_store_that_is_away(self) -> None:
         site = Site()
         site.store.failure = StoreError("no route to /secret")
-        error = await refusal(site, input="hi", previous_response_id="resp_1")
+        error = await site.refusal(input="hi", previous_response_id="resp_1")
         assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "2"})
         assert "secret" not in error.message
 
     async def test_an_engine_that_is_not_ready(self) -> None:
         site = Site()
         site.engine.ill = EngineUnavailable("loading /secret", retry_after=9)
-        error = await refusal(site, input="hi")
+        error = await site.refusal(input="hi")
         assert (error.status, error.code, error.headers) == (503, "server_is_overloaded", {"retry-after": "9"})
         assert "secret" not in error.message
         assert len(site.registry) == 0
 
     async def test_an_output_without_its_call(self) -> None:
-        error = await refusal(Site(), input=[{"type": "function_call_output", "call_id": "call_9", "output": "42"}])
+        error = await Site().refusal(input=[{"type": "function_call_output", "call_id": "call_9", "output": "42"}])
         assert (error.status, error.param) == (400, "input")
         assert "call_9" in error.message
 
     async def test_an_item_reference(self) -> None:
-        error = await refusal(Site(), input=[{"type": "item_reference", "id": "msg_1"}])
+        error = await Site().refusal(input=[{"type": "item_reference", "id": "msg_1"}])
         assert (error.status, error.param) == (400, "input[0].id")
 
 
 class TestTruncation:
     async def test_a_prompt_over_the_context_is_refused_before_it_is_created(self) -> None:
         site = Site(FakeEngine(max_model_len=150))
-        error = await refusal(site, input="word " * 200)
+        error = await site.refusal(input="word " * 200)
         assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "input")
         assert site.engine.requests == []
         assert len(site.registry) == 0
@@ -265,7 +259,7 @@ class TestTruncation:
         site = Site(FakeEngine(max_model_len=200))
         first = await site.ask(input="old " * 100)
         assert (
-            await refusal(site, input="new " * 40, previous_response_id=first["id"])
+            await site.refusal(input="new " * 40, previous_response_id=first["id"])
         ).code == "context_length_exceeded"
         response = await site.ask(input="new " * 40, previous_response_id=first["id"], truncation="auto")
         text = decode_tokens(site.engine.prompts[1])
@@ -277,7 +271,7 @@ class TestTruncation:
 
     async def test_auto_cannot_help_where_the_last_message_alone_is_too_long(self) -> None:
         site = Site(FakeEngine(max_model_len=200))
-        error = await refusal(site, input="new " * 400, truncation="auto")
+        error = await site.refusal(input="new " * 400, truncation="auto")
         assert error.code == "context_length_exceeded"
         assert "truncation" not in error.message
         assert "shorten the last message" in error.message.lower()
@@ -296,7 +290,7 @@ class TestTruncation:
             {"input": "hi", "instructions": too_long, "truncation": "auto"},
             {"input": too_long, "truncation": "auto"},
         ):
-            error = await refusal(site, **fields)
+            error = await site.refusal(**fields)
             assert (error.status, error.code) == (400, "context_length_exceeded")
             assert "at least 200" in error.message
             with pytest.raises(ApiError, match="at least 200"):

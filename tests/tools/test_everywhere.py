@@ -17,7 +17,7 @@ from openai.types.responses import Response
 
 from tests.kit.laws import assert_laws
 from tests.kit.redis_server import RedisServer
-from tests.kit.sdk import PATIENCE, Chat
+from tests.kit.sdk import PATIENCE, Chat, sdk_of
 from tests.kit.server import Server
 from tests.tools.cells import CASES, Case, Counterparts, Slow, added, counterparts, mcp_at
 
@@ -70,7 +70,7 @@ def house(redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def client_of(server: Server) -> OpenAI:
     """Return the SDK, which tries nothing again."""
-    return OpenAI(base_url=server.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
+    return sdk_of(server)
 
 
 # The ways. Each has two turns of a chain and returns what came of them.

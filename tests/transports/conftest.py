@@ -5,7 +5,6 @@ has few connections, takes one response at a time on each, beats fast, and drops
 everybody for a key.
 """
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -52,12 +51,12 @@ class ServerPool:
 
 
 def _main(folder: Path, kind: str) -> Server:
-    options = {"journal": str(folder / "journal.jsonl"), "max_model_len": 4000}
     return Server(
         folder,
         kind=kind,
         script=main_script(folder),
-        engine_options=json.dumps(options),
+        engine_options={"max_model_len": 4000},
+        journal=True,
         model_name="test-model",
         websocket_max_queued=4,
         websocket_max_message_bytes=LIMIT,
@@ -71,7 +70,7 @@ def _impatient(folder: Path, kind: str) -> Server:
         folder,
         kind=kind,
         script=main_script(folder),
-        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        journal=True,
         websocket_lifetime_seconds=1.5,
         websocket_warning_seconds=0.7,
         websocket_grace_seconds=1.2,
@@ -83,7 +82,7 @@ def _strict(folder: Path, kind: str) -> Server:
         folder,
         kind=kind,
         script=flood_script(folder),
-        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        journal=True,
         max_websocket_connections=5,
         responses_ping_interval_seconds=0.2,
         websocket_busy="reject",

@@ -25,8 +25,7 @@ ENOUGH = 120  # responses that clients saw completed before the kill
 
 def new_server(folder: Path, kind: str) -> Server:
     """Return a server of its own, not started."""
-    options = f'{{"journal": "{folder / "journal.jsonl"}"}}'
-    return Server(folder, kind=kind, script=main_script(folder), engine_options=options)
+    return Server(folder, kind=kind, script=main_script(folder), journal=True)
 
 
 def next_turn(parent: Frame | None, turn: int) -> dict[str, Any]:

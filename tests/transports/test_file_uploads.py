@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.kit.clients import raw_connection, read_error_answer
+from tests.kit.fixtures import module_server
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
@@ -19,13 +20,7 @@ FILE = b'Content-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nte
 MAX_BYTES = 300_000
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that takes small files, and few of them."""
-    limits = {"file_max_bytes": MAX_BYTES, "files_max_entries": 3, "files_max_bytes": 2 * MAX_BYTES}
-    with Server(tmp_path_factory.mktemp("files"), **limits) as server:
-        yield server
-        assert "Traceback" not in server.output
+server = module_server("files", file_max_bytes=MAX_BYTES, files_max_entries=3, files_max_bytes=2 * MAX_BYTES)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A stream over HTTP begins with the engine's first word: what the engine refuses by then has a status of its own."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     options = {"stream_first_word_ms": LONG_MS, "engine_max_running": 1}
     with Server(folder, kind=request.param, script=script, model_name="m", **options) as server:
         yield server
-
-
-@pytest.fixture
-async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client(server) as client:
-        yield client
 
 
 def asked(text: str, **fields: object) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """Hostile words to responses that run: huge ones, floods, and types that no client sends. The connection stays."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -22,9 +21,7 @@ MAX_STEERS = 16
 def hostile_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that drops readers soon."""
     folder = tmp_path_factory.mktemp(request.param)
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    settings = {"engine_options": options, "stream_max_lag_bytes": LAG}
-    with Server(folder, kind=request.param, script=SCRIPT, **settings) as server:
+    with Server(folder, kind=request.param, script=SCRIPT, journal=True, stream_max_lag_bytes=LAG) as server:
         yield server
         assert "Traceback" not in server.output
 

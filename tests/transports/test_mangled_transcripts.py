@@ -1,7 +1,6 @@
 """What a mangling model says, through real servers: a whole stream each, with one end and every word."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import orjson
@@ -9,6 +8,7 @@ import pytest
 
 from responses_app.protocol.errors import JsonObject
 from tests.kit.clients import Socket
+from tests.kit.fixtures import module_server
 from tests.kit.laws import assert_laws, is_subsequence, text_of
 from tests.kit.mangling import WORD, Mangled, mangled_transcripts, told
 from tests.kit.scripts import HELLO
@@ -27,11 +27,7 @@ def _entries() -> Iterator[dict[str, object]]:
         yield {"when": f"[mangled {place}]", "tokens": list(mangled.tokens), "finish": finish, "chunk_tokens": 7}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder: Path = tmp_path_factory.mktemp("mangled")
-    with Server(folder, script=list(_entries())) as server:
-        yield server
+server = module_server("mangled", script=list(_entries()))
 
 
 def assert_whole(events: list[JsonObject], mangled: Mangled) -> None:

@@ -30,18 +30,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(
         folder,
         script=main_script(folder),
-        engine_options=json.dumps({"journal": str(folder / "journal.jsonl")}),
+        journal=True,
         engine_max_running=1,
         engine_max_queued="2,flex=1",
         responses_ping_interval_seconds=0.1,
     ) as started:
         yield started
-
-
-@pytest.fixture
-async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client(server) as client:
-        yield client
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """Responses are steered, interrupted and cancelled while they run, over real servers and with the real SDK."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -33,8 +32,7 @@ SCRIPT = [
 def steered_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that speaks slowly."""
     folder = tmp_path_factory.mktemp(request.param)
-    options = json.dumps({"journal": str(folder / "journal.jsonl")})
-    with Server(folder, kind=request.param, script=SCRIPT, engine_options=options) as server:
+    with Server(folder, kind=request.param, script=SCRIPT, journal=True) as server:
         yield server
         assert "Traceback" not in server.output
 

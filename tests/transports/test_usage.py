@@ -1,12 +1,12 @@
 """What the usage of a response tells clients, and what is stored of it."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from tests.kit.clients import Frame, Socket, http_client
+from tests.kit.clients import Frame, Socket
 from tests.kit.server import Server
 from tests.kit.stored import stored
 
@@ -25,12 +25,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def per_turn(server: Server) -> set[str]:
     """The lists that clients of the server are shown."""
     return TURNS if server.environ["RESPONSES_USAGE_PER_TURN"] == "on" else set()
-
-
-@pytest.fixture
-async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_client(server) as client:
-        yield client
 
 
 def lists_of(response: Frame) -> set[str]:

@@ -19,7 +19,7 @@ from openai import OpenAI
 from engine.backends.vllm.local import VllmEngine
 from engine.backends.vllm.server import VllmServerEngine
 from tests.contracts.engine import StartedEngine
-from tests.kit.sdk import MODEL, PATIENCE
+from tests.kit.sdk import MODEL, sdk_of
 from tests.kit.server import Server
 from tests.vllm import chat_servers
 from tests.vllm.chat_servers import LlamaFront, QwenServer
@@ -180,7 +180,7 @@ def front(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def client(front: Server) -> Iterator[OpenAI]:
     """An unmodified SDK."""
-    with OpenAI(base_url=front.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    with sdk_of(front) as client:
         yield client
 
 

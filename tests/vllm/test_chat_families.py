@@ -13,7 +13,7 @@ from openai.types.responses import Response
 
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response
-from tests.kit.sdk import MODEL, PATIENCE, WEATHER, Chat, run_tools, server_sent
+from tests.kit.sdk import MODEL, WEATHER, Chat, run_tools, sdk_of, server_sent
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.vllm.chat_servers import BLOCK_SIZE, NUMBERS
@@ -31,7 +31,7 @@ CHOOSE = {"type": "function", "name": "choose", "parameters": PET, "strict": Tru
 
 @pytest.fixture
 def client(family_front: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=family_front.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+    with sdk_of(family_front) as client:
         yield client
 
 

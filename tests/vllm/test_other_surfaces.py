@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from engine.formats.harmony.encoding import decode_tokens
 from tests.kit.chats import put_together, sent
-from tests.kit.sdk import MODEL, PATIENCE, WEATHER
+from tests.kit.sdk import MODEL, WEATHER, sdk_of
 from tests.kit.server import Server
 from tests.vllm.engines import full_blocks
 from tests.vllm.server import MAX_MODEL_LEN
@@ -173,7 +173,7 @@ class TestFamilies:
 
     @pytest.fixture
     def client(self, family_front: Server) -> Iterator[OpenAI]:
-        with OpenAI(base_url=family_front.base_url, api_key="none", max_retries=0, timeout=PATIENCE) as client:
+        with sdk_of(family_front) as client:
             yield client
 
     def test_a_prompt_that_is_text(self, client: OpenAI, family_front: Server) -> None:

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseStreamEvent
 
-from tests.kit.sdk import MODEL, PATIENCE
+from tests.kit.sdk import MODEL, sdk_of
 from tests.kit.server import Server
 from tests.vllm.fronts import LoadingServer
 from tests.vllm.server import VllmServer, descendants, engine_core, wait_until_gone
@@ -19,7 +19,7 @@ STOPS_WITHIN = 20.0  # seconds; vLLM takes 3 to 8, and is killed after 8
 
 def connect(front: Server) -> OpenAI:
     """Return an unmodified SDK."""
-    return OpenAI(base_url=front.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
+    return sdk_of(front)
 
 
 def begin(client: OpenAI) -> Iterator[ResponseStreamEvent]:

@@ -16,7 +16,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import ResponseStreamEvent
 
-from tests.kit.sdk import MODEL, PATIENCE, WEATHER
+from tests.kit.sdk import MODEL, WEATHER, sdk_of
 from tests.kit.served import Supervised
 from tests.kit.server import Server
 from tests.vllm.engines import full_blocks
@@ -54,7 +54,7 @@ class OnOneCore(Supervised):
 
     def connect(self) -> OpenAI:
         """Return an SDK with connections of its own."""
-        return OpenAI(base_url=self.base_url, api_key="none", max_retries=0, timeout=PATIENCE)
+        return sdk_of(self)
 
 
 @pytest.fixture(scope="module")

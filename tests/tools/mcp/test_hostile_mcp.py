@@ -24,12 +24,6 @@ EVENTS = b"text/event-stream"
 TOOL: JsonObject = {"name": "ask", "inputSchema": {"type": "object"}}
 
 
-@pytest.fixture
-async def tool() -> AsyncIterator[McpTool]:
-    async with mcp_tool() as tool:
-        yield tool
-
-
 @asynccontextmanager
 async def answering(**methods: Answer) -> AsyncIterator[str]:
     """Run a server that answers JSON-RPC by these functions: a dict is a result, bytes and an int are HTTP's own.

@@ -6,7 +6,6 @@ import pytest
 from responses_app.protocol.errors import ApiError, JsonObject, overloaded
 from responses_app.tools.mcp.tool import McpTool
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
-from tests.kit.laws import assert_laws
 from tests.kit.mcp_servers import McpServer, mcp_server
 from tests.runs.test_server_tools import prompt_of
 
@@ -24,19 +23,13 @@ def declared(server: McpServer, **fields: object) -> list[JsonObject]:
     ]
 
 
-async def events_of(site: Site, **fields: object) -> list[JsonObject]:
-    events = await (await site.begin(transport="sse", **{"input": "hi", **fields})).to_the_end()
-    assert_laws(events)
-    return events
-
-
 def output_of(events: list[JsonObject]) -> list[JsonObject]:
     return events[-1]["response"]["output"]  # type: ignore[index,no-any-return]
 
 
 async def test_a_server_is_listed_and_called(tool: McpTool, running: McpServer) -> None:
     site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    events = await events_of(site, tools=declared(running, server_description="For tests."))
+    events = await site.events(tools=declared(running, server_description="For tests."))
     listed, made, message = output_of(events)
     assert (listed["type"], listed["server_label"], "error" in listed) == ("mcp_list_tools", "tests", False)
     assert (made["name"], made["arguments"], made["output"], made["error"]) == ("add", '{"a":2,"b":3}', "5", None)
@@ -70,7 +63,7 @@ async def test_what_continues_it_does_not_list_again(tool: McpTool, running: Mcp
 
 async def asked(site: Site, tools: list[JsonObject], **fields: object) -> tuple[JsonObject, JsonObject]:
     """Let the model call a tool that needs approval; return the response and the request for approval."""
-    events = await events_of(site, tools=tools, **fields)
+    events = await site.events(tools=tools, **fields)
     *_, request = output_of(events)
     assert (request["type"], request["name"], request["server_label"]) == ("mcp_approval_request", "add", "tests")
     assert events[-1]["type"] == "response.completed"
@@ -93,7 +86,7 @@ async def test_an_approved_call_is_made_first(tool: McpTool, running: McpServer,
     if how == "on another worker":
         site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], store=site.store)
         site.engine.turns = [[ANSWER]]
-    events = await events_of(site, tools=tools, **given)
+    events = await site.events(tools=tools, **given)
     made, message = output_of(events)
     assert (made["type"], made["output"], made["approval_request_id"]) == ("mcp_call", "5", request["id"])
     assert message["type"] == "message"
@@ -235,7 +228,7 @@ async def test_what_nobody_asked_cannot_be_approved(tool: McpTool, running: McpS
 )
 async def test_what_needs_approval(tool: McpTool, running: McpServer, approval: object, asks: bool) -> None:
     site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
-    events = await events_of(site, tools=declared(running, require_approval=approval))
+    events = await site.events(tools=declared(running, require_approval=approval))
     assert output_of(events)[1]["type"] == ("mcp_approval_request" if asks else "mcp_call")
 
 
@@ -245,20 +238,20 @@ async def test_what_needs_approval(tool: McpTool, running: McpServer, approval: 
 async def test_without_its_server_the_model_goes_on(tool: McpTool) -> None:
     away = McpServer("http://127.0.0.1:9/mcp")
     site = Site(FakeEngine([ANSWER]), tools=[tool])
-    events = await events_of(site, tools=declared(away))
+    events = await site.events(tools=declared(away))
     listed, message = output_of(events)
     assert (listed["tools"], "could not be reached" in str(listed["error"])) == ([], True)
     assert message["type"] == "message"
     site.engine.supports_grammar = True
     demanded = {"type": "mcp", "server_label": "tests"}
-    events = await events_of(site, tools=declared(away), tool_choice=demanded)
+    events = await site.events(tools=declared(away), tool_choice=demanded)
     assert events[-1]["type"] == "response.failed"
     assert "could not be reached" in str(events[-1]["response"]["error"])  # type: ignore[index]
 
 
 async def test_a_call_that_fails_has_a_typed_error(tool: McpTool, running: McpServer) -> None:
     site = Site(FakeEngine([call("fail", "{}"), call("refuse", "{}"), ANSWER]), tools=[tool])
-    events = await events_of(site, tools=declared(running))
+    events = await site.events(tools=declared(running))
     _, first, second, message = output_of(events)
     assert [item["status"] for item in (first, second, message)] == ["failed", "failed", "completed"]
     assert first["error"]["type"] == "mcp_tool_execution_error"  # type: ignore[index]

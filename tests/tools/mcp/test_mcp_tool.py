@@ -21,12 +21,6 @@ async def running() -> AsyncIterator[McpServer]:
         yield server
 
 
-@pytest.fixture
-async def tool() -> AsyncIterator[McpTool]:
-    async with mcp_tool() as tool:
-        yield tool
-
-
 @pytest.mark.parametrize("kind", ["http", "old http", "sse", "stdio"])
 async def test_servers_of_every_kind_are_listed_and_called(kind: str) -> None:
     if kind == "stdio":

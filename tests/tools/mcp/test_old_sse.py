@@ -30,12 +30,6 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @pytest.fixture
-async def tool() -> AsyncIterator[McpTool]:
-    async with mcp_tool() as tool:
-        yield tool
-
-
-@pytest.fixture
 async def program(tmp_path: Path) -> AsyncIterator[SseProgram]:
     async with sse_program(tmp_path) as program:
         yield program

@@ -13,20 +13,11 @@ from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers, Policy
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
 from responses_app.tools.sandbox.shared.sharing import MAX_TRANSFERS, SharedContainers
+from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-class Clock:
-    """A clock that tests set."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def make(clock: Clock, **policy: float) -> Containers:
@@ -39,7 +30,7 @@ def make(clock: Clock, **policy: float) -> Containers:
 @pytest.fixture
 def clock() -> Clock:
     """Return a clock of the test's own."""
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
