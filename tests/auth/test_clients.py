@@ -12,7 +12,6 @@ from typing import Any
 
 import openai
 import pytest
-from agents import Agent, OpenAIResponsesModel, OpenAIResponsesWSModel, Runner, set_tracing_disabled
 from websockets.exceptions import InvalidStatus
 
 from tests.codex import cli
@@ -26,7 +25,6 @@ SAID = "1 2 3"
 ASKED = {"model": "demo", "input": "count to 3"}
 RETRIES = 1
 CODEX_RETRIES = 1
-set_tracing_disabled(True)
 
 
 @dataclass(frozen=True)
@@ -94,16 +92,20 @@ async def test_openais_async_sdk_streaming_and_over_its_websocket(tap: Wiretap, 
     assert tap.count(POST) == 2 + RETRIES
 
 
-@pytest.mark.parametrize("model", [OpenAIResponsesModel, OpenAIResponsesWSModel])
-async def test_the_agents_sdk(tap: Wiretap, keys: Keys, model: Any) -> None:
+@pytest.mark.parametrize("model", ["OpenAIResponsesModel", "OpenAIResponsesWSModel"])
+async def test_the_agents_sdk(tap: Wiretap, keys: Keys, model: str) -> None:
+    import agents  # takes seconds, which all who collect tests would wait for
+
+    agents.set_tracing_disabled(True)
+
     async def ask(key: str) -> str:
         async with openai.AsyncOpenAI(base_url=tap.base_url, api_key=key, max_retries=RETRIES) as client:
-            served = model(model="demo", openai_client=client)
-            result = await Runner.run(Agent(name="Desk", model=served), ASKED["input"])
+            served = getattr(agents, model)(model="demo", openai_client=client)
+            result = await agents.Runner.run(agents.Agent(name="Desk", model=served), ASKED["input"])
             await served.close()
             return str(result.final_output)
 
-    over_http = model is OpenAIResponsesModel
+    over_http = model == "OpenAIResponsesModel"
     assert await ask(keys.good) == SAID
     with pytest.raises(openai.AuthenticationError if over_http else InvalidStatus, match="401"):
         await ask(keys.revoked)

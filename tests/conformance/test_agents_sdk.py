@@ -2,21 +2,9 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from agents import (
-    Agent,
-    OpenAIResponsesModel,
-    OpenAIResponsesWSModel,
-    Runner,
-    SQLiteSession,
-    Tool,
-    function_tool,
-    responses_websocket_session,
-    set_tracing_disabled,
-)
-from agents.result import RunResultBase
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from tests.kit.fixtures import module_server
@@ -25,6 +13,10 @@ from tests.kit.sdk import async_sdk_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
+
+if TYPE_CHECKING:  # importing it takes seconds, which all who collect tests would wait for
+    from agents import OpenAIResponsesModel, Tool
+    from agents.result import RunResultBase
 
 pytestmark = pytest.mark.any_database
 
@@ -58,12 +50,14 @@ SECOND_RUN = (
 class Desk:
     """One test's agent, over one transport, and what its tool was called with."""
 
-    def __init__(self, server: Server, transport: str, model: OpenAIResponsesModel) -> None:
+    def __init__(self, server: Server, transport: str, model: "OpenAIResponsesModel") -> None:
+        import agents
+
         self.cities: list[str] = []
         self.events: list[Any] = []  # of the last streamed run
         self.transport = transport
         self._server, self._begin = server, len(journal(server))
-        self._agent = Agent(
+        self._agent = agents.Agent(
             name="Weather desk", instructions="Be brief.", model=model, tools=[weather_tool(self.cities)]
         )
 
@@ -79,19 +73,23 @@ class Desk:
         ids = [generation["request_id"].partition("-")[0] for generation in self.generations]
         return [lines[id] for id in ids if id in lines]
 
-    async def run(self, input: Any, **options: Any) -> RunResultBase:
+    async def run(self, input: Any, **options: Any) -> "RunResultBase":
         """Run the agent: at once over JSON, else streamed."""
+        import agents
+
         if self.transport == "json":
-            return await Runner.run(self._agent, input, **options)
-        result = Runner.run_streamed(self._agent, input, **options)
+            return await agents.Runner.run(self._agent, input, **options)
+        result = agents.Runner.run_streamed(self._agent, input, **options)
         self.events = [event async for event in result.stream_events()]
         return result
 
 
-def weather_tool(cities: list[str]) -> Tool:
+def weather_tool(cities: list[str]) -> "Tool":
     """Return a tool that writes its arguments into `cities`."""
 
-    @function_tool
+    import agents
+
+    @agents.function_tool
     def get_weather(city: str) -> str:
         """Tell the weather of a city."""
         cities.append(city)
@@ -103,9 +101,11 @@ def weather_tool(cities: list[str]) -> Tool:
 @pytest.fixture(scope="module", autouse=True)
 def _no_tracing() -> Iterator[None]:
     """Traces would go to OpenAI."""
-    set_tracing_disabled(True)
+    import agents
+
+    agents.set_tracing_disabled(True)
     yield
-    set_tracing_disabled(False)
+    agents.set_tracing_disabled(False)
 
 
 server = module_server("agents", script=SCRIPT, model_name=MODEL, journal=True)
@@ -114,8 +114,10 @@ server = module_server("agents", script=SCRIPT, model_name=MODEL, journal=True)
 @pytest.fixture(params=["json", "sse", "websocket"])
 async def desk(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Desk]:
     """An agent over each transport."""
+    import agents
+
     async with async_sdk_of(server) as client:
-        kind = OpenAIResponsesWSModel if request.param == "websocket" else OpenAIResponsesModel
+        kind = agents.OpenAIResponsesWSModel if request.param == "websocket" else agents.OpenAIResponsesModel
         model = kind(model=MODEL, openai_client=client)
         yield Desk(server, request.param, model)
         await model.close()
@@ -151,7 +153,9 @@ async def test_a_streamed_run_tells_what_happens(desk: Desk) -> None:
 @pytest.mark.parametrize("way", ["by id", "item list", "session"])
 async def test_a_second_run_continues_the_first(desk: Desk, way: str) -> None:
     """Whoever keeps the conversation, the server or the client: the engine gets the same prompt."""
-    memory = SQLiteSession("conversation") if way == "session" else None
+    import agents
+
+    memory = agents.SQLiteSession("conversation") if way == "session" else None
     first = await desk.run(QUESTION, session=memory)
     if way == "by id":
         second = await desk.run(THANKS, previous_response_id=first.last_response_id)
@@ -171,10 +175,12 @@ async def test_a_second_run_continues_the_first(desk: Desk, way: str) -> None:
 
 
 async def test_runs_of_a_websocket_session_share_one_connection(server: Server) -> None:
+    import agents
+
     cities: list[str] = []
-    agent = Agent(name="Weather desk", model=MODEL, tools=[weather_tool(cities)])
+    agent = agents.Agent(name="Weather desk", model=MODEL, tools=[weather_tool(cities)])
     async with Wiretap(server.port) as tap:
-        async with responses_websocket_session(base_url=tap.base_url, api_key="none") as session:
+        async with agents.responses_websocket_session(base_url=tap.base_url, api_key="none") as session:
             first = await session.run(agent, QUESTION)
             streamed = session.run_streamed(agent, THANKS, previous_response_id=first.last_response_id)
             async for _ in streamed.stream_events():

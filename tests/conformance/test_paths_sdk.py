@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -19,7 +20,13 @@ pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 VERBS = {"_get": "GET", "_get_api_list": "GET", "_post": "POST", "_delete": "DELETE", "_put": "PUT", "_patch": "PATCH"}
 
 
-def asked_for() -> Iterator[tuple[str, str]]:
+@cache
+def asked_for() -> list[tuple[str, str]]:
+    """Return method and path of every request of the SDK. To read its source takes a second."""
+    return sorted(set(_asked_for()))
+
+
+def _asked_for() -> Iterator[tuple[str, str]]:
     """Yield method and path of every request that the SDK's resources make, as they are written in its source."""
     for file in (Path(openai.__file__).parent / "resources").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -33,9 +40,6 @@ def asked_for() -> Iterator[tuple[str, str]]:
                 yield str(told).upper(), str(path.value).partition("?")[0]
 
 
-ASKED_FOR = sorted(set(asked_for()))
-
-
 def resource(path: str) -> str:
     """Return the first part of a path."""
     return path.split("/")[1]
@@ -47,13 +51,13 @@ def is_named(method: str, path: str) -> bool:
 
 
 def test_the_sdk_asks_for_what_it_is_known_to() -> None:
-    assert {("POST", "/responses"), ("POST", "/uploads/{upload_id}/parts"), ("GET", "/files")} < set(ASKED_FOR)
-    assert len(ASKED_FOR) > 200
+    assert {("POST", "/responses"), ("POST", "/uploads/{upload_id}/parts"), ("GET", "/files")} < set(asked_for())
+    assert len(asked_for()) > 200
 
 
 def test_what_is_named_is_there_and_not_served() -> None:
-    assert set(NOT_SERVED) <= {resource(path) for _, path in ASKED_FOR}
-    assert set(METHODS_NOT_SERVED) <= {f"{method} {path}" for method, path in ASKED_FOR}
+    assert set(NOT_SERVED) <= {resource(path) for _, path in asked_for()}
+    assert set(METHODS_NOT_SERVED) <= {f"{method} {path}" for method, path in asked_for()}
     assert not set(NOT_SERVED) & {name.partition("/")[0] for name in served()}
     page = paths.not_served()
     assert all(f"`/v1/{name}`" in page for name in NOT_SERVED)
@@ -62,7 +66,7 @@ def test_what_is_named_is_there_and_not_served() -> None:
 
 def test_every_path_is_served_or_named(daphne_server: Server) -> None:
     with httpx.Client(base_url=daphne_server.base_url, verify=False, timeout=30) as client:
-        for method, path in ASKED_FOR:
+        for method, path in asked_for():
             if is_named(method, path):
                 continue
             answer = client.request(method, re.sub(r"\{\w+\}", "x", path), json={} if method == "POST" else None)

@@ -11,7 +11,6 @@ from typing import Any
 
 import openai
 import pytest
-from agents import Agent, OpenAIResponsesModel, Runner, WebSearchTool, set_tracing_disabled
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
@@ -280,6 +279,8 @@ def test_what_a_dead_worker_asked_is_answered_at_another(
 
 
 async def test_by_the_agents_sdk_with_a_history_that_it_carries(house: House) -> None:
+    from agents import Agent, OpenAIResponsesModel, Runner, WebSearchTool, set_tracing_disabled  # takes seconds
+
     set_tracing_disabled(True)
     tool = WebSearchTool(search_context_size="low", user_location={"type": "approximate", "city": "Bern"})
     asked, page = CASES["SearXNG"].asked[0], house.there.web.url("/turtles")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from agents import Agent, ImageGenerationTool, OpenAIResponsesModel, Runner, set_tracing_disabled
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 
@@ -75,6 +74,8 @@ def test_when_it_is_demanded_and_when_it_fails(client: OpenAI) -> None:
 
 
 async def test_by_the_agents_sdk_with_a_history_that_it_carries(server: Server, images: ImageServer) -> None:
+    from agents import Agent, ImageGenerationTool, OpenAIResponsesModel, Runner, set_tracing_disabled  # takes seconds
+
     set_tracing_disabled(True)
     tool = ImageGenerationTool(tool_config={"type": "image_generation", "size": "1024x1024"})
     async with AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
