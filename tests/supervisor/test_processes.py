@@ -15,7 +15,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from tests.kit.served import Supervised, is_gone
-from tests.kit.server import Server
 
 MIB = 1024 * 1024
 SLOW = '{"tokens_per_second": 100}'
@@ -45,11 +44,6 @@ def read_to_the_end(connection: ClientConnection) -> None:
     raise connection.protocol.close_exc
 
 
-def ask(server: Server) -> httpx.Response:
-    """Create a response over a connection of its own."""
-    return httpx.post(f"{server.base_url}/responses", json={"input": "Hi"}, timeout=30, verify=False)
-
-
 def test_it_says_what_it_serves_and_which_worker_says_what(served: Supervised) -> None:
     assert re.match(r"warning: WORKERS=2 without REDIS_URL: [^\n]*set REDIS_URL\.\n", served.output)
     shown = [line.split()[0] for line in served.told()]
@@ -58,7 +52,7 @@ def test_it_says_what_it_serves_and_which_worker_says_what(served: Supervised) -
     ]
     assert len(served.pids()) == 2
     while len(served.answered_by()) < 2:
-        assert ask(served).status_code == 200
+        assert served.post("/responses", input="Hi").status_code == 200
     for number in (1, 2):
         assert any("completed" in line for line in served.told(number))
     began = time.monotonic()
@@ -105,7 +99,7 @@ def test_one_that_is_killed_is_replaced_and_the_port_stays(steady: Supervised) -
     before = steady.output.count(" serves\n")
     os.kill(victim, signal.SIGKILL)
     for _ in range(10):
-        assert ask(steady).status_code == 200
+        assert steady.post("/responses", input="Hi").status_code == 200
     steady.wait_for_line(" serves\n", count=before + 1)
     assert "was ended by SIGKILL" in steady.output
     assert len(steady.pids()) == 2
@@ -120,7 +114,7 @@ def test_one_that_stands_still_is_killed_and_replaced(tmp_path: Path) -> None:
         served.wait_for_line("is silent, although it serves, and is killed", count=2)
         served.wait_for_line(" serves\n", count=4)
         assert not {stopped, blocked} & set(served.pids())
-        assert ask(served).status_code == 200
+        assert served.post("/responses", input="Hi").status_code == 200
 
 
 def test_when_the_supervisor_is_killed_no_worker_stays_and_the_next_one_can_start_at_once(served: Supervised) -> None:
@@ -137,7 +131,7 @@ def test_when_the_supervisor_is_killed_no_worker_stays_and_the_next_one_can_star
         while "response.completed" not in said:
             said = str(busy.recv(timeout=30))
     served.wait_for(lambda: all(map(is_gone, pids)), GRACEFUL)
-    assert ask(served).status_code == 200
+    assert served.post("/responses", input="Hi").status_code == 200
 
 
 def test_one_that_is_still_starting_ends_with_its_supervisor_too(tmp_path: Path) -> None:
@@ -172,13 +166,13 @@ def test_a_new_version_that_does_not_start_leaves_the_old_one_where_it_is(steady
     steady.hup()
     steady.wait_for_line("no more is replaced")
     assert steady.pids() == pids
-    assert ask(steady).status_code == 200
+    assert steady.post("/responses", input="Hi").status_code == 200
     (steady.folder / "broken").unlink()
     steady.hup()
     steady.wait_for_line("all workers are replaced")
     steady.wait_for(lambda: len(steady.pids()) == 2)
     assert not set(steady.pids()) & set(pids)
-    assert ask(steady).status_code == 200
+    assert steady.post("/responses", input="Hi").status_code == 200
 
 
 def test_one_that_is_too_large_is_replaced(steady: Supervised, tmp_path: Path) -> None:
@@ -191,7 +185,7 @@ def test_one_that_is_too_large_is_replaced(steady: Supervised, tmp_path: Path) -
         served.wait_for(lambda: large not in served.pids())
         assert other in served.pids()
         assert len(served.pids()) == 2
-        assert ask(served).status_code == 200
+        assert served.post("/responses", input="Hi").status_code == 200
 
 
 def test_connections_are_shared_out_evenly(steady: Supervised) -> None:
@@ -223,4 +217,4 @@ def resident(pid: int) -> int:
 
 def test_ipv6_is_shared_as_well(tmp_path: Path) -> None:
     with Supervised(tmp_path, workers=2, host="::1") as served:
-        assert ask(served).status_code == 200
+        assert served.post("/responses", input="Hi").status_code == 200

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.kit.served import Supervised
@@ -21,15 +20,10 @@ def served(tmp_path: Path) -> Iterator[Supervised]:
         yield server
 
 
-def ask(server: Server) -> httpx.Response:
-    """Create a response over a connection of its own."""
-    return httpx.post(f"{server.base_url}/responses", json={"input": "Hi"}, timeout=30, verify=False)
-
-
 def test_any_worker_answers_for_all_without_a_setting(served: Supervised) -> None:
     served.wait_for(lambda: Numbers(served).of("workers") == 2)
     for _ in range(10):
-        assert ask(served).status_code == 200
+        assert served.post("/responses", input="Hi").status_code == 200
     served.wait_for(lambda: all(Numbers(served).of("responses_total") == 10 for _ in range(6)))
     os.kill(served.pids()[0], signal.SIGKILL)
     served.wait_for_line(" serves\n", count=3)
@@ -41,7 +35,7 @@ def test_json_lines_of_workers_stay_json(tmp_path: Path) -> None:
     server = Supervised(tmp_path, workers=2, log_format="json")
     try:
         Server.start(server)
-        assert ask(server).status_code == 200
+        assert server.post("/responses", input="Hi").status_code == 200
         server.wait_for_line("completed input=")
         (line,) = [line for line in server.output.splitlines() if "completed input=" in line]
         read = json.loads(line)

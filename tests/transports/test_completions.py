@@ -12,6 +12,7 @@ from engine.formats.harmony.encoding import RETURN, decode_tokens
 from tests.kit.clients import http_client
 from tests.kit.closed import ClosedServer, bearer
 from tests.kit.scripts import aborted_prompts, main_script
+from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -20,18 +21,8 @@ pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 COUNTED = " 1 2 3 4 5"
 
 
-def post(server: Server, **body: Any) -> httpx.Response:
-    """Ask for a completion."""
-    return httpx.post(f"{server.base_url}/completions", json=body, verify=False, timeout=30)
-
-
-def sdk(server: Server) -> openai.OpenAI:
-    """Return OpenAI's client."""
-    return openai.OpenAI(base_url=server.base_url, api_key="-", http_client=httpx.Client(verify=False))
-
-
 def test_openais_sdk(daphne_server: Server) -> None:
-    with sdk(daphne_server) as client:
+    with sdk_of(daphne_server) as client:
         whole = client.completions.create(model="demo", prompt="count to 5", max_tokens=50)
         parts = list(
             client.completions.create(
@@ -54,15 +45,15 @@ def test_openais_sdk(daphne_server: Server) -> None:
 
 
 def test_a_stream_without_usage_has_no_word_of_it(daphne_server: Server) -> None:
-    text = post(daphne_server, prompt="count to 5", stream=True).text
+    text = daphne_server.post("/completions", prompt="count to 5", stream=True).text
     assert text.endswith("data: [DONE]\n\n")
     assert "usage" not in text
 
 
 def test_sixteen_tokens_where_nothing_is_said(daphne_server: Server) -> None:
-    answer = post(daphne_server, prompt="count to 100").json()
+    answer = daphne_server.post("/completions", prompt="count to 100").json()
     assert (answer["choices"][0]["finish_reason"], answer["usage"]["completion_tokens"]) == ("length", 16)
-    nothing = post(daphne_server, prompt="Hello", echo=True, max_tokens=0).json()
+    nothing = daphne_server.post("/completions", prompt="Hello", echo=True, max_tokens=0).json()
     assert (nothing["choices"][0]["text"], nothing["choices"][0]["finish_reason"]) == ("Hello", "length")
     assert nothing["usage"]["completion_tokens"] == 0
 
@@ -70,7 +61,7 @@ def test_sixteen_tokens_where_nothing_is_said(daphne_server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_choices_are_in_the_order_of_prompts(daphne_server: Server, stream: bool) -> None:
     asked = {"prompt": ["count to 2", "count to 3"], "n": 2, "max_tokens": 30, "echo": True, "stream": stream}
-    texts = _texts(post(daphne_server, **asked), stream)
+    texts = _texts(daphne_server.post("/completions", **asked), stream)
     assert texts == {0: "count to 2 1 2", 1: "count to 2 1 2", 2: "count to 3 1 2 3", 3: "count to 3 1 2 3"}
 
 
@@ -83,7 +74,8 @@ def _texts(answer: httpx.Response, stream: bool) -> dict[int, str]:
 
 
 def test_token_ids_are_a_prompt_too(daphne_server: Server) -> None:
-    tokens = post(daphne_server, prompt=[[5420, 316, 220, 20]], max_tokens=30, echo=True).json()  # count to 5
+    prompt = [[5420, 316, 220, 20]]  # count to 5
+    tokens = daphne_server.post("/completions", prompt=prompt, max_tokens=30, echo=True).json()
     assert tokens["choices"][0]["text"] == f"count to 5{COUNTED}"
     assert tokens["usage"]["prompt_tokens"] == 4
 
@@ -91,16 +83,16 @@ def test_token_ids_are_a_prompt_too(daphne_server: Server) -> None:
 @pytest.mark.parametrize(("stop", "text", "reason"), [("4", " 1 2 3 ", "4"), (["9", "3 4"], " 1 2 ", "3 4")])
 def test_a_stop_string_ends_a_text_in_front_of_it(daphne_server: Server, stop: object, text: str, reason: str) -> None:
     for stream in (False, True):
-        answer = post(daphne_server, prompt="count to 5", max_tokens=30, stop=stop, stream=stream)
+        answer = daphne_server.post("/completions", prompt="count to 5", max_tokens=30, stop=stop, stream=stream)
         assert _texts(answer, stream) == {0: text}
-    choice = post(daphne_server, prompt="count to 5", max_tokens=30, stop=stop).json()["choices"][0]
+    choice = daphne_server.post("/completions", prompt="count to 5", max_tokens=30, stop=stop).json()["choices"][0]
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", reason)
 
 
 def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_server: Server) -> None:
     """Special tokens that a prompt spells out are such; those that the model samples are no text."""
     prompt = "<|start|>user<|message|>count to 5<|end|><|start|>assistant<|channel|>final<|message|>"
-    choice = post(daphne_server, prompt=prompt, max_tokens=60).json()["choices"][0]
+    choice = daphne_server.post("/completions", prompt=prompt, max_tokens=60).json()["choices"][0]
     assert choice["text"].endswith("1 2 3 4 5")
     assert "<|" not in choice["text"]
 
@@ -108,7 +100,7 @@ def test_a_conversation_in_the_models_own_signs_is_answered_in_them(daphne_serve
 @pytest.mark.parametrize("stream", [False, True])
 def test_token_ids_that_were_read_and_sampled(daphne_server: Server, stream: bool) -> None:
     tokens = [5420, 316, 220, 20]
-    answer = post(daphne_server, prompt=tokens, max_tokens=30, return_token_ids=True, stream=stream)
+    answer = daphne_server.post("/completions", prompt=tokens, max_tokens=30, return_token_ids=True, stream=stream)
     parts = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")] if stream else [answer.text]
     choices = [choice for part in parts for choice in json.loads(part)["choices"]]
     assert [choice["prompt_token_ids"] for choice in choices if "prompt_token_ids" in choice] == [tokens]
@@ -119,7 +111,7 @@ def test_token_ids_that_were_read_and_sampled(daphne_server: Server, stream: boo
 
 def test_log_probabilities_of_the_prompt(server: Server) -> None:
     """A scripted engine makes them up."""
-    answer = post(server, model="test-model", prompt=[5420, 316, 220], prompt_logprobs=2).json()
+    answer = server.post("/completions", model="test-model", prompt=[5420, 316, 220], prompt_logprobs=2).json()
     first, second, third = answer["choices"][0]["prompt_logprobs"]
     assert first is None
     assert second["316"] == {"logprob": -0.25, "rank": 1, "decoded_token": " to"}
@@ -154,7 +146,7 @@ def test_log_probabilities_of_the_prompt(server: Server) -> None:
     ],
 )
 def test_what_is_refused(daphne_server: Server, body: dict[str, Any], status: int, param: str | None) -> None:
-    answer = post(daphne_server, **body)
+    answer = daphne_server.post("/completions", **body)
     assert answer.status_code == status, answer.text
     assert answer.json().get("error", {}).get("param") == param
 
@@ -213,7 +205,7 @@ def harmony(text: str, begin: str = "") -> str:
 
 def test_log_probabilities_in_the_older_shape(server: Server) -> None:
     prompt = harmony("[says 3]", "<|channel|>final<|message|>")
-    choice = post(server, prompt=prompt, logprobs=2).json()["choices"][0]
+    choice = server.post("/completions", prompt=prompt, logprobs=2).json()["choices"][0]
     assert choice["text"] == "3"
     assert choice["logprobs"] == {
         "tokens": ["3"],
@@ -221,12 +213,12 @@ def test_log_probabilities_in_the_older_shape(server: Server) -> None:
         "top_logprobs": [{"3": -0.25, "2": -1.25}],
         "text_offset": [0],
     }
-    streamed = post(server, prompt=prompt, logprobs=0, stream=True).text
+    streamed = server.post("/completions", prompt=prompt, logprobs=0, stream=True).text
     assert '"token_logprobs":[-0.25]' in streamed
 
 
 def test_offsets_are_places_in_the_text(server: Server) -> None:
-    choice = post(server, prompt=harmony("[long]"), logprobs=0, max_tokens=12).json()["choices"][0]
+    choice = server.post("/completions", prompt=harmony("[long]"), logprobs=0, max_tokens=12).json()["choices"][0]
     logprobs, text = choice["logprobs"], choice["text"]
     assert len(logprobs["tokens"]) > 3
     for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
@@ -236,21 +228,21 @@ def test_offsets_are_places_in_the_text(server: Server) -> None:
 @pytest.mark.parametrize(("word", "status"), [("[away]", 503), ("[full]", 429), ("[no]", 500)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_engine_that_fails_at_once_is_an_http_error(server: Server, word: str, status: int, stream: bool) -> None:
-    answer = post(server, prompt=harmony(word), stream=stream)
+    answer = server.post("/completions", prompt=harmony(word), stream=stream)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
 
 def test_an_engine_that_fails_later_is_told_in_the_stream(server: Server) -> None:
-    assert post(server, prompt=harmony("[die]"), max_tokens=100).status_code == 503
-    with sdk(server) as client, pytest.raises(openai.APIError, match="engine is away"):
+    assert server.post("/completions", prompt=harmony("[die]"), max_tokens=100).status_code == 503
+    with sdk_of(server) as client, pytest.raises(openai.APIError, match="engine is away"):
         for _ in client.completions.create(model="test-model", prompt=harmony("[die]"), max_tokens=100, stream=True):
             pass
-    text = post(server, prompt=harmony("[break]"), max_tokens=100, stream=True).text
+    text = server.post("/completions", prompt=harmony("[break]"), max_tokens=100, stream=True).text
     assert text.endswith("data: [DONE]\n\n")
     assert "scripted" not in text
 
 
 def test_a_prompt_that_does_not_fit(server: Server) -> None:
-    error = post(server, prompt=[1] * 4000).json()["error"]
+    error = server.post("/completions", prompt=[1] * 4000).json()["error"]
     assert error["code"] == "context_length_exceeded"

@@ -17,11 +17,6 @@ CHOICES = [{"value": "a", "description": "the first"}, {"value": True}, {"value"
 LEVELS = [{"label": "low"}, {"label": "middle", "description": "in between"}, {"label": "high"}]
 
 
-def post(server: Server, **body: Any) -> httpx.Response:
-    """Ask for decisions."""
-    return httpx.post(f"{server.base_url}/decisions", json=body, verify=False, timeout=30)
-
-
 def predicate(says: str, **more: object) -> dict[str, Any]:
     """Return a question to which the model says this."""
     return {"type": "predicate", "instructions": f"[says {says}]", **more}
@@ -60,7 +55,9 @@ def test_the_fields_are_openais(server: Server) -> None:
         {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "blue"},
     ]
-    answer = post(server, model="test-model", input=items, questions=[predicate("yes")], prompt_cache_key="k")
+    answer = server.post(
+        "/decisions", model="test-model", input=items, questions=[predicate("yes")], prompt_cache_key="k"
+    )
     assert answer.status_code == 200, answer.text
     Decision.model_validate(answer.json(), strict=True)
 
@@ -95,7 +92,7 @@ def test_the_fields_are_openais(server: Server) -> None:
     ],
 )
 def test_what_is_refused(server: Server, body: dict[str, Any], param: str) -> None:
-    answer = post(server, **body)
+    answer = server.post("/decisions", **body)
     assert answer.status_code in (400, 404), answer.text
     assert answer.json()["error"]["param"].startswith(param)
 
@@ -103,11 +100,11 @@ def test_what_is_refused(server: Server, body: dict[str, Any], param: str) -> No
 @pytest.mark.parametrize(("word", "status"), [("[asked: unavailable]", 503), ("[asked: overloaded]", 429)])
 def test_an_engine_that_fails(server: Server, word: str, status: int) -> None:
     questions = [predicate("yes"), {"type": "predicate", "instructions": word}]
-    answer = post(server, input="a", questions=questions)
+    answer = server.post("/decisions", input="a", questions=questions)
     assert answer.status_code == status
     assert "scripted" not in answer.text
 
 
 def test_an_engine_without_log_probabilities(daphne_server: Server) -> None:
-    answer = post(daphne_server, input="a", questions=[predicate("yes")])
+    answer = daphne_server.post("/decisions", input="a", questions=[predicate("yes")])
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_parameter")

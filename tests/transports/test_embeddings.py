@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from tests.kit.closed import ClosedServer, bearer
+from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -19,18 +19,8 @@ pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 MODEL = "hashing-256"
 
 
-def post(server: Server, **body: Any) -> httpx.Response:
-    """Ask for embeddings."""
-    return httpx.post(f"{server.base_url}/embeddings", json=body, verify=False, timeout=30)
-
-
-def sdk(server: Server) -> openai.OpenAI:
-    """Return OpenAI's client."""
-    return openai.OpenAI(base_url=server.base_url, api_key="-", http_client=httpx.Client(verify=False))
-
-
 def test_openais_sdk(daphne_server: Server) -> None:
-    with sdk(daphne_server) as client:
+    with sdk_of(daphne_server) as client:
         asked = {"model": MODEL, "input": ["A cat sat there.", "Shares fell."]}
         packed = client.embeddings.create(**asked)  # it asks for base64, and reads it  # type: ignore[arg-type]
         plain = client.embeddings.create(**asked, encoding_format="float")  # type: ignore[arg-type]
@@ -45,7 +35,7 @@ def test_openais_sdk(daphne_server: Server) -> None:
 
 @pytest.mark.parametrize("given", ["one", ["one"], [1, 2, 3], [[1, 2, 3]]])
 def test_each_form_of_an_input(daphne_server: Server, given: object) -> None:
-    answer = post(daphne_server, input=given, dimensions=16, user="u", unknown=1).json()
+    answer = daphne_server.post("/embeddings", input=given, dimensions=16, user="u", unknown=1).json()
     (entry,) = answer["data"]
     assert len(entry["embedding"]) == 16
     assert answer["model"] == MODEL
@@ -54,11 +44,11 @@ def test_each_form_of_an_input(daphne_server: Server, given: object) -> None:
 
 def test_every_encoding_says_the_same(daphne_server: Server) -> None:
     inputs = ["one", "two", "three"]
-    plain = [each["embedding"] for each in post(daphne_server, input=inputs).json()["data"]]
-    packed = post(daphne_server, input=inputs, encoding_format="base64").json()["data"]
+    plain = [each["embedding"] for each in daphne_server.post("/embeddings", input=inputs).json()["data"]]
+    packed = daphne_server.post("/embeddings", input=inputs, encoding_format="base64").json()["data"]
     assert [_floats(base64.b64decode(each["embedding"])) for each in packed] == [pytest.approx(each) for each in plain]
     for form in ("bytes", "bytes_only"):
-        answer = post(daphne_server, input=inputs, encoding_format=form)
+        answer = daphne_server.post("/embeddings", input=inputs, encoding_format=form)
         assert answer.headers["content-type"] == "application/octet-stream"
         assert _floats(answer.content) == pytest.approx([value for vector in plain for value in vector])
         if form == "bytes":
@@ -102,14 +92,14 @@ def _floats(content: bytes) -> list[float]:
     ],
 )
 def test_what_is_refused(daphne_server: Server, body: dict[str, Any], status: int, param: str) -> None:
-    answer = post(daphne_server, **body)
+    answer = daphne_server.post("/embeddings", **body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param), error
 
 
 def test_the_largest_inputs_are_taken(daphne_server: Server) -> None:
-    assert post(daphne_server, input=[1] * 8192).json()["usage"]["prompt_tokens"] == 8192
-    answer = post(daphne_server, input=["word"] * 2048, encoding_format="base64").json()
+    assert daphne_server.post("/embeddings", input=[1] * 8192).json()["usage"]["prompt_tokens"] == 8192
+    answer = daphne_server.post("/embeddings", input=["word"] * 2048, encoding_format="base64").json()
     assert [each["index"] for each in answer["data"]] == list(range(2048))
 
 
