@@ -13,7 +13,7 @@ from tests.kit.programs import run_program
 from tests.kit.server import ROOT, clean_environ
 
 pytestmark = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
-SAY_WHERE = "import sys, pathlib; from tests import npm; print(npm.installed(pathlib.Path(sys.argv[1])))"
+SAY_WHERE = "import sys, pathlib; from tests.kit import npm; print(npm.installed(pathlib.Path(sys.argv[1])))"
 
 
 @pytest.fixture

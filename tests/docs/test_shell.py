@@ -28,9 +28,10 @@ SECONDS = 300.0  # bound of one command, on a busy machine
 SHELLS = ("sh", "bash", "console")
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 ELSEWHERE = {  # programs, and commands of ours, that these tests run
-    **{"codex": "codex", "copilot": "copilot", "daphne": "server.py", "uvicorn": "server.py"},
+    **{"codex": "codex", "copilot": "copilot", "daphne": "kit/server.py", "uvicorn": "kit/server.py"},
     **{"respsite manage createsuperuser": "admin", "respsite serve": "command_line"},
-    **{"npm": "npm.py", "npx": "npm.py", "pip": "pip.py", "node": "javascript", "litellm": "python_clients"},
+    **{"npm": "kit/npm.py", "npx": "kit/npm.py", "pip": "kit/pip.py"},
+    **{"node": "javascript", "litellm": "python_clients"},
 }
 MANAGE = re.compile(r"(\.venv/bin/)?respsite manage ")
 KEY = re.compile(r"sk-[\w-]{20,}")
