@@ -1,6 +1,7 @@
 """OpenAI's SDK in the dialect `codex-turn`: whatever becomes of a leg, its turn goes on, and is deleted whole."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,29 @@ def test_the_sdk_s_own_retry_goes_on_behind_a_leg_that_it_dropped(workers: Worke
     patient = client.with_options(timeout=httpx.Timeout(PATIENCE, read=1.0), max_retries=5)
     gone_on(turn, patient.responses.create(**answering(turn, "[hangs]")))
     assert "abort" in {each["finish"] for each in journal(workers.one)}
+
+
+def test_two_legs_at_once_answer_the_same_calls_once(workers: Workers, client: OpenAI) -> None:
+    turn = begun(client)
+    once = client.with_options(max_retries=0)
+    asked = answering(turn, "18 degrees, at once")
+
+    def ask() -> Response | openai.BadRequestError | openai.ConflictError:
+        try:
+            return once.responses.create(**asked)
+        except (openai.BadRequestError, openai.ConflictError) as error:
+            return error
+
+    with ThreadPoolExecutor() as threads:
+        came = [each.result() for each in [threads.submit(ask) for _ in range(4)]]
+    answered = [each for each in came if isinstance(each, Response)]
+    assert answered
+    for each in answered:
+        gone_on(turn, each)
+    refused = [each for each in came if not isinstance(each, Response)]
+    assert {each.code for each in refused} <= {"previous_response_in_progress"}
+    first, *others = (each["prompt_tokens"] for each in journal(workers.one)[-len(answered) :])
+    assert all(each == first for each in others), "no output is read twice"
 
 
 def test_a_leg_that_was_cancelled_is_passed_over(client: OpenAI) -> None:
