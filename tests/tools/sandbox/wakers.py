@@ -138,7 +138,7 @@ HIDDEN_MEMORY = f"""
 import ctypes, os, platform, threading, time
 for _ in range(3):
     if os.fork() == 0:
-        kept = bytearray(b'x' * {LIMITS.memory // 2})
+        kept = bytearray({LIMITS.memory // 2})  # filled with zeros, so it is all there; more at once would be refused
         threading.Thread(target=time.sleep, args=(60,)).start()
         ctypes.CDLL(None).syscall(93 if platform.machine() == 'aarch64' else 60, 0)
 time.sleep(10)
