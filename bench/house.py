@@ -184,7 +184,7 @@ def downward(graph: Graph) -> Graph:
 
 
 def comments_and_code(modules: Iterable[Module]) -> tuple[int, int]:
-    """Return how many lines have a comment, and how many have code that is no docstring."""
+    """Return how many lines have a comment, and how many have code that is not a docstring."""
     comments = code = 0
     for module in modules:
         with_code: set[int] = set()

@@ -52,7 +52,7 @@ class Read:
         self.bytes = 0
 
     def lines(self) -> Iterator[bytes]:
-        """Yield them. One that is too long comes in pieces, which are no JSON."""
+        """Yield them. One that is too long comes in pieces, which are not JSON."""
         while line := self._file.readline(MAX_LINE):
             self.bytes += len(line)
             yield line

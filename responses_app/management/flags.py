@@ -151,7 +151,7 @@ def _engine(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _merged(text: str, options: Mapping[str, Any]) -> str:
-    """Add to what ENGINE_OPTIONS says. What is no JSON object stays as it is, and stops the start with its sentence."""
+    """Add to what ENGINE_OPTIONS says. What is not a JSON object stays, and stops the start with its sentence."""
     try:
         known = json.loads(text or "{}")
     except ValueError:

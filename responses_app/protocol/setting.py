@@ -2,7 +2,7 @@
 
 Each room declares its settings, as fields of a frozen dataclass that is a `RoomSettings`: with the default, what reads
 the text, and one sentence. A field's name in capitals is the environment variable. `responses_app.settings` gathers
-them. What reads a text raises `ValueError` for what is no value, with what the variable takes: the end of a sentence.
+them. A reader raises `ValueError` for an invalid text, and says what the variable takes: the end of a sentence.
 """
 
 import json

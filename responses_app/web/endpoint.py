@@ -1,7 +1,7 @@
-"""`Endpoint`: all that is to be known of one method of one path, told once, beside its handler.
+"""`Endpoint`: everything about one method of one path, declared once, beside its handler.
 
-A resource has its endpoints at the end of its module. `endpoints` gathers them, and computes from them what answers a
-path, who may ask, how large a body may be, and what the OpenAPI document says.
+A resource has its endpoints at the end of its module, and `api.endpoints` gathers them. From these `routes` computes
+what answers a path and which scope it needs, `bodies` how large a body may be, and `api.openapi` the document.
 """
 
 import re
@@ -55,7 +55,7 @@ class Endpoint:
     tag: str
     # What a key must be made for, to read or to write by the method; None where nobody needs a key.
     scope: Area | None
-    # The schemas of a 200 by their media types, "" where it is no JSON; None for JSON of the type `handler` returns.
+    # The schemas of a 200 by their media types, "" where it is not JSON; None for JSON of the type `handler` returns.
     answers: Mapping[str, Schema] | None = None
     # The schema of JSON that is taken.
     body: Schema | None = None
@@ -104,7 +104,7 @@ class Endpoint:
         return {JSON: self.handler.__annotations__["return"]} if self.answers is None else self.answers
 
     def answers_to(self, method: str) -> bool:
-        """Whether it is what a request with this method is for; HEAD is answered as GET is, where that is no stream."""
+        """Whether it is what a request with this method is for; HEAD is answered like a GET that does not stream."""
         if method == "HEAD" and EVENTS in self.contents:
             return False
         return self.method == ("GET" if method == "HEAD" or (self.probed and method == "OPTIONS") else method)

@@ -165,7 +165,7 @@ def _found(
 
 
 def _canonical(arguments: str) -> str:
-    """Return JSON in one spelling; what is no JSON, or is long, as it is."""
+    """Return JSON in one spelling; what is not JSON, or is long, as it is."""
     if len(arguments) > MAX_CANONICAL:
         return arguments
     try:

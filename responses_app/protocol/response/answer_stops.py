@@ -1,7 +1,7 @@
 """`AnswerStops`: where a request ends an answer, by strings (`stop`) and by tokens (`stop_token_ids`).
 
 They end what the model says to the user, and with it the turn: neither its thoughts nor its calls. What has ended an
-answer is no part of it, but of what the model reads of it later, as it has sampled it.
+answer is not part of it, but of what the model reads of it later, as it has sampled it.
 """
 
 from collections.abc import Collection, Sequence

@@ -51,7 +51,7 @@ class Asked:
     """What its request wants of reasoning items, and where an answer ends; comes before it starts, if it says anything.
 
     `sealed`: they carry their tokens. `summaries`: who writes summaries of them; None: there are none. `stops` are the
-    strings, and `stop_tokens` the tokens, that end an answer and are no part of it.
+    strings, and `stop_tokens` the tokens, that end an answer and are not part of it.
     """
 
     sealed: bool = False

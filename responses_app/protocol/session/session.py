@@ -75,7 +75,7 @@ class SessionSettings(RoomSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Bounds of one connection that are no settings."""
+    """The bounds of one connection that an operator does not set."""
 
     max_in_flight: int = 16
     max_lanes: int = 32

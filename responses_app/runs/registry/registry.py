@@ -44,7 +44,7 @@ class RunRegistry:
         self._graces: dict[str, asyncio.TimerHandle] = {}
         self._readers: set[JournalReader] = set()
         self._coming = 0  # runs that are being accepted
-        self._guests = 0  # places of what is no response: choices of completions, decisions, embeddings
+        self._guests = 0  # places of what is not a response: choices of completions, decisions, embeddings
         self._coming_again: dict[str, Run] = {}  # those of them that another worker has accepted before
         self.draining = False  # the server stops
         self._hurry = asyncio.Event()
@@ -107,7 +107,7 @@ class RunRegistry:
             raise overloaded(message, retry_after=2)
 
     def take_places(self, count: int) -> None:
-        """Take places of runs for what is no response and generates all the same. Raises `ApiError` (503), or has all.
+        """Take places of runs for what generates without being a response. Raises `ApiError` (503), or has all.
 
         Each is given back with `give_place`.
         """

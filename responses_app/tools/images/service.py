@@ -199,7 +199,7 @@ class ImageService:
         )
 
     async def _events(self, answer: "httpx2.Response", partial_images: int) -> AsyncIterator[JsonObject]:
-        """Yield what the events of a stream hold. Raises `ImageFailed` for too large ones, and for what is no JSON."""
+        """Yield what the events of a stream hold. Raises `ImageFailed` for too large ones, and for what is not JSON."""
         lines, most, read, count = _Lines(), base64_size(self.settings.image_max_bytes) + MAX_BESIDE, 0, 0
         async for part in answer.aiter_raw():
             read += len(part)

@@ -97,7 +97,7 @@ def part_row(project: str, link: ChainLink) -> Row:
 
 
 def calls_text(link: ChainLink) -> str:
-    """Return the calls of a link as JSON: names by ids, and under "", which is no call's id, what else it knows."""
+    """Return the calls of a link as JSON: names by ids, and under "", never the id of a call, what else it knows."""
     further = {
         "awaited": link.awaited,
         "late_tools": link.late_tools,
