@@ -19,7 +19,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import path, re_path
 
 from responses_app.web.servers.backpressure import Backpressure
-from responses_app.web.servers.frames import FrameRules
+from responses_app.web.servers.inflow import FrameRules
 
 
 @cache

@@ -9,12 +9,10 @@ from statistics import median
 
 from bench.report import Result
 from bench.servers import Bench
-from responses_app.protocol.output.page_stack import PageStack
-from responses_app.tools.browser.backends.json_search import json_search
+from responses_app.protocol.output.citations import PageStack
 from responses_app.tools.browser.browsing import Browser, BrowsingOptions
-from responses_app.tools.browser.page_cache import PageCache
-from responses_app.tools.browser.page_reader import PageReader
-from responses_app.tools.fetching import Fetcher
+from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
+from responses_app.tools.browser.searching import json_search
 from responses_app.tools.network import AllowedHosts, Network
 from tests.kit.web_server import answer, web_server
 

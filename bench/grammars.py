@@ -7,7 +7,7 @@ from statistics import median
 from bench.report import Result
 from bench.servers import Bench
 from engine.formats.harmony import grammar as harmony
-from engine.grammar import CallRule, JsonSchema, TurnRules
+from engine.types import CallRule, JsonSchema, TurnRules
 
 TOOLS = 20
 ROUNDS = 200

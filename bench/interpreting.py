@@ -7,7 +7,7 @@ from statistics import median
 from bench.report import Result
 from bench.servers import Bench
 from responses_app.tools.sandbox.base import MIB, Limits
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from tests.kit.sandboxes import plain_python
 

@@ -15,8 +15,7 @@ from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
 from responses_app.protocol.api_keys import ApiKey, Caller, digest_of
 from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
-from responses_app.stores.api_keys import BaseKeyStore
-from responses_app.stores.staff import BaseStaff, SessionPass
+from responses_app.stores.callers import BaseKeyStore, BaseStaff, SessionPass
 from tests.kit.redis_server import RedisServer
 
 REQUESTS = 2000

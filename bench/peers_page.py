@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from responses_app.command_line.benchmarking.figures import Figures
-from responses_app.command_line.benchmarking.picture import short
+from responses_app.command_line.bench import Figures, short
 
 OWN = "vLLM's own endpoint"
 OURS = "respsite"

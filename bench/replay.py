@@ -7,7 +7,7 @@ from statistics import median
 from bench.loads import database_of
 from bench.report import Result
 from bench.servers import Bench
-from responses_app.api.responses.streams import event_stream
+from responses_app.api.responses import event_stream
 from tests.kit.fakes import FakeEngine, Site, run_settings
 
 EVENTS = 10_000

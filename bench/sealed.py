@@ -20,10 +20,10 @@ from responses_app.protocol.prompt.prompt import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import new_response
-from responses_app.protocol.response.inputs import Asked, Ended, Sampled, Started, TurnBegan
 from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import Asked, Ended, Sampled, Started, TurnBegan
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.planning.unsealing import Unsealing
+from responses_app.runs.planning.reading import Unsealing
 
 THOUGHT, ANSWER = 700, 300  # tokens of a response
 ITEMS = 200

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from bench.events import CONNECTIONS, bursts
 from bench.report import Result
 from bench.servers import SCRIPT, SERVER_CORE, Bench, on_core
-from responses_app.limits.connections import ConnectionLimit
 from responses_app.limits.ledger import Ask, Hold
+from responses_app.limits.rates import ConnectionLimit
 from responses_app.limits.redis import RedisLedger
 from tests.kit.redis_server import RedisServer
 from tests.kit.served import Supervised

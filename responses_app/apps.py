@@ -12,4 +12,4 @@ class ResponsesConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks."""
-        from responses_app.wiring import checks  # noqa: F401 - registers on import, after the apps are ready
+        from responses_app.wiring import engines  # noqa: F401 - registers on import, after the apps are ready

@@ -3,6 +3,6 @@
 from django.urls import re_path
 
 from responses_app.api.endpoints import ENDPOINTS
-from responses_app.web.routes import routes_of
+from responses_app.web.endpoint import routes_of
 
 urlpatterns = [re_path(route.regex, route) for route in routes_of(ENDPOINTS)]

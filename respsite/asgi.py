@@ -13,17 +13,13 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from engine.errors import EngineConfigurationError
 from responses_app.routing import websocket_urlpatterns
 from responses_app.web.bodies import Bodies, BodyRules
-from responses_app.web.exposure import Exposure
-from responses_app.web.handler import Handler
 from responses_app.web.middleware import let_in
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
-from responses_app.web.servers.frames import FrameRules
-from responses_app.web.servers.lifecycle import Lifecycle
-from responses_app.web.servers.tracing import traced
+from responses_app.web.servers.inflow import FrameRules
+from responses_app.web.servers.layers import Exposure, Handler, Lifecycle, StaticFiles, traced
 from responses_app.web.servers.uvicorn import UvicornHook
-from responses_app.wiring.wiring import get_site
-from respsite.static import StaticFiles
+from responses_app.wiring.site import get_site
 
 site = get_site()
 try:

@@ -82,8 +82,8 @@ INSTALLED_APPS = [
 # The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).
 MIDDLEWARE = [
     "responses_app.web.middleware.ApiMiddleware",
-    "responses_app.admin.middleware.close_connections",
-    "responses_app.admin.middleware.content_policy",
+    "responses_app.admin.requests.close_connections",
+    "responses_app.admin.requests.content_policy",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -102,8 +102,8 @@ AXES_COOLOFF_TIME = timedelta(seconds=RESPSITE.admin_login_lock_seconds)
 AXES_LOCKOUT_PARAMETERS = ["username", "ip_address"]
 AXES_RESET_ON_SUCCESS = False
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
-AXES_CLIENT_IP_CALLABLE = "responses_app.admin.login.client_address"
-AXES_LOCKOUT_CALLABLE = "responses_app.admin.login.locked_page"
+AXES_CLIENT_IP_CALLABLE = "responses_app.admin.requests.client_address"
+AXES_LOCKOUT_CALLABLE = "responses_app.admin.requests.locked_page"
 AXES_DISABLE_ACCESS_LOG = True  # it would keep each login for ever
 AXES_ENABLE_ADMIN = False
 
@@ -198,6 +198,6 @@ LOGGING = {
         "mcp": {
             "level": "CRITICAL"
         },  # of what a server of MCP does wrong `respsite.tools` says a line, this a traceback
-        "axes": {"level": "ERROR"},  # `responses_app.admin.login` says what is locked
+        "axes": {"level": "ERROR"},  # `responses_app.admin.requests` says what is locked
     },
 }

@@ -6,12 +6,12 @@ from django.urls import path, re_path
 from django.views.generic import RedirectView
 
 from responses_app.admin.dashboard import dashboard
-from responses_app.admin.login import login
-from responses_app.api.server.docs import docs
-from responses_app.playground.page import playground
+from responses_app.admin.requests import login
+from responses_app.api.server import docs
 from responses_app.watch import views as watch
+from responses_app.watch.playground import playground
 
-handler404 = "responses_app.api.server.missing.missing"
+handler404 = "responses_app.api.server.missing"
 
 urlpatterns = [
     path("admin/login/", login),  # before the admin's own

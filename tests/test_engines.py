@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import restarts
+from engine.backends import base
 from engine.backends.base import BaseEngine
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 from engine.types import EngineInfo, GenerationRequest, TokenChunk
@@ -42,7 +42,7 @@ class StubbornEngine(BaseEngine):
 async def test_an_engine_that_is_away_is_tried_again(
     failure: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(restarts, "RESTART_SECONDS", (0,))
+    monkeypatch.setattr(base, "RESTART_SECONDS", (0,))
     ready: list[bool] = []
     engine = StubbornEngine(failure, failure)
     starter = EngineStarter(engine, ready=lambda: ready.append(True))

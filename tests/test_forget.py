@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 
 from responses_app.management.commands import forget
 from responses_app.models import ApiKey, Conversation, FilePart, Project, StoredFile
-from responses_app.stores.database.api_keys import create_key
+from responses_app.stores.database.callers import create_key
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from responses_app.models import ApiKey, Project
-from responses_app.stores.database.api_keys import create_key
+from responses_app.stores.database.callers import create_key
 
 pytestmark = pytest.mark.django_db
 

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.settings.conf import from_environ
 from responses_app.stores.clock import StoreClock, own_clock
-from responses_app.wiring.wiring import build_site
+from responses_app.wiring.site import build_site
 
 TTL, AHEAD = 300, 600.0
 

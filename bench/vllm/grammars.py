@@ -23,8 +23,7 @@ from engine.backends.base import BaseEngine
 from engine.formats.base import FunctionTool
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
-from engine.grammar import CallRule, JsonSchema, TurnGrammar, TurnRules
-from engine.types import GenerationRequest, SamplingOptions
+from engine.types import CallRule, GenerationRequest, JsonSchema, SamplingOptions, TurnGrammar, TurnRules
 
 ROUNDS = 9
 TOKENS = 100  # of a generation

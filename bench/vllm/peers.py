@@ -28,9 +28,8 @@ from bench.vllm.cores import load_in_its_place, place_server
 from bench.vllm.servers import Bench, Contender
 from bench.vllm.shapes import small
 from responses_app import __version__
-from responses_app.command_line.base.endpoint import Endpoint
-from responses_app.command_line.benchmarking.asking import APIS, Api, Sample, ask
-from responses_app.command_line.benchmarking.figures import figures_of
+from responses_app.command_line.bench import APIS, Api, Sample, ask, figures_of
+from responses_app.command_line.endpoint import Endpoint
 from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded

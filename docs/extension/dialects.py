@@ -1,7 +1,7 @@
-"""What the switches of a dialect make of which event, as `responses_app/protocol/events/wording.py` has it."""
+"""What the switches of a dialect make of which event, as `responses_app/protocol/events/dialects.py` has it."""
 
 from docs.extension.tables import code, table
-from responses_app.protocol.events.wording import RULES, Place, Rule
+from responses_app.protocol.events.dialects import RULES, Place, Rule
 
 
 def markdown() -> str:

@@ -1,7 +1,7 @@
 """The events and frames, as `responses_app/protocol/` has them, with what is said of them there."""
 
 from docs.extension.tables import code, table
-from responses_app.protocol.events.event_texts import EVENTS, FRAMES
+from responses_app.protocol.events.events import EVENTS, FRAMES
 
 
 def events() -> str:

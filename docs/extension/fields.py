@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import orjson
 
 from docs.extension.tables import code, plain, table
-from responses_app.api.conversations.requests import AddedItems, ConversationFields, NewConversationFields
+from responses_app.api.conversation_requests import AddedItems, ConversationFields, NewConversationFields
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
 from responses_app.protocol.files.containers import CodeInterpreter, CopiedFile, NewContainer
-from responses_app.protocol.files.files import UploadFields
-from responses_app.protocol.files.uploads import CompletedUpload, NewUpload
+from responses_app.protocol.files.files import CompletedUpload, NewUpload, UploadFields
 from responses_app.protocol.files.vector_stores import (
     NewVectorStore,
     NewVectorStoreBatch,
@@ -22,14 +21,11 @@ from responses_app.protocol.files.vector_stores import (
     VectorStoreSearch,
 )
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
-from responses_app.protocol.requests.compact_requests import CompactFields
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
-from responses_app.protocol.requests.file_searches import FileSearch
-from responses_app.protocol.requests.image_tools import ImageGeneration
-from responses_app.protocol.requests.server_tools import WEB_SEARCH, McpServer
+from responses_app.protocol.requests.resources import CompactFields
+from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
 from responses_app.protocol.requests.text_format import FORMATS
 from responses_app.protocol.requests.tools import CLIENT_TOOLS
-from responses_app.protocol.requests.web_searches import WebSearch
 from responses_app.protocol.session.tool_outputs import ToolOutput
 from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields

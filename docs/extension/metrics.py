@@ -1,8 +1,7 @@
 """The metrics, as `responses_app/observing/metrics.py` declares them."""
 
 from docs.extension.tables import code, table
-from responses_app.observing.metrics import Metrics
-from responses_app.observing.numbers import Family
+from responses_app.observing.metrics import Family, Metrics
 
 
 def markdown() -> str:

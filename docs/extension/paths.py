@@ -3,8 +3,7 @@
 from itertools import groupby
 
 from docs.extension.tables import code, table
-from responses_app.web.not_served import METHODS_NOT_SERVED, NOT_SERVED
-from responses_app.web.routes import routes
+from responses_app.web.endpoint import METHODS_NOT_SERVED, NOT_SERVED, routes
 
 
 def markdown() -> str:

@@ -1,11 +1,21 @@
-"""The contract every engine fulfils; `tests/contracts/engine.py` runs over each of them."""
+"""The contract every engine fulfils; `tests/contracts/engine.py` runs over each of them.
 
+How long to wait before an engine that did not start, or has died, is started again.
+
+It holds for an engine that a worker starts or reaches, for vLLM's in a worker, and for the engine core that workers
+share. A vLLM server of a pool is tried again more often: see `circuit`.
+"""
+
+import asyncio
+import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from hashlib import blake2b
+from typing import TypeVar
 
-from engine.errors import NotRendered
-from engine.grammar import TurnGrammar
-from engine.types import ChatPrompt, EngineInfo, GenerationRequest, TokenChunk
+from engine.errors import EngineConfigurationError, EngineOverloaded, GenerationFailed, GrammarRefused, NotRendered
+from engine.types import ChatPrompt, EngineInfo, GenerationRequest, TokenChunk, TurnGrammar
 
 
 class BaseEngine(ABC):
@@ -76,3 +86,139 @@ class BaseEngine(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Abort what runs and let go of everything. Safe to call twice, and before `start()` is done."""
+
+
+RESTART_SECONDS = (1, 2, 5, 10, 30)  # before each attempt; the last one repeats
+
+
+def restart_pause(failed: int) -> int:
+    """Return the seconds before the next attempt, where so many in a row have failed."""
+    return RESTART_SECONDS[min(failed, len(RESTART_SECONDS) - 1)]
+
+
+MAX_CHARACTERS = 1024 * 1024  # of one grammar, as the engine is given it
+MAX_REMEMBERED = 1024  # grammars; an answer is a few dozen bytes
+COMPILE_SECONDS = 60.0  # that one may take: bounded strings take 2 to 4 s on two cores, once
+
+
+class GrammarChecks:
+    """Asks `attempt` about a grammar: it compiles it, or raises `GrammarRefused` or `GenerationFailed`."""
+
+    def __init__(self, attempt: Callable[[TurnGrammar], Awaitable[None]]) -> None:
+        self._attempt = attempt
+        self._known: OrderedDict[bytes, str] = OrderedDict()  # the reason why one is refused; "" for the good ones
+
+    async def check(self, grammar: TurnGrammar) -> None:
+        """Return if the engine can hold a model to a grammar; raises `GrammarRefused`."""
+        tag = grammar.structural_tag
+        if len(tag) > MAX_CHARACTERS:
+            raise GrammarRefused(
+                f"The tools and the answer's format make a grammar of {len(tag)} characters; at most {MAX_CHARACTERS} "
+                "are allowed."
+            )
+        key = blake2b(tag.encode(), digest_size=16).digest()
+        if key not in self._known:
+            self._remember(key, await self._reason(grammar))
+        self._known.move_to_end(key)
+        if self._known[key]:
+            raise GrammarRefused(self._known[key])
+
+    async def _reason(self, grammar: TurnGrammar) -> str:
+        try:
+            async with asyncio.timeout(COMPILE_SECONDS):
+                await self._attempt(grammar)
+        except TimeoutError:
+            raise EngineOverloaded(f"A grammar was not compiled within {COMPILE_SECONDS:g} s.") from None
+        except GrammarRefused as error:
+            return error.reason
+        except GenerationFailed as error:
+            return f"The engine cannot use the grammar that the tools and the answer's format make: {error}"
+        return ""
+
+    def _remember(self, key: bytes, reason: str) -> None:
+        self._known[key] = reason
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+
+
+Default = TypeVar("Default")
+
+
+class OptionReader:
+    """Reads values that an operator gave; says in one sentence what is wrong with one. `None` means not given."""
+
+    def __init__(self, place: str, given: Mapping[str, object], *, known: Collection[str]) -> None:
+        """Refuse names that are not `known`. `place` begins every sentence: `The demo engine`."""
+        self._place = place
+        self._given = given
+        for name in given:
+            if name not in known:
+                raise EngineConfigurationError(f"{place} does not know {name!r}; it knows {', '.join(sorted(known))}.")
+
+    def whole_number(self, name: str, default: Default, *, minimum: int) -> int | Default:
+        """Return a whole number of at least `minimum`."""
+        value = self._given.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self.wrong(name, f"a whole number of {minimum} or more")
+        return value
+
+    def seconds(self, name: str) -> float:
+        """Return a time, 0 where none was given."""
+        value = self._number(name)
+        if value is None:
+            return 0.0
+        if value < 0:
+            raise self.wrong(name, "a number of 0 or more")
+        return value
+
+    def rate(self, name: str) -> float | None:
+        """Return how many of something per second."""
+        value = self._number(name)
+        if value is not None and value <= 0:
+            raise self.wrong(name, "a number above 0")
+        return value
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        value = self._given.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self.wrong(name, "a string")
+
+    def choice(self, name: str, choices: Collection[str]) -> str | None:
+        """Return one of `choices`."""
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in choices:
+            raise self.wrong(name, f"one of {', '.join(choices)}")
+        return value
+
+    def token_ids(self, name: str) -> tuple[int, ...] | None:
+        """Return a list of token ids."""
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(_is_token_id(each) for each in value):
+            raise self.wrong(name, "a list of token ids")
+        return tuple(value)
+
+    def wrong(self, name: str, expected: str) -> EngineConfigurationError:
+        """Return the error that says what `name` should have been."""
+        shown = repr(self._given.get(name))
+        shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
+        return EngineConfigurationError(f"{self._place} needs {name} to be {expected}, not {shown}.")
+
+    def _number(self, name: str) -> float | None:
+        value = self._given.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self.wrong(name, "a number")
+        return float(value)
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32

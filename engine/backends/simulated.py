@@ -6,9 +6,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import ClassVar
 
-from engine.backends.base import BaseEngine
-from engine.backends.loading import load_vocabulary
-from engine.backends.options import OptionReader
+from engine.backends.base import BaseEngine, OptionReader
+from engine.backends.threads import load_vocabulary
 from engine.errors import EngineUnavailable, PromptTooLong
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 

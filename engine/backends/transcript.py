@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
-from engine.formats.harmony.header import parse_header
+from engine.formats.harmony.parser import parse_header
 
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 FUNCTIONS = "functions."  # the namespace of the functions that a client declares

@@ -8,17 +8,56 @@ a microsecond each.
 import time
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
+from contextvars import ContextVar
 
-import regex
-
-from engine.contents.patterns import check_regex
-from engine.contents.sharing import current_share
 from engine.errors import GrammarRefused
+
+MAX_SHARED_PARTS = 1_500_000  # about two seconds
+CHARACTER = 8  # what reading one of a pattern or a grammar takes, in parts
+
+
+class SharedBudgetSpent(GrammarRefused):
+    """All schemas of a request together are too much; each alone may not be."""
+
+
+class Share:
+    """What is left for the schemas and grammars of one request."""
+
+    def __init__(self) -> None:
+        self._parts = 0
+
+    def take(self, parts: int) -> None:
+        """Count parts, as a schema's `Budget` does; raises `SharedBudgetSpent`."""
+        self._parts += parts
+        if self._parts > MAX_SHARED_PARTS:
+            raise SharedBudgetSpent(
+                f"The schemas and grammars of this request take more than {MAX_SHARED_PARTS} steps to check, all "
+                "together: send fewer tools at once, smaller schemas, or 'strict': false."
+            )
+
+
+_shared: ContextVar[Share | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def shared_budget() -> Iterator[None]:
+    """Let all schemas and grammars that are checked within share `MAX_SHARED_PARTS`, beside what each may take."""
+    token = _shared.set(Share())
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+def current_share() -> Share:
+    """Return what the schemas and grammars of the request at hand share; outside of one, each has its own."""
+    return _shared.get() or Share()
+
 
 MAX_PARTS = 500_000
 MAX_NODES = 20_000  # schemas within a schema, once `allOf` and its like are resolved
 MAX_LEVELS = 120  # of schemas in each other, the same: Python's own end comes later, and jsonschema breaks down there
-MATCH_SECONDS = 0.5  # for all patterns over values of enums
+ENUM_SECONDS = 0.5  # for all patterns over values of enums
 
 NODE = 10  # what a schema within a schema takes, in parts
 
@@ -32,8 +71,8 @@ class Budget:
         self.root = root
         self._parts = self._nodes = self._levels = 0
         self._shared = current_share()
-        self._patterns: set[str] = set()  # that can be compiled
-        self._until = time.monotonic() + MATCH_SECONDS
+        self.patterns: set[str] = set()  # that can be compiled
+        self.patterns_until = time.monotonic() + ENUM_SECONDS
 
     def take(self, parts: int = 1) -> None:
         """Count parts that are looked at or written down."""
@@ -59,19 +98,6 @@ class Budget:
             yield
         finally:
             self._levels -= 1
-
-    def matches(self, pattern: str, text: str) -> bool:
-        """Whether a pattern is found in a text; Python's own `re` may try without end, and holds the lock."""
-        if pattern not in self._patterns:
-            check_regex(pattern)
-            self._patterns.add(pattern)
-        try:
-            left = max(self._until - time.monotonic(), 0.001)
-            return regex.search(pattern, text, timeout=left, concurrent=True) is not None
-        except TimeoutError:
-            raise GrammarRefused(f"A pattern takes too long to match a value: {pattern[:200]!r}.") from None
-        except (regex.error, RecursionError, OverflowError):
-            raise GrammarRefused(f"The regular expression {pattern[:200]!r} cannot be read.") from None
 
 
 def width(*values: object) -> int:

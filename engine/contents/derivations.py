@@ -1,10 +1,212 @@
-"""Texts and the grammars that derive them: whether one does, and a short text that one derives."""
+"""Texts and the grammars that derive them: whether one does, and a short text that one derives.
 
-from collections.abc import Iterable
+Lark grammars of custom tools, read into trees.
 
-from engine.contents.lark_reading import START, Rules, read
-from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, nice_character, parse
+    Lark ── read() ──> a tree for each rule ──> EBNF | a text that is derived | whether a text is derived
+
+The package `lark` reads the text. What it would make of the rules then is left out: `A? B? C?` becomes eight rules
+there, and twenty of them a million. Terminals are rules here like any other, so a text is derived by its characters:
+priorities of terminals do not count, and what `%ignore` names may stand between any two terminals.
+"""
+
+import re
+from ast import literal_eval
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from lark import Token
+from lark.exceptions import LarkError
+from lark.grammar import NonTerminal, Terminal
+from lark.load_grammar import _parse_grammar, load_grammar
+
+from engine.contents.budget import CHARACTER, current_share
+from engine.contents.regexes import (
+    Choice,
+    OneCharacter,
+    Repeat,
+    Rule,
+    Sequence,
+    Tree,
+    check_weight,
+    complement,
+    nice_character,
+    parse,
+)
 from engine.errors import GrammarRefused
+
+MAX_GRAMMAR = 64 * 1024  # of a grammar
+MAX_PARTS = 20_000  # of all its rules together
+MAX_TERMINALS = 50_000  # parts of all terminals together, each with those that it is made of
+MAX_REPETITIONS = 10_000  # of one part
+START = "start"
+IGNORED = "%ignore"  # the name of what may stand between terminals
+
+_IMPORT = re.compile(r"^[^\S\n]*%import\s+(?!\s|common\b)", re.MULTILINE)  # all else would be read from files
+_MANY_LINES = re.compile(r"\n(?:[^\S\n]*\n){100}")
+_UNKNOWN = re.compile(r"^[^\S\n]*%(?:declare|override|extend)\b", re.MULTILINE)
+Rules = Mapping[str, Tree]
+
+
+@lru_cache(maxsize=64)
+def read(grammar: str) -> Rules:
+    """Return the trees of a grammar's rules, by their names; raises `GrammarRefused`."""
+    if len(grammar) > MAX_GRAMMAR:
+        raise GrammarRefused(f"The grammar has {len(grammar)} characters; at most {MAX_GRAMMAR} are allowed.")
+    current_share().take(CHARACTER * len(grammar))
+    if _IMPORT.search(grammar) or _UNKNOWN.search(grammar):
+        raise GrammarRefused("The grammar may import from 'common' only, and have no %declare, %override or %extend.")
+    if _MANY_LINES.search(grammar):
+        raise GrammarRefused("The grammar has more than 100 empty lines in a row, which takes long to read.")
+    try:
+        _refuse_large_terminals(_parse_grammar(grammar, "<string>"))  # type: ignore[no-untyped-call]
+        loaded, _ = load_grammar(grammar, "<string>", [], False)  # type: ignore[no-untyped-call]
+    except CycleError:
+        raise GrammarRefused("The grammar has a terminal that is made of itself: make it a rule.") from None
+    except (LarkError, RecursionError, OverflowError, ValueError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise GrammarRefused(f"The grammar is not Lark that can be read: {reason or type(error).__name__}") from error
+    try:
+        rules = _Reader(loaded).rules()
+        check_weight(Sequence(tuple(rules.values())))
+        return rules
+    except RecursionError:
+        raise GrammarRefused("The grammar is nested too deeply.") from None
+
+
+def _refuse_large_terminals(grammar: Any) -> None:
+    """Raise `GrammarRefused` where terminals are made of terminals that are made of terminals, …: lark writes them out.
+
+    Raises `CycleError` where one is made of itself.
+    """
+    bodies = {str(each.children[0]): each for each in grammar.children if each.data == "term"}
+    parts = {name: list(body.scan_values(lambda value: True)) for name, body in bodies.items()}
+    uses = {name: [str(each.name) for each in found if isinstance(each, Terminal)] for name, found in parts.items()}
+    sizes: dict[str, int] = {}
+    for name in TopologicalSorter(uses).static_order():
+        sizes[name] = len(parts.get(name, ())) + sum(sizes[each] for each in uses.get(name, ()))
+    if sum(sizes.values()) > MAX_TERMINALS:
+        raise GrammarRefused(
+            f"The grammar's terminals have more than {MAX_TERMINALS} parts, once they are written out."
+        )
+
+
+@dataclass(slots=True)
+class _Reader:
+    loaded: Any
+    parts: int = 0
+    ignored: bool = False
+
+    def rules(self) -> Rules:
+        """Return the rules that `start` leads to; `start` comes first."""
+        terminals = {str(name): tree for name, (tree, _) in self.loaded.term_defs}
+        bodies = {str(name): (parameters, body) for name, parameters, body, _ in self.loaded.rule_defs}
+        if START not in bodies:
+            raise GrammarRefused("The grammar has no rule named 'start'.")
+        self.ignored = bool(self.loaded.ignore)
+        found: dict[str, Tree] = {}
+        waiting = [START]
+        while waiting:
+            name = waiting.pop()
+            if name in found:
+                continue
+            if name == IGNORED:
+                found[name] = Repeat(Choice(tuple(Rule(str(each)) for each in self.loaded.ignore)), 0, None)
+            elif name in bodies:
+                found[name] = self._rule(name, *bodies[name])
+            elif name in terminals:
+                found[name] = self._tree(terminals[name], inside=True)
+            else:
+                raise GrammarRefused(f"The grammar uses {name!r}, which it does not define.")
+            waiting += [each for each in references(found[name]) if each not in found]
+        return found
+
+    def _rule(self, name: str, parameters: object, body: Any) -> Tree:
+        if parameters:
+            raise GrammarRefused(f"The grammar's rule {name!r} is a template, which cannot be enforced.")
+        tree = self._tree(body, inside=False)
+        return Sequence((Rule(IGNORED), tree)) if self.ignored and name == START else tree
+
+    def _tree(self, node: Any, *, inside: bool) -> Tree:
+        """Return a node of lark's; `inside` a terminal nothing is ignored."""
+        self.parts += 1
+        if self.parts > MAX_PARTS:
+            raise GrammarRefused(f"The grammar has more than {MAX_PARTS} parts.")
+        if isinstance(node, NonTerminal):
+            return Rule(str(node.name))
+        if isinstance(node, Terminal):
+            return self._terminal(Rule(str(node.name)), inside=inside)
+        children = node.children
+        match node.data:
+            case "expansions":
+                options = tuple(self._tree(each, inside=inside) for each in children)
+                return options[0] if len(options) == 1 else Choice(options)
+            case "expansion":
+                return Sequence(tuple(self._tree(each, inside=inside) for each in children))
+            case "maybe":
+                return Repeat(self._tree(children[0], inside=inside), 0, 1)
+            case "expr":
+                return self._repeated(children, inside=inside)
+            case "value" | "alias":
+                return self._tree(children[0], inside=inside)
+            case "literal" | "range":
+                made = _literal(children[0]) if node.data == "literal" else _range(*children)
+                return self._terminal(made, inside=inside)
+        raise GrammarRefused(f"The grammar has a {str(node.data).replace('_', ' ')}, which cannot be enforced.")
+
+    def _terminal(self, tree: Tree, *, inside: bool) -> Tree:
+        return Sequence((tree, Rule(IGNORED))) if self.ignored and not inside else tree
+
+    def _repeated(self, children: list[Any], *, inside: bool) -> Tree:
+        part, sign, *bounds = children
+        tree = self._tree(part, inside=inside)
+        if sign != "~":
+            return Repeat(tree, int(sign == "+"), 1 if sign == "?" else None)
+        least, most = int(bounds[0]), int(bounds[-1])
+        if not 0 <= least <= most <= MAX_REPETITIONS:
+            raise GrammarRefused(f"The grammar repeats something ~{least}..{most}; 0 to {MAX_REPETITIONS} are allowed.")
+        return Repeat(tree, least, most)
+
+
+def references(tree: Tree) -> Iterable[str]:
+    """Yield the names of the rules that a tree refers to."""
+    match tree:
+        case Rule(name):
+            yield name
+        case Sequence(parts) | Choice(parts):
+            for part in parts:
+                yield from references(part)
+        case Repeat(part):
+            yield from references(part)
+
+
+def _literal(token: Token) -> Tree:
+    text = str(token)
+    if text.startswith("/"):
+        body, _, flags = text[1:].rpartition("/")
+        return parse(body.replace("\\/", "/"), flags)
+    any_case = text.endswith("i")
+    return parse(re.escape(_string(text.removesuffix("i"))), "i" if any_case else "")
+
+
+def _string(quoted: str) -> str:
+    try:
+        found: str = literal_eval(quoted)
+    except (SyntaxError, ValueError):  # an escape that is none, a NUL, or a range's end that is any case
+        raise GrammarRefused(f"The grammar has a text that cannot be read: {quoted[:200]}") from None
+    return found
+
+
+def _range(first: Token, last: Token) -> Tree:
+    begin, end = (_string(str(each)) for each in (first, last))
+    if len(begin) != 1 or len(end) != 1:
+        raise GrammarRefused(f"The grammar has a range {first}..{last}, whose ends are not one character each.")
+    if begin > end:
+        raise GrammarRefused(f"The grammar has a range {first}..{last} without a character.")
+    return OneCharacter(complement(complement(((ord(begin), ord(end)),))))
+
 
 MAX_CHARACTERS = 64 * 1024  # of a text that is derived
 MAX_STEPS = 500_000  # parts of rules that are looked at: a second

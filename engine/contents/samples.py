@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.contents.derivations import matches
-from engine.contents.merging import Schema
-from engine.contents.regex_trees import smallest_match
+from engine.contents.keywords import Schema
+from engine.contents.regexes import smallest_match
 from engine.errors import GrammarRefused
 
 MAX_STEPS = 20_000  # values that are tried

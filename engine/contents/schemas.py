@@ -14,14 +14,19 @@ from typing import Any
 
 from jsonschema.exceptions import best_match
 
-from engine.contents.alternatives import all_exclude_each_other, alternative
-from engine.contents.bounded_validation import SCHEMA_OF_SCHEMAS, BoundedValidator, budget
-from engine.contents.budget import Budget, size, width
-from engine.contents.merging import Schema, Unsatisfiable, both
-from engine.contents.references import DEFINITION, refuse_circles, target
+from engine.contents.budget import CHARACTER, Budget, size, width
+from engine.contents.keywords import (
+    Schema,
+    Unsatisfiable,
+    all_exclude_each_other,
+    alternative,
+    both,
+    integer,
+    number,
+    string,
+)
 from engine.contents.samples import smallest_value
-from engine.contents.scalars import integer, number, string
-from engine.contents.sharing import CHARACTER
+from engine.contents.validation import DEFINITION, SCHEMA_OF_SCHEMAS, BoundedValidator, budget, refuse_circles, target
 from engine.errors import GrammarRefused
 
 MAX_BYTES = 128 * 1024  # of a schema

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.errors import EmbeddingRefused
 from engine.types import EngineInfo
 
 Vector = array  # of 32-bit floats
@@ -79,3 +80,36 @@ def unit(values: Sequence[float]) -> "Vector[float]":
     """Return a vector of length 1 in the same direction; one of zeros stays as it is."""
     length = math.sqrt(math.fsum(value * value for value in values))
     return array("f", (value / length for value in values) if length else values)
+
+
+def input_too_long(index: int | None, max_model_len: int, tokens: int | None = None) -> EmbeddingRefused:
+    """One input has more tokens than the model takes; `index` says which, if that is known."""
+    which = "An input" if index is None else f"Input {index}"
+    has = "is too long" if tokens is None else f"has {tokens} tokens"
+    return EmbeddingRefused(
+        f"{which} {has}, and this model takes {max_model_len} tokens for each. Cut it into several inputs.",
+        param="input",
+    )
+
+
+def too_many_dimensions(wanted: int, dimensions: int) -> EmbeddingRefused:
+    """More dimensions are wanted than the model's vectors have."""
+    return EmbeddingRefused(
+        f"This model's embeddings have {dimensions} dimensions, and {wanted} were asked for. Ask for {dimensions} or "
+        "fewer.",
+        param="dimensions",
+    )
+
+
+def not_resizable(dimensions: int) -> EmbeddingRefused:
+    """The model's vectors cannot be cut to as many dimensions as are wanted."""
+    return EmbeddingRefused(
+        f"This model's embeddings cannot be cut to that number of dimensions. Leave 'dimensions' out: they have "
+        f"{dimensions}.",
+        param="dimensions",
+    )
+
+
+def strange_token() -> EmbeddingRefused:
+    """There is a token id that the model's vocabulary lacks."""
+    return EmbeddingRefused("A token id of the input is not in this model's vocabulary.", param="input")

@@ -12,9 +12,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import log1p
 
-from engine.backends.loading import load_vocabulary
-from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingInput, EmbeddingRequest, Vector, unit
-from engine.embeddings.refusals import input_too_long, strange_token, too_many_dimensions
+from engine.backends.threads import load_vocabulary
+from engine.embeddings.base import (
+    BaseEmbeddings,
+    Embedded,
+    EmbeddingInput,
+    EmbeddingRequest,
+    Vector,
+    input_too_long,
+    strange_token,
+    too_many_dimensions,
+    unit,
+)
 from engine.errors import EngineUnavailable
 from engine.formats.harmony.encoding import SPECIAL_TOKENS, decode_tokens, encode_text
 from engine.types import EngineInfo

@@ -13,11 +13,19 @@ from typing import Any
 from uuid import uuid4
 
 from engine.backends.model_folder import check_folder
-from engine.backends.vllm.kept import KeptLlm
-from engine.backends.vllm.outputs import translated
-from engine.backends.vllm.own_core import OwnCore
-from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingInput, EmbeddingRequest, Vector
-from engine.embeddings.refusals import input_too_long, not_resizable, strange_token, too_many_dimensions
+from engine.backends.vllm.async_llm import translated
+from engine.backends.vllm.core import KeptLlm, OwnCore
+from engine.embeddings.base import (
+    BaseEmbeddings,
+    Embedded,
+    EmbeddingInput,
+    EmbeddingRequest,
+    Vector,
+    input_too_long,
+    not_resizable,
+    strange_token,
+    too_many_dimensions,
+)
 from engine.errors import EngineConfigurationError, EngineError, GenerationFailed
 from engine.types import EngineInfo
 

@@ -17,12 +17,20 @@ from typing import Any
 import aiohttp
 import orjson
 
-from engine.backends.options import OptionReader
+from engine.backends.base import OptionReader
 from engine.backends.vllm.client import BROKEN, open_session
-from engine.backends.vllm.server_urls import as_server, has_secret
+from engine.backends.vllm.server_lists import as_server, has_secret
 from engine.backends.vllm.wire import error_text, shown, unreached
-from engine.embeddings.base import BaseEmbeddings, Embedded, EmbeddingRequest, Vector
-from engine.embeddings.refusals import input_too_long, not_resizable, strange_token, too_many_dimensions
+from engine.embeddings.base import (
+    BaseEmbeddings,
+    Embedded,
+    EmbeddingRequest,
+    Vector,
+    input_too_long,
+    not_resizable,
+    strange_token,
+    too_many_dimensions,
+)
 from engine.errors import EngineConfigurationError, EngineError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Mapping
 
 from engine.backends.base import BaseEngine
-from engine.backends.tokenizer_folder import read_vocabulary
-from engine.backends.vllm.parsers import VllmParsers
-from engine.formats.base import ModelFormat, RenderedMessage
-from engine.formats.chat_template import records
+from engine.backends.model_folder import read_vocabulary
+from engine.backends.vllm.chat import VllmParsers
+from engine.formats.base import ModelFormat, RenderedMessage, Told
+from engine.formats.chat_template import prompt
 from engine.formats.chat_template.format import ChatTemplateFormat, Manners
 from engine.formats.chat_template.reader import CALL, PYTHON, THINK, BaseReader, CallStyle
 from engine.formats.chat_template.vocabulary import Vocabulary
@@ -14,7 +14,6 @@ from engine.formats.harmony import messages
 from engine.formats.harmony.encoding import START
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models.family import ModelFamily
-from engine.told import Told
 
 MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of functions
 # By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
@@ -41,8 +40,8 @@ CALLS: Mapping[str, CallStyle | None] = {
 def told_of(message: RenderedMessage) -> list[Told] | None:
     """Return what a message of a chain says, whichever format it was written in; None where none of ours wrote it."""
     first = next(iter(message.tokens), None)
-    if first == records.MARK:
-        return records.told_of(message)
+    if first == prompt.MARK:
+        return prompt.told_of(message)
     return messages.told_of(message) if first == START else None
 
 

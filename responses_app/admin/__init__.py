@@ -4,12 +4,10 @@ deletes, makes and revokes API keys, and changes the limits of projects."""
 from django.contrib import admin
 
 from responses_app.admin import (  # noqa: F401 - each registers its pages
-    api_keys,
     conversations,
-    files,
+    dashboard,
     projects,
     responses,
-    workers,
 )
 
 admin.site.site_header = admin.site.site_title = "respsite"

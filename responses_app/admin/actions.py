@@ -1,9 +1,10 @@
 """What can be done with chosen responses: cancel, delete, export. Each is bounded, and says so where it stops."""
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from asgiref.sync import async_to_sync
 from django.contrib import admin, messages
 from django.contrib.admin import actions as django_actions
 from django.db import connection, transaction
@@ -14,10 +15,47 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 
-from responses_app.admin.cancelling import cancel_responses, forget_runs
 from responses_app.models import Response
 from responses_app.protocol.requests.resources import RUNNING
+from responses_app.runs.by_id import Cancelled
 from responses_app.stores.database.responses.removal import remove
+
+if TYPE_CHECKING:
+    from responses_app.wiring.site import Site
+
+CANCELLED = "it was cancelled in the admin"
+DELETED = "it was deleted in the admin"
+
+
+def cancel_responses(running: Mapping[str, bool]) -> Cancelled:
+    """Cancel responses: their ids, and whether they are background ones, the only ones others can be asked about.
+
+    What runs elsewhere and cannot be asked about, and what has just ended, is left as it is.
+    """
+    return async_to_sync(_cancel)(running)
+
+
+def forget_runs(response_ids: Collection[str]) -> None:
+    """Tell all workers that these responses were deleted: what runs of them ends, their streams go."""
+    async_to_sync(_forget)(response_ids)
+
+
+# What follows runs on the event loop of the server, which the view's thread belongs to.
+
+
+async def _cancel(running: Mapping[str, bool]) -> Cancelled:
+    return await _site().responses.cancel_all(running, reason=CANCELLED)
+
+
+async def _forget(response_ids: Collection[str]) -> None:
+    await _site().forgetting.everywhere(response_ids, reason=DELETED)
+
+
+def _site() -> "Site":
+    from responses_app.wiring.site import get_site
+
+    return get_site()
+
 
 MAX_CHANGED = 500  # responses that one action deletes or cancels
 MAX_EXPORTED = 1_000

@@ -21,11 +21,9 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import MAX_CHANGED
-from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin
-from responses_app.admin.search import beginning_with
+from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, beginning_with
 from responses_app.models import ID_LENGTH, Conversation, ConversationItem
-from responses_app.watch.formats import NONE, moment, response_link, short_id
-from responses_app.watch.text import visible
+from responses_app.watch.text import NONE, moment, response_link, short_id, visible
 from responses_app.watch.transcript import Block, Transcript
 
 AT_ONCE = 100  # items on a page

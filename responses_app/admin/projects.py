@@ -1,18 +1,27 @@
 """Projects: a list, and a form for the limits that all keys of one have together."""
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin
+from django import forms
+from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest
-from django.utils.html import format_html_join
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.views.decorators.debug import sensitive_variables
 
-from responses_app.admin.lists import ReadOnlyAdmin
-from responses_app.models import Project
+from responses_app.admin.lists import ReadOnlyAdmin, beginning_with
+from responses_app.models import ID_LENGTH, ApiKey, Project, StoredFile
+from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
-from responses_app.watch.formats import NONE, moment
-from responses_app.watch.text import visible
+from responses_app.stores.database.callers import create_key, revoke_keys
+from responses_app.watch.text import NONE, ago, in_bytes, moment, visible
+
+if TYPE_CHECKING:
+    from django.db.models import Model
 
 
 @admin.register(Project)
@@ -61,3 +70,205 @@ class ProjectAdmin(ReadOnlyAdmin):
     def created(self, project: Project) -> SafeString:
         """When its first key was made."""
         return moment(project.created_at)
+
+
+MAX_REVOKED = 500  # by one action
+
+
+class NewKeyForm(forms.ModelForm):
+    """What a key is for."""
+
+    project = forms.RegexField(
+        regex=f"^{PROJECT_NAME}$", max_length=ID_LENGTH, initial=DEFAULT_PROJECT,
+        help_text="Whose it is: what is stored with it is seen with this project's keys alone. A new name makes one.",
+    )  # fmt: skip
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope, scope) for scope in SCOPES],
+        required=False,
+        help_text="None: it may do everything. A request needs those of all that it names, too: to have the model read "
+        "a file, responses.write and files.read.",
+    )
+    allowed_models = forms.CharField(required=False, help_text="Names, separated by commas. None: all models.")
+
+    class Meta:
+        model = ApiKey
+        fields = ("project", "name", "expires_at", "scopes", "allowed_models", *LIMITS)
+
+    def clean_allowed_models(self) -> list[str]:
+        """Read names."""
+        return names_in(self.cleaned_data["allowed_models"])
+
+    def clean_expires_at(self) -> datetime | None:
+        """Take a time that is still to come."""
+        at: datetime | None = self.cleaned_data["expires_at"]
+        if at is not None and at <= datetime.now(UTC):
+            raise forms.ValidationError("Choose a time in the future.")
+        return at
+
+    def _post_clean(self) -> None:
+        """Make no row of it: `create_key` does, with its digest."""
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ReadOnlyAdmin):
+    """Keys, the newest first."""
+
+    form = NewKeyForm
+    list_display = ("identifier", "named", "project_name", "state_shown", "may", "created", "used", "expires")
+    list_display_links = None
+    list_select_related = ()
+    ordering = ("-created_at",)
+    search_fields = ("prefix", "name", "project__name")
+    search_help_text = "Finds keys by their beginning, their name or their project."
+    actions = ("revoke",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Whoever may add keys."""
+        return bool(request.user.has_perm("responses_app.add_apikey"))
+
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        """Revoking is Django's permission to change, though nothing else can be changed."""
+        return bool(request.user.has_perm("responses_app.change_apikey"))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """A revoked key stays, so that it can be seen who had one."""
+        return False
+
+    @sensitive_variables("secret")
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Make a key, and show it."""
+        if request.method != "POST" or not self.has_add_permission(request):
+            return super().add_view(request, form_url, extra_context)
+        form = self.get_form(request)(request.POST)
+        if not form.is_valid():
+            return super().add_view(request, form_url, extra_context)
+        fields = dict(form.cleaned_data)
+        secret, row = create_key(fields.pop("project"), **fields)
+        self.log_addition(request, row, [{"added": {}}])
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": "New API key",
+            "secret": secret,
+            "key": row,
+        }
+        response = TemplateResponse(request, "admin/respsite/new_key.html", context)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponseRedirect:
+        """The list says all there is."""
+        return self.to_list()
+
+    @admin.action(permissions=["revoke"], description="Revoke the selected keys")
+    def revoke(self, request: HttpRequest, queryset: "QuerySet[ApiKey]") -> None:
+        """Revoke them; connections that are open with them end."""
+        rows = list(queryset[:MAX_REVOKED])
+        revoked = revoke_keys([row.pk for row in rows])
+        for row in rows:
+            self.log_change(request, row, "Revoked.")
+        level = messages.SUCCESS if revoked else messages.WARNING
+        self.message_user(request, f"{revoked} revoked; {len(rows) - revoked} were revoked before.", level)
+
+    @admin.display(description="key")
+    def identifier(self, key: ApiKey) -> SafeString:
+        """Its beginning."""
+        return format_html('<span class="id" title="{}">{}…</span>', key.pk, key.prefix)
+
+    @admin.display(description="name")
+    def named(self, key: ApiKey) -> str:
+        """What people call it."""
+        return visible(key.name) or NONE
+
+    @admin.display(description="project")
+    def project_name(self, key: ApiKey) -> str:
+        """Whose it is."""
+        return visible(key.project_id)
+
+    @admin.display(description="state")
+    def state_shown(self, key: ApiKey) -> SafeString:
+        """Whether it opens."""
+        state = key.state(datetime.now(UTC))
+        return format_html('<span class="pill pill-{}">{}</span>', "alive" if state == "good" else "gone", state)
+
+    @admin.display(description="may")
+    def may(self, key: ApiKey) -> str:
+        """What it is made for."""
+        said: Sequence[str] = [*key.scopes, *(f"model {name}" for name in key.allowed_models)]
+        return visible(", ".join(said))[:200] or "everything"
+
+    @admin.display(description="created")
+    def created(self, key: ApiKey) -> SafeString:
+        """When it was made."""
+        return moment(key.created_at)
+
+    @admin.display(description="last used")
+    def used(self, key: ApiKey) -> str:
+        """When it was used last, to the minute."""
+        return ago(key.last_used_at, datetime.now(UTC)) if key.last_used_at else "never"
+
+    @admin.display(description="expires")
+    def expires(self, key: ApiKey) -> SafeString | str:
+        """Until when it opens."""
+        return moment(key.expires_at) if key.expires_at else "never"
+
+
+@admin.register(StoredFile)
+class StoredFileAdmin(ReadOnlyAdmin):
+    """Files, the newest first. Clients delete them, and `respsite manage forget` those of a project."""
+
+    list_display = ("identifier", "named", "size", "purpose", "project_name", "created", "expires")
+    list_display_links = None
+    ordering = ("-id",)  # in which they came
+    search_fields = ("id",)
+    search_help_text = "Finds a file by its id or the beginning of it."
+    actions = None
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: "QuerySet[StoredFile]", search_term: str
+    ) -> "tuple[QuerySet[StoredFile], bool]":
+        """Search by the id."""
+        term = search_term.strip()
+        return (beginning_with(queryset, term) if term else queryset), False
+
+    def has_delete_permission(self, request: HttpRequest, obj: "Model | None" = None) -> bool:
+        """Nobody: the admin would read all that is in a file to say what goes with it."""
+        return False
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
+    ) -> HttpResponseRedirect:
+        """The list says all there is."""
+        return self.to_list()
+
+    @admin.display(description="file")
+    def identifier(self, file: StoredFile) -> SafeString:
+        """The id."""
+        return format_html('<span class="id">{}</span>', file.pk)
+
+    @admin.display(description="name")
+    def named(self, file: StoredFile) -> str:
+        """What its client calls it."""
+        return visible(file.filename)
+
+    @admin.display(description="size")
+    def size(self, file: StoredFile) -> str:
+        """How large it is; one that is not whole is being uploaded, or on its way out."""
+        return in_bytes(file.bytes) if file.is_whole else f"{in_bytes(file.bytes)}, not whole"
+
+    @admin.display(description="project")
+    def project_name(self, file: StoredFile) -> str:
+        """Whose it is."""
+        return visible(file.project)
+
+    @admin.display(description="created")
+    def created(self, file: StoredFile) -> SafeString:
+        """When it came."""
+        return moment(file.created_at)
+
+    @admin.display(description="expires")
+    def expires(self, file: StoredFile) -> SafeString | str:
+        """When it goes by itself."""
+        return NONE if file.expires_at is None else moment(file.expires_at)

@@ -13,12 +13,27 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import cancel, compare, delete_responses, delete_selected, export, json_lines
-from responses_app.admin.filters import AgeFilter, ModelFilter, ProjectFilter, StatusFilter, TransportFilter
-from responses_app.admin.lists import ReadOnlyAdmin
-from responses_app.admin.search import HELP, found_ids
+from responses_app.admin.lists import (
+    HELP,
+    AgeFilter,
+    ModelFilter,
+    ProjectFilter,
+    ReadOnlyAdmin,
+    StatusFilter,
+    TransportFilter,
+    found_ids,
+)
 from responses_app.models import Response
-from responses_app.watch.formats import NONE, conversation_link, milliseconds, moment, pill, response_link, short_id
-from responses_app.watch.text import visible
+from responses_app.watch.text import (
+    NONE,
+    conversation_link,
+    milliseconds,
+    moment,
+    pill,
+    response_link,
+    short_id,
+    visible,
+)
 
 BULKY = ("body", "input_items", "request")
 MAX_NAMED = 20  # of the responses that are to be deleted, on the page that asks
@@ -67,8 +82,10 @@ class ResponseAdmin(ReadOnlyAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show a response."""
-        from responses_app.watch.page import ADMIN  # here, since every command of respsite manage loads the admin
-        from responses_app.watch.shown import shown_to_staff
+        from responses_app.watch.page import (
+            ADMIN,  # here, since every command of respsite manage loads the admin
+            shown_to_staff,
+        )
         from responses_app.watch.views import shown_page
 
         response = self.find(request, object_id)

@@ -16,8 +16,8 @@ from itertools import islice
 
 from responses_app.protocol.api_keys import ApiKey, digest_of
 from responses_app.protocol.errors import overloaded
-from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.callers import BaseKeyStore
 
 logger = logging.getLogger("respsite.auth")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from responses_app.protocol.api_keys import missing_scope
-from responses_app.protocol.requests.named import Named
+from responses_app.protocol.requests.requests import Named
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 

@@ -8,21 +8,20 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from responses_app.command_line.base.exits import INTERRUPTED, USAGE, CommandFailed
+from responses_app.command_line.endpoint import INTERRUPTED, USAGE, CommandFailed
 
 # `serve` runs these as commands of the program that it is itself, which may be `manage.py`.
 INTERNAL = ("serve_worker", "serve_engine", "migrate")
 _OWN = "responses_app.command_line"
-COMMANDS = {
-    "serve": f"{_OWN}.serve",
-    "chat": f"{_OWN}.chat",
-    "replay": f"{_OWN}.replay",
-    "bench": f"{_OWN}.bench",
-    "export": f"{_OWN}.exporting",
-    "import": f"{_OWN}.importing",
-    "doctor": f"{_OWN}.doctor",
-    "manage": f"{_OWN}.manage",
-    "completion": f"{_OWN}.completion",
+COMMANDS = {  # the function that runs each, given the parsed arguments
+    "serve": f"{_OWN}.manage.run_serve",
+    "chat": f"{_OWN}.chat.run",
+    "replay": f"{_OWN}.replay.run",
+    "bench": f"{_OWN}.bench.run",
+    "export": f"{_OWN}.transfer.run_export",
+    "import": f"{_OWN}.transfer.run_import",
+    "doctor": f"{_OWN}.doctor.run",
+    "completion": f"{_OWN}.parser.run_completion",
 }
 
 
@@ -32,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except CommandFailed as problem:
-        from responses_app.command_line.base.terminal import printable
+        from responses_app.command_line.terminal import printable
 
         sys.stderr.write(printable(f"respsite: {problem}\n"))
         return problem.status
@@ -45,8 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if words and words[0] in (*INTERNAL, "manage"):  # all further words are Django's, --help too
-        module = import_module(COMMANDS["manage"])
-        return int(module.run_django(words[1:] if words[0] == "manage" else words))
+        from responses_app.command_line.manage import run_django
+
+        return run_django(words[1:] if words[0] == "manage" else words)
     from responses_app.command_line.parser import build_parser
 
     parser = build_parser()
@@ -54,4 +54,5 @@ def _run(words: list[str]) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    return int(import_module(COMMANDS[options.command]).run(options))
+    module, _, function = COMMANDS[options.command].rpartition(".")
+    return int(getattr(import_module(module), function)(options))

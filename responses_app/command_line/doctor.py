@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from responses_app import __version__
-from responses_app.command_line.base.exits import FAILED
-from responses_app.command_line.base.terminal import console, printable
-from responses_app.command_line.examining.findings import Finding, Level, problem, warning
+from responses_app.command_line.endpoint import FAILED
+from responses_app.command_line.machine import Finding, Level, problem, warning
+from responses_app.command_line.terminal import console, printable
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 
 Check = Callable[[Settings, float], Awaitable[Sequence[Finding]]]
@@ -61,12 +61,12 @@ def _settings() -> list[Finding]:
 async def _examine(seconds: float) -> list[Finding]:
     from django.conf import settings as django_settings
 
-    from responses_app.command_line.examining import machine, services, stores
+    from responses_app.command_line import machine, services
 
     checks: dict[str, Check] = {
         "versions": machine.versions,
-        "database": stores.database,
-        "redis": stores.redis,
+        "database": services.database,
+        "redis": services.redis,
         "disk": machine.disk,
         "engine": services.engines,
         "address": services.address,

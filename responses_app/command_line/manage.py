@@ -2,7 +2,10 @@
 
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
+
+from responses_app.management.flags import given_settings
 
 
 def run_django(words: Sequence[str]) -> int:
@@ -14,3 +17,15 @@ def run_django(words: Sequence[str]) -> int:
     execute_from_command_line([called, *words])
     sys.stdout.flush()
     return 0
+
+
+def run_serve(options: Namespace) -> int:
+    """Serve until it is interrupted. Flags become settings, and this process begins anew with them.
+
+    So they stand in its environment, which only its user can read, and not in its command line, which all can.
+    """
+    given = given_settings(vars(options), os.environ)
+    if not given:
+        return run_django(["serve"])
+    os.environ.update(given)
+    os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])

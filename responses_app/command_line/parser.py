@@ -1,9 +1,10 @@
 """The arguments of every command of `respsite`. Imports neither Django nor what a command does."""
 
-from argparse import ArgumentParser, ArgumentTypeError
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from responses_app import __version__
-from responses_app.command_line.base.endpoint import DEFAULT_URL, add_endpoint
+from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.management.flags import add_flags, explain
 
 MAX_SPEED = 1e6
@@ -126,3 +127,12 @@ def _manage(parser: ArgumentParser) -> None:
 
 def _completion(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh"), help="the shell")
+
+
+def run_completion(options: Namespace) -> int:
+    """Write what a shell needs to complete the commands to standard output."""
+    import shtab  # here, as no other command needs it
+
+    sys.stdout.write(shtab.complete(build_parser(), shell=options.shell))
+    sys.stdout.write("\n")
+    return 0

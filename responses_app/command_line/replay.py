@@ -13,13 +13,10 @@ from typing import Any
 
 import aiohttp
 
-from responses_app.command_line.base.endpoint import Endpoint, endpoint_of, session_options
-from responses_app.command_line.base.exits import FAILED, CommandFailed
-from responses_app.command_line.base.sse import events_of, fetch
-from responses_app.command_line.base.terminal import console
-from responses_app.command_line.chatting.connection import TERMINAL
-from responses_app.command_line.chatting.session import View
-from responses_app.command_line.chatting.showing import Plain, Shown
+from responses_app.command_line.connections import TERMINAL, View, events_of, fetch
+from responses_app.command_line.endpoint import FAILED, CommandFailed, Endpoint, endpoint_of, session_options
+from responses_app.command_line.showing import Plain, Shown
+from responses_app.command_line.terminal import console
 
 MAX_CUTS = 1000  # times that the stream is picked up again: who reads slowly is dropped by the server
 LIVE = ("queued", "in_progress")

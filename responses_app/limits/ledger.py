@@ -20,11 +20,19 @@ themselves.
 
 A `Job` is all that a worker has to say at one time. Asks are done all or nothing, in order, behind the rest of the job.
 `Counts` does it in this process; `redis.SCRIPT` does the same in Redis.
+
+The contract of the ledger: everything that is limited is counted in one, all or nothing.
+
+`rates` counts the requests, tokens and slots of keys and projects in it, `connections` the open WebSockets of all
+workers. How buckets and slots work is told in `ledger`.
 """
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
+from uuid import uuid4
 
 TOLERANCE = 0.001  # milliseconds: what floating point may add up to in a bucket of which exactly all is taken
 
@@ -138,3 +146,52 @@ class Counts:
         if len(self._buckets) > self._sweep_at:  # full ones are the same as none
             self._buckets = {each: kept for each, kept in self._buckets.items() if self._left(each, now) > 0}
             self._sweep_at = max(1024, 2 * len(self._buckets))
+
+
+class BaseLedger(ABC):
+    """One object serves one worker process.
+
+    `start()` once, then all else from the loop that started it, then `aclose()`, also where `start()` was cancelled.
+    """
+
+    def __init__(self) -> None:
+        self.is_started = False
+        self.is_closed = False
+        self._worker = uuid4().hex[:16]
+        self._numbers = count(1)
+
+    @property
+    def away(self) -> str | None:
+        """The name of the error for which this worker counts by itself at present; None: all count together."""
+        return None
+
+    @property
+    @abstractmethod
+    def holders(self) -> Mapping[str, Collection[str]]:
+        """Who holds slots through this worker, by their keys."""
+
+    def new_id(self) -> str:
+        """Return an id for a holder of slots that no worker has used."""
+        return f"{self._worker}:{next(self._numbers)}"
+
+    async def start(self) -> None:
+        """Make it ready. Raises `RuntimeError` the second time."""
+        if self.is_started:
+            raise RuntimeError("A ledger is started once.")
+        self.is_started = True
+
+    async def aclose(self) -> None:
+        """Give back all slots that this worker holds; do nothing the second time."""
+        self.is_closed = True
+
+    @abstractmethod
+    async def ask(self, ask: Ask) -> Answer:
+        """Return what came of an ask; where this is cancelled, nothing is taken."""
+
+    @abstractmethod
+    def post(self, job: Job) -> None:
+        """Settle and release what a job has, soon; return at once and never raise. It has no asks."""
+
+    @abstractmethod
+    def hold(self, key: str, id: str) -> None:
+        """Take a slot whatever the limit says."""

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from responses_app.limits.base import BaseLedger
-from responses_app.limits.ledger import Answer, Ask, Counts, Job
+from responses_app.limits.ledger import Answer, Ask, BaseLedger, Counts, Job
 
 
 class MemoryLedger(BaseLedger):

@@ -34,8 +34,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from responses_app.limits.base import BaseLedger
-from responses_app.limits.ledger import TOLERANCE, Answer, Ask, Counts, Job
+from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, Job
 
 logger = logging.getLogger("respsite.limits")
 

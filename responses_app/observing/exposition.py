@@ -7,8 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from responses_app.observing.metrics import Metrics
-from responses_app.observing.numbers import Family, Histogram, Timings
+from responses_app.observing.metrics import Family, Histogram, Metrics, Timings
 
 
 class _Collected(Collector):

@@ -7,11 +7,25 @@ somebody wrote, is in the usual lines only.
 import logging
 import os
 import traceback
+from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import orjson
 
-from responses_app.observing.context import FACTS, bound
+FACTS = "facts"  # `extra={FACTS: {…}}` of a log line: what its message says, as fields
+_NOTHING: Mapping[str, str] = {}
+_bound: ContextVar[Mapping[str, str]] = ContextVar("about", default=_NOTHING)
+
+
+def bind(**fields: str) -> None:
+    """Give all further lines of this task, and of those that it starts, these fields; empty ones are left out."""
+    _bound.set({**_bound.get(), **{name: value for name, value in fields.items() if value}})
+
+
+def bound() -> Mapping[str, str]:
+    """Return what a line that is written here is about."""
+    return _bound.get()
 
 
 class JsonLines(logging.Formatter):

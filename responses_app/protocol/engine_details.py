@@ -4,14 +4,14 @@ Nothing of it is in a response's events, its log or the store: it is for the cli
 The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from engine.backends.base import BaseEngine
-from engine.formats.base import ModelFormat
+from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 
@@ -95,3 +95,36 @@ def check_transfer(data: Mapping[str, object], *, engine_fields: bool) -> None:
             "kv_transfer_params",
             "They say where the engine reads caches: RESPONSES_COMPATIBILITY_MODE=false lets clients send them.",
         )
+
+
+LOWEST = -9999.0  # stands for minus infinity, as in OpenAI's answers: JSON has no number for it
+
+
+def event_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
+    """Return the `logprobs` of `output_text.delta` and `output_text.done`."""
+    return [
+        {
+            **_token(entry.token, entry.logprob),
+            "top_logprobs": [_token(token, logprob) for token, logprob in entry.top],
+        }
+        for entry in entries
+    ]
+
+
+def item_logprobs(entries: Iterable[TextLogprob]) -> list[JsonObject]:
+    """Return the `logprobs` of an item's `output_text` part."""
+    return [
+        {
+            **_token_with_bytes(entry.token, entry.logprob),
+            "top_logprobs": [_token_with_bytes(token, logprob) for token, logprob in entry.top],
+        }
+        for entry in entries
+    ]
+
+
+def _token(token: bytes, logprob: float) -> JsonObject:
+    return {"token": token.decode(errors="replace"), "logprob": max(logprob, LOWEST)}
+
+
+def _token_with_bytes(token: bytes, logprob: float) -> JsonObject:
+    return {**_token(token, logprob), "bytes": list(token)}

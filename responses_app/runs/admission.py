@@ -7,18 +7,111 @@ a foreground one ends as if its client had left a moment later.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from responses_app.limits.rates import Rates
-from responses_app.protocol.errors import previous_response_not_found
+from responses_app.protocol import ids
+from responses_app.protocol.errors import ApiError, conflict, previous_response_not_found
+from responses_app.protocol.events.dialects import Dialect
+from responses_app.protocol.ids import PublicId
+from responses_app.protocol.items.calls import is_output
+from responses_app.protocol.items.items import FunctionCall, InputItem
+from responses_app.protocol.prompt.prompt import is_of_user
 from responses_app.protocol.rate_limits import Slot
+from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.runs.driving.run import Run
-from responses_app.runs.planning.history import store_away
-from responses_app.runs.planning.naming import check_still_free, name_taken
+from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.planning.history import Context, store_away
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.base import ClaimLost, NameTaken, ParentGone, StoreError
+from responses_app.stores.base import BaseResponseStore, ClaimLost, NameTaken, ParentGone, StoreError
 
 logger = logging.getLogger("respsite.runs")
+
+
+class Naming:
+    """Gives public ids; see `protocol.public_ids`. Whether one is free is the store's word, when it accepts."""
+
+    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, new_id: Callable[[str], str]) -> None:
+        self._store = store
+        self._registry = registry
+        self._new_id = new_id
+
+    async def public_id(
+        self, project: str, request: CreateRequest, context: Context, dialect: Dialect
+    ) -> PublicId | None:
+        """Return what clients are to call the response of a request in its context, None for its own id.
+        Raises `ApiError` (409) where another response is called so, and `StoreError`.
+        """
+        if request.request_id is not None:
+            chosen = PublicId(request.request_id)
+            if self._runs(project, chosen) or await self._is_kept(project, chosen):
+                raise id_taken(chosen)
+            return chosen
+        if not dialect.one_id_a_turn:
+            return None
+        next_leg = context.next_leg
+        if next_leg is None or not goes_on(context.own.parsed):
+            return PublicId(self._new_id(ids.RESPONSE))
+        if self._runs(project, next_leg):
+            raise turn_in_progress(next_leg)
+        # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
+        logger.info("Response %s (compatibility mode): continuing from previous response", next_leg.name)
+        return next_leg
+
+    def _runs(self, project: str, public: PublicId) -> bool:
+        """Whether a response that is called so runs here, kept or not."""
+        return self._registry.named(project, public.name) is not None
+
+    async def _is_kept(self, project: str, public: PublicId) -> bool:
+        if await self._store.newest_leg(project, public.name) is not None:
+            return True
+        return await self._store.knows(project, public.name)
+
+
+def goes_on(items: Sequence[InputItem]) -> bool:
+    """Whether a request's items go on with a turn: they give back what came of calls, and the user says nothing new."""
+    return any(map(_answers, items)) and not any(map(is_of_user, items))
+
+
+def _answers(item: InputItem) -> bool:
+    """Whether an item says what came of a call: older clients do so in the call itself."""
+    return item.output is not None if isinstance(item, FunctionCall) else is_output(item.type)
+
+
+def as_conflict(error: ApiError) -> ApiError:
+    """Return an error as it is where a turn has one id: a create while a response of it runs is a conflict (409)."""
+    if error.code != "previous_response_in_progress":
+        return error
+    return conflict(error.message, param=error.param, code=error.code)
+
+
+def check_still_free(registry: RunRegistry, plan: RunPlan) -> None:
+    """Raise `ApiError` (409) where another response that runs here has got a plan's public id meanwhile.
+
+    For those that no store keeps: of the others the store takes one only.
+    """
+    if plan.public is not None and registry.named(plan.origin.project, plan.public.name) is not None:
+        raise name_taken(plan)
+
+
+def name_taken(plan: RunPlan) -> ApiError:
+    """The public id of a plan is another response's (409)."""
+    assert plan.public is not None, "only a public id can be another's"
+    return (turn_in_progress if plan.request.request_id is None else id_taken)(plan.public)
+
+
+def id_taken(public: PublicId) -> ApiError:
+    """A client chose an id that another response has (409)."""
+    message = f"There is a response with id '{public.name}' already. Choose another 'request_id', or leave it out."
+    return conflict(message, param="request_id", code="request_id_taken")
+
+
+def turn_in_progress(public: PublicId) -> ApiError:
+    """A turn is to go on while one of its responses runs (409)."""
+    message = (
+        f"Response '{public.name}' is being continued already. Wait for its terminal event, then send the outputs."
+    )
+    return conflict(message, param="previous_response_id", code="previous_response_in_progress")
 
 
 class Admission:

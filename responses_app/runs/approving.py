@@ -17,18 +17,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from responses_app.protocol.items.approvals import approval_in_use
+from responses_app.protocol.items.offers import approval_in_use
 from responses_app.protocol.requests.resources import RUNNING
-from responses_app.runs.driving.effects import NotPermitted
 from responses_app.runs.driving.run import Run
-from responses_app.runs.log.tasks import end_tasks
+from responses_app.runs.driving.tool_calls import NotPermitted
+from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.planning.history import store_away
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.approvals import ApprovalHolder
 from responses_app.stores.base import StoreError
 from responses_app.stores.clock import own_clock
-from responses_app.stores.stores import Stores
+from responses_app.stores.stores import ApprovalHolder, Stores
 
 logger = logging.getLogger("respsite.runs")
 

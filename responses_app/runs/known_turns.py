@@ -16,7 +16,7 @@ from hashlib import blake2b
 from responses_app.protocol.chat.replaying import KnownTurn
 from responses_app.protocol.sealing import MAX_BYTES, SealBroken, Sealer
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import BaseSharedTurns
 
 logger = logging.getLogger("respsite.runs")
 

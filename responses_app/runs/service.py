@@ -25,20 +25,18 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.fields import missing
+from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items import compaction
-from responses_app.protocol.items.identified import identified
-from responses_app.protocol.items.item_resources import INPUT_IMAGES, image_urls
-from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
 from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
-from responses_app.protocol.requests.named import named_by
-from responses_app.protocol.requests.requests import CreateRequest, parse_create
+from responses_app.protocol.requests.requests import CreateRequest, named_by, parse_create
 from responses_app.protocol.requests.resources import ResponseObject, new_response
-from responses_app.protocol.response.inputs import Asked
+from responses_app.protocol.response.steps import Asked
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
-from responses_app.protocol.validation import missing
-from responses_app.runs.admission import Admission
+from responses_app.runs.admission import Admission, Naming, as_conflict
 from responses_app.runs.approving import Approving
 from responses_app.runs.driving.persistence import RunPersistence
 from responses_app.runs.driving.run import Run
@@ -46,8 +44,7 @@ from responses_app.runs.driving.unsaved import UnsavedEnds
 from responses_app.runs.known_turns import KnownTurns
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import ResponseReader
-from responses_app.runs.log.rebuilding import Machines
-from responses_app.runs.log.replay import as_begun
+from responses_app.runs.log.replay import Machines, as_begun
 from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.runs.plan.failures import engine_errors, refusal
 from responses_app.runs.plan.plan import Origin, RunPlan
@@ -55,15 +52,13 @@ from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
 from responses_app.runs.planning.history import History, Recall, store_away
-from responses_app.runs.planning.naming import Naming, as_conflict
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
-from responses_app.runs.queues.fair_threads import FairThreads
+from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError
-from responses_app.stores.shared_turns import BaseSharedTurns
-from responses_app.stores.stores import Stores
+from responses_app.stores.callers import BaseKeyStore
+from responses_app.stores.stores import BaseSharedTurns, Stores
 
 logger = logging.getLogger("respsite.runs")
 

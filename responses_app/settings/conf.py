@@ -6,14 +6,15 @@ room is handed its own. A wrong value raises `ConfigurationError` with one sente
 the value and what it takes. Imports no Django, so that a broken setting is told before anything else happens.
 """
 
+import re
+import socket
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from responses_app.observing.traces import can_be_exported
-from responses_app.protocol.answer_headers import HeaderSettings
-from responses_app.protocol.events.dialects import OPENAI, Dialect
+from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
     KIB,
@@ -28,14 +29,74 @@ from responses_app.protocol.setting import (
     url_of,
     whole,
 )
+from responses_app.protocol.transport import HeaderSettings
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.settings.embeddings import EmbeddingSettings
-from responses_app.settings.models import EngineSettings
-from responses_app.settings.tools import ToolSettings
-from responses_app.settings.types import dialect, origins, pages, resolves, secret, secrets
+from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.stores.files import FileSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
-from responses_app.tools.images.settings import ImageSettings
+from responses_app.tools.settings import ImageSettings, ToolSettings
+
+
+def dialect(value: str) -> Dialect:
+    """Presets and switches of a dialect."""
+    try:
+        return parse_dialect(value)
+    except ValueError:
+        names = ", ".join(PRESETS)
+        raise ValueError(f"the presets {names}, and switches (see Dialects), separated by commas") from None
+
+
+def pages(value: str) -> tuple[str, ...]:
+    """Origins of web pages."""
+    pages = tuple(page.strip().rstrip("/").lower() for page in value.split(",") if page.strip())
+    if not pages or not all(re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#*]+", page) for page in pages):
+        raise ValueError("origins with their scheme, separated by commas, like http://localhost:3000, or * for any")
+    return pages
+
+
+def origins(value: str) -> tuple[str, ...]:
+    """Origins of pages that the server itself has."""
+    origins = tuple(origin.strip().rstrip("/") for origin in value.split(",") if origin.strip())
+    if not origins or not all(origin.startswith(("http://", "https://")) for origin in origins):
+        raise ValueError("origins with their scheme, separated by commas, like https://models.example.com")
+    return origins
+
+
+def resolves(host: str) -> bool:
+    """Whether an address is one: some shells export HOST as the machine's name, which need not be."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
+
+
+def secrets(value: str) -> tuple[str, ...]:
+    """Secrets that are long enough."""
+    secrets = tuple(secret.strip() for secret in value.split(",") if secret.strip())
+    if not secrets or min(map(len, secrets)) < 16:
+        raise ValueError("secrets of at least 16 characters, separated by commas")
+    return secrets
+
+
+def secret(name: str, environ: Mapping[str, str]) -> str:
+    """Return what the variable of a secret says, or what is in the file that `NAME_FILE` names.
+
+    Raises `ValueError` with a whole sentence.
+    """
+    raw, file = environ.get(name, ""), environ.get(f"{name}_FILE", "").strip()
+    if not file:
+        return raw
+    if raw.strip():
+        raise ValueError(f"{name} and {name}_FILE are both set: one of them is enough.")
+    try:
+        content = Path(file).read_text()
+    except (OSError, ValueError) as error:  # ValueError: not text
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"{name}_FILE={file} cannot be read ({reason}).") from None
+    if not content.strip():
+        raise ValueError(f"{name}_FILE={file} is empty.")
+    return content
 
 
 class ConfigurationError(Exception):

@@ -15,10 +15,39 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from engine.backends.vllm.server_lists import WANTED, as_part, as_server, has_secret
 from engine.models.family import FORMATS, VLLMS
 from responses_app.protocol.setting import RoomSettings, choice, json_object, setting, text, whole
-from responses_app.protocol.tiers import QueueBounds
-from responses_app.settings.types import queued, urls
+from responses_app.protocol.tiers import QueueBounds, queue_bounds
+
+
+def queued(value: str) -> QueueBounds:
+    """How many of each service tier may wait."""
+    try:
+        return queue_bounds(value)
+    except ValueError:
+        raise ValueError("a whole number of at least 0, and others for some tiers, like 1000,flex=5000") from None
+
+
+def server_urls(value: str) -> tuple[str, ...]:
+    """URLs of servers alone: no names that stand for several, and no files. One with a password is left as above."""
+    given = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_server(part) for part in given]
+    named = tuple(part for part in parts if part is not None)
+    if not named or len(named) < len(given):
+        raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8002")
+    return named
+
+
+def urls(value: str) -> tuple[str, ...]:
+    """Parts of ENGINE_URL. One with a password is left to the engine, whose sentence about it does not show it."""
+    given = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_part(part) for part in given]
+    named = tuple(part for part in parts if part is not None)
+    if not named or len(named) < len(given):
+        raise ValueError(WANTED)
+    return named
+
 
 MAX_MODELS = 32  # each is a label of metrics
 MAX_NAME = 200  # characters
@@ -378,3 +407,25 @@ class EngineSettings(RoomSettings):
     def in_process(self) -> ModelSettings | None:
         """The model that vLLM loads here, or in an engine core beside; None for none."""
         return next((model for model in self.served if model.engine == "vllm"), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings(RoomSettings):
+    """Every setting of them; a field's name in capitals is its environment variable."""
+
+    embeddings_url: tuple[str, ...] = setting(
+        (), server_urls,
+        "servers with an embedding model (vLLM), separated by commas; their key is ENGINE_API_KEY (see "
+        "Embeddings)",
+        default_text="unset",
+    )  # fmt: skip
+    embeddings_model: str = setting(
+        "", text,
+        "the name of the embedding model at EMBEDDINGS_URL, there and for clients; without EMBEDDINGS_URL what vLLM "
+        "loads in this process",
+        default_text="the first model there, which clients call `embeddings`",
+    )  # fmt: skip
+    embeddings_options: dict[str, Any] = setting(
+        {}, json_object, "JSON with fields of vLLM's `AsyncEngineArgs`, for an embedding model in this process",
+        default_text="{}",
+    )  # fmt: skip

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.items.items import SampledItem
 from responses_app.protocol.prompt.chain import ChainLink
-from responses_app.protocol.public_ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
 

@@ -11,9 +11,12 @@ difference within these bounds stays; another one moves to the nearer of them. S
 answers does not make the clock wrong.
 """
 
+import random
 import time
 from collections.abc import Callable
 from functools import partial
+
+from responses_app.protocol.ids import IdFactory
 
 # Seconds that count also while the process is stopped or the machine sleeps, where the system can tell. Nobody sets
 # this clock; what it says means nothing to another machine.
@@ -36,3 +39,8 @@ class StoreClock:
         least, most = at - answered, at - asked
         before = (least + most) / 2 if self._difference is None else self._difference
         self._difference = min(max(before, least), most)
+
+
+def id_factory(now: Callable[[], float]) -> IdFactory:
+    """Return what makes ids. `now` says the Unix time in seconds."""
+    return IdFactory(lambda: int(now() * 1000), random.SystemRandom().getrandbits)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from responses_app.protocol.chat.stored import ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
+from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledItem
 from responses_app.protocol.prompt.chain import ChainLink
-from responses_app.protocol.public_ids import Leg, TurnLeg
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_failed
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -28,6 +29,7 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
+from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore, BaseChatStore, KeptCompletion
 
 
 @dataclass(slots=True)
@@ -301,3 +303,106 @@ class MemoryResponseStore(BaseResponseStore):
                 self._names[name] = remaining
             else:
                 del self._names[name]
+
+
+class MemoryChatStore(BaseChatStore):
+    """Of the responses that a store in memory keeps."""
+
+    def __init__(self, responses: MemoryResponseStore) -> None:
+        self._responses = responses
+
+    async def get(self, project: str, first: str) -> KeptCompletion | None:
+        return self._completion(project, first)
+
+    async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
+        if self._completion(project, first) is None:
+            return None
+        return _chat_of(self._of(project, first)[0]).messages
+
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
+        kept = [each for each in self._responses.ended(project) if each.chat is not None and not each.chat.first]
+        kept.sort(key=_order, reverse=query.page.descending)
+        if query.page.after is not None:
+            places = [place for place, each in enumerate(kept) if each.response["id"] == query.page.after]
+            if not places:
+                return None
+            kept = kept[places[0] + 1 :]
+        found = (self._completion(project, each.response["id"]) for each in kept if _fits(each, query))
+        return list(islice((each for each in found if each is not None), limit))
+
+    async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
+        for kept in self._of(project, first)[:1]:
+            if kept.chat is not None and kept.chat.chat is not None:
+                chat = replace(kept.chat, chat=replace(kept.chat.chat, metadata=dict(metadata)))
+                self._responses.change(replace(kept, chat=chat))
+
+    async def choices(self, project: str, first: str) -> Sequence[str]:
+        return [each.response["id"] for each in self._of(project, first)]
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    def _completion(self, project: str, first: str) -> KeptCompletion | None:
+        kept = self._of(project, first)
+        if not kept or len(kept) != _choice(kept[0]).count:
+            return None
+        chat = _chat_of(kept[0])
+        return KeptCompletion(responses=[each.response for each in kept], form=chat.form, metadata=chat.metadata)
+
+    def _of(self, project: str, first: str) -> list[StoredResponse]:
+        """Return the choices of a completion, in their order."""
+        kept = [
+            each
+            for each in self._responses.ended(project)
+            if each.chat is not None and (each.chat.first or each.response["id"]) == first
+        ]
+        return sorted(kept, key=lambda each: _choice(each).place)
+
+
+def _choice(kept: StoredResponse) -> StoredChoice:
+    assert kept.chat is not None, "only choices are looked at"
+    return kept.chat
+
+
+def _chat_of(kept: StoredResponse) -> StoredChat:
+    chat = _choice(kept).chat
+    assert chat is not None, "the first choice has what was asked"
+    return chat
+
+
+def _order(kept: StoredResponse) -> tuple[float, str]:
+    return kept.response["created_at"], kept.response["id"]
+
+
+def _fits(kept: StoredResponse, query: ChatQuery) -> bool:
+    is_model = query.model is None or kept.response["model"] == query.model
+    return is_model and query.metadata.items() <= _chat_of(kept).metadata.items()
+
+
+MAX_CLAIMS = 10_000  # the oldest go first: what they hold has long ended
+
+
+class MemoryApprovalStore(BaseApprovalStore):
+    """`now` is the clock, in Unix seconds."""
+
+    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._holders: dict[tuple[str, str], ApprovalHolder] = {}
+
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        key = project, request_id
+        holder = self._holders.get(key)
+        if holder is None or holder.response_id == instead_of:
+            self._holders.pop(key, None)  # so that it is the youngest
+            holder = self._holders[key] = ApprovalHolder(response_id, self._now())
+            if len(self._holders) > MAX_CLAIMS:
+                del self._holders[next(iter(self._holders))]
+        return holder
+
+    async def release(self, project: str, request_id: str, response_id: str) -> None:
+        holder = self._holders.get((project, request_id))
+        if holder is not None and holder.response_id == response_id:
+            del self._holders[project, request_id]
+
+    async def aclose(self) -> None:
+        """Nothing is held."""

@@ -8,7 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from responses_app.stores.shared_turns import BaseSharedTurns
+from responses_app.stores.stores import BaseSharedTurns
 
 logger = logging.getLogger("respsite.stores")
 

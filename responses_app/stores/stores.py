@@ -1,12 +1,177 @@
-"""`Stores`: where a process keeps things, handed around as one."""
+"""`Stores`: where a process keeps things, handed around as one.
 
+The contract of what keeps who makes an approved call: `tests/contracts/approvals.py` is its suite.
+
+An answer to a request for approval may come twice at the same time, on two workers. Both would make the call, so the
+response to each claims the request first, and one of them gets it.
+
+The contract of what reads stored chat completions: `tests/contracts/chats.py` is its suite.
+
+They are written with the responses that their choices are (`StoredResponse.chat`), in the same transaction, and go with
+them. Everything is seen per project, and what is past its time is not found.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from responses_app.stores.approvals import BaseApprovalStore
-from responses_app.stores.base import BaseResponseStore
-from responses_app.stores.chats import BaseChatStore
-from responses_app.stores.conversations import BaseConversationStore
+from responses_app.protocol.chat.stored import ChatForm, ChatQuery
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.stores.base import BaseResponseStore, StoreError
 from responses_app.stores.files import BaseFileStore
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalHolder:
+    """The response that makes an approved call, and when it claimed that, in Unix seconds."""
+
+    response_id: str
+    claimed_at: float
+
+
+class BaseApprovalStore(ABC):
+    """Keeps the holder of each request for approval of a project. Every method raises `StoreError`."""
+
+    @abstractmethod
+    async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
+        """Claim a request that nobody holds, or that the response `instead_of` holds; return who holds it then.
+
+        Of several that claim the same at once, one gets it. To claim again what one holds changes nothing.
+        """
+
+    @abstractmethod
+    async def release(self, project: str, request_id: str, response_id: str) -> None:
+        """Let go of a request, if this response holds it."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCompletion:
+    """A stored completion: the responses of its choices, in their order, and how they are worded."""
+
+    responses: Sequence[ResponseObject]
+    form: ChatForm
+    metadata: Mapping[str, str]
+
+
+class BaseChatStore(ABC):
+    """Completions are named by the responses of their first choices. Every method raises `StoreError`.
+
+    One whose choices are not all there is not known.
+    """
+
+    @abstractmethod
+    async def get(self, project: str, first: str) -> KeptCompletion | None:
+        """Return a completion."""
+
+    @abstractmethod
+    async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
+        """Return the messages that a completion was asked for, as they were sent."""
+
+    @abstractmethod
+    async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
+        """Return up to `limit` completions behind the one that `query.page.after` names; None if that is not known."""
+
+    @abstractmethod
+    async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
+        """Give a completion other metadata, if it is there."""
+
+    @abstractmethod
+    async def choices(self, project: str, first: str) -> Sequence[str]:
+        """Return the responses of a completion's choices, as far as they are kept."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRecord:
+    """A conversation without its items. `created_at` is in Unix seconds."""
+
+    id: str
+    created_at: int
+    metadata: Mapping[str, str]
+    title: str = ""
+    status: str = ""
+    head: str = ""
+    head_position: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEntry:
+    """An item of a conversation and where it stands. `created_at` is in Unix seconds."""
+
+    position: int
+    item: JsonObject
+    created_at: int
+
+
+class ConversationFull(StoreError):
+    """A project has as many conversations as it may have."""
+
+
+class BaseConversationStore(ABC):
+    """Keeps conversations; everything is seen per project. All methods raise `StoreError`."""
+
+    async def start(self) -> None:  # noqa: B027 - as with responses
+        """Get ready."""
+
+    async def aclose(self) -> None:  # noqa: B027
+        """Finish what was asked and let go of everything. Safe to call twice."""
+
+    @abstractmethod
+    async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
+        """Keep a new conversation with its first items, each of which has an id.
+
+        Raises `ConversationFull` where the project has as many as it may have.
+        """
+
+    @abstractmethod
+    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
+        """Return a conversation."""
+
+    @abstractmethod
+    async def update(
+        self, project: str, conversation_id: str, changes: Mapping[str, object]
+    ) -> ConversationRecord | None:
+        """Change `metadata`, `title` or `status`; return the conversation, None if there is none."""
+
+    @abstractmethod
+    async def delete(self, project: str, conversation_id: str) -> bool:
+        """Forget a conversation and its items; return whether there was one."""
+
+    @abstractmethod
+    async def append(
+        self, project: str, conversation_id: str, items: Sequence[JsonObject]
+    ) -> Sequence[ConversationEntry] | None:
+        """Add items, all at once and in order; one whose id the conversation has already gets another.
+
+        Return them as they stand, None if there is no such conversation.
+        """
+
+    @abstractmethod
+    async def entries(
+        self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
+    ) -> Sequence[ConversationEntry] | None:
+        """Return up to `limit` items after the item `after`; None if the conversation or `after` is unknown."""
+
+    @abstractmethod
+    async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
+        """Return all items behind a position, oldest first."""
+
+    @abstractmethod
+    async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
+        """Return one item."""
+
+    @abstractmethod
+    async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
+        """Forget one item; return whether there was one. The conversation's head goes with an item it covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +183,22 @@ class Stores:
     conversations: BaseConversationStore
     files: BaseFileStore
     approvals: BaseApprovalStore
+
+
+class BaseSharedTurns(ABC):
+    """Turns by their keys, each for some time.
+
+    It raises nothing, and takes no long: what cannot be asked is not known, what cannot be kept is not kept.
+    """
+
+    @abstractmethod
+    async def get(self, keys: Sequence[str]) -> Sequence[bytes | None]:
+        """Return what is kept under each of these keys."""
+
+    @abstractmethod
+    async def put(self, key: str, data: bytes, *, seconds: float) -> None:
+        """Keep something for so long."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything."""

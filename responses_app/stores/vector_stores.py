@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.protocol.files.chunking import Chunking
+from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.files.vector_stores import FileProblem, FileStatus
 from responses_app.protocol.setting import RoomSettings, setting, whole
 

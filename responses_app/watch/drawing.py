@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from responses_app.protocol.response.timeline import Phase, PhaseKind, Timeline
-from responses_app.watch.formats import milliseconds
-from responses_app.watch.text import visible
+from responses_app.watch.text import milliseconds, visible
 
 LABELS = {
     PhaseKind.QUEUE: "waiting",

@@ -1,26 +1,181 @@
 """`/watch/…`: the page of one response, which is live while it runs, and of two side by side; JSON for programs."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
+from itertools import zip_longest
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth.models import AbstractUser
 from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.watch.access import project_of, sees_everything
-from responses_app.watch.comparing import differences
+from responses_app.models import PublicName, Response
+from responses_app.protocol.api_keys import Area, Caller, no_api_key
+from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.watch.family import Branch, Family
-from responses_app.watch.page import Frame, response_page, summary, tree_of
-from responses_app.watch.shown import Shown, shown_to_clients
-from responses_app.watch.text import Room
+from responses_app.watch.page import Frame, Shown, response_page, shown_to_clients, summary, tree_of
+from responses_app.watch.text import Room, visible
 from responses_app.watch.transcript import Transcript
 from responses_app.web.http import error_response, json_response
+from responses_app.wiring.site import get_site
+
+PERMISSION = "responses_app.view_response"
+
+
+def project_of(request: HttpRequest, response_id: str) -> str:
+    """Return the project in which a request may look for a response.
+
+    Raises `ApiError`: 401 for who is to log in, 403 for a key without the scope, 404 for what staff cannot find; and
+    `PermissionDenied` for a member of the staff without the permission, where the API is not open either.
+    """
+    if not can_be_known(response_id):
+        raise response_not_found(response_id)
+    if sees_everything(request):
+        return _project(response_id)
+    try:
+        return async_to_sync(_caller)(request, response_id).project
+    except ApiError as error:
+        if error.status == no_api_key().status and request.user.is_authenticated:
+            raise PermissionDenied from error
+        raise
+
+
+def sees_everything(request: HttpRequest) -> bool:
+    """Whether the admin shows its user all responses."""
+    user = request.user
+    return isinstance(user, AbstractUser) and user.is_active and user.is_staff and user.has_perm(PERMISSION)
+
+
+def _project(response_id: str) -> str:
+    """Return the project of a response, by its own id or by what clients call it."""
+    found: str | None = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
+    found = found or PublicName.objects.filter(name=response_id).values_list("project", flat=True).first()
+    if found is None:
+        raise response_not_found(response_id)
+    return found
+
+
+async def _caller(request: HttpRequest, response_id: str) -> Caller:
+    """Return who asks, as the API sees them; on the event loop of the server, as keys are found. Raises `ApiError`."""
+    scope = getattr(request, "scope", None)
+    if scope is None:
+        raise no_api_key()
+    caller = await get_site().door.caller(scope)
+    caller.check_scope(Area.RESPONSES.scope(writes=False))
+    return caller
+
+
+SETTINGS = (
+    "model instructions reasoning text temperature top_p max_output_tokens max_tool_calls tool_choice tools "
+    "parallel_tool_calls truncation service_tier background previous_response_id"
+).split()
+_OF_ONE = ("id", "call_id", "status", "created_at", "encrypted_content", "logprobs")  # differ anyway, or say nothing
+AROUND = 60  # characters that are shown before and behind the first difference
+LONGEST = 300  # characters of a setting
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where two lists of items differ: `same` is what stands before it in both, then each side's."""
+
+    item: int
+    left_kind: str
+    right_kind: str
+    same: str
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Settings that differ, as name, left and right; where the input and the output first differ, None: nowhere."""
+
+    settings: Sequence[tuple[str, str, str]]
+    asked: Difference | None
+    said: Difference | None
+
+
+Side = tuple[Mapping[str, Any], Sequence[object]]
+
+
+def differences(left: Side, right: Side) -> Differences:
+    """Compare two responses, each with its input items; ids, which always differ, do not count."""
+    bodies = left[0], right[0]
+    rows = []
+    for name in SETTINGS:
+        one, other = (body.get(name) for body in bodies)
+        if one != other:
+            rows.append((name.replace("_", " "), _short(one), _short(other)))
+    return Differences(
+        rows, first_difference(left[1], right[1]), first_difference(*(body["output"] for body in bodies))
+    )
+
+
+def first_difference(left: Sequence[object], right: Sequence[object]) -> Difference | None:
+    """Return where two lists of items first differ in what they say."""
+    for place, (one, other) in enumerate(zip_longest(left, right), start=1):
+        texts = [_text(each) for each in (one, other)]
+        if texts[0] == texts[1] and _kind(one) == _kind(other):
+            continue
+        at = _common(*texts)
+        before = visible(texts[0][max(0, at - AROUND) : at])
+        same = ("…" if at > AROUND else "") + before
+        ends = [visible(text[at : at + AROUND]) + ("…" if len(text) > at + AROUND else "") for text in texts]
+        return Difference(place, _kind(one), _kind(other), same, *ends)
+    return None
+
+
+def _kind(item: object) -> str:
+    if item is None:
+        return "nothing more"
+    return visible(item.get("type") or item.get("role") or "item")[:40] if isinstance(item, dict) else "item"
+
+
+def _text(item: object) -> str:
+    """Return what an item says: its text, or its JSON without what is of this response alone."""
+    if item is None:
+        return ""
+    if isinstance(item, dict):
+        parts = item.get("content")
+        texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else [parts]
+        said = [text for text in texts if isinstance(text, str)]
+        if said and len(said) == len(texts):
+            return "\n".join(said)
+    return json.dumps(_plain(item), ensure_ascii=False, sort_keys=True, default=str)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items() if name not in _OF_ONE}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _common(left: str, right: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    shorter = min(len(left), len(right))
+    if left[:shorter] == right[:shorter]:
+        return shorter
+    low, high = 0, shorter  # the first `low` are alike, the first `high` are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if left[:middle] == right[:middle] else (low, middle)
+    return low
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return visible(text[:LONGEST]) + ("…" if len(text) > LONGEST else "")
+
 
 ROOM = 60_000  # characters of two conversations side by side
 MAX_ASKED = 6  # items of the input that are shown of each, the last ones

@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from responses_app.protocol.answer_headers import AnswerHeaders
-from responses_app.protocol.body_errors import (
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.files.files import MAX_PART_BYTES, file_too_large, part_too_large
+from responses_app.protocol.transport import (
     CHUNKED,
     FORM_TYPE,
     JSON_TYPE,
+    AnswerHeaders,
     body_too_large,
     body_too_large_here,
     coding_beside_length,
@@ -24,12 +26,8 @@ from responses_app.protocol.body_errors import (
     unknown_coding,
     unsupported_media_type,
 )
-from responses_app.protocol.errors import ApiError
-from responses_app.protocol.files.files import file_too_large
-from responses_app.protocol.files.uploads import MAX_PART_BYTES, part_too_large
-from responses_app.web.endpoint import Endpoint, Form, Size
+from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response
-from responses_app.web.routes import find, is_api_path
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -1,18 +1,26 @@
-"""HTTP's way of saying things: JSON bodies, and OpenAI's errors."""
+"""HTTP's way of saying things: JSON bodies, and OpenAI's errors.
 
-from collections.abc import Awaitable, Callable, Mapping
+Server-sent events over HTTP: how an answer of them begins, what it says while there is nothing to say, how it ends.
+
+What the events are is for who makes them: responses, chats and completions have their own.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import orjson
+from django.core.exceptions import SuspiciousOperation
 from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.request import UnreadablePostError
 
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
-from responses_app.protocol.body_errors import JSON_TYPE, unsupported_media_type
 from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request
 from responses_app.protocol.fields import noting
+from responses_app.protocol.items.resources import SCREENSHOTS
+from responses_app.protocol.requests.pages import Query, parse_include_query
+from responses_app.protocol.transport import JSON_TYPE, unsupported_media_type
 from responses_app.wiring.reading import JsonReader
 
 Parsed = TypeVar("Parsed")
@@ -125,3 +133,52 @@ class MethodNotAllowed(ApiError):
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
         return {"allow": ", ".join(self._allowed)}
+
+
+def query_of(request: HttpRequest) -> Mapping[str, Sequence[str]]:
+    """Return a request's query: all values of each name. Raises `ApiError` for one that has too many."""
+    try:
+        return dict(request.GET.lists())
+    except SuspiciousOperation:
+        raise invalid_request("The query has too many parameters.") from None
+
+
+def include_of(query: Query, *, screenshots: bool) -> Sequence[str]:
+    """Return what a list of items is to include; screenshots only with ENABLE_COMPUTER_CALL. Raises `ApiError`."""
+    include = parse_include_query(query)
+    if screenshots:
+        return include
+    return [each for each in include if each != SCREENSHOTS]
+
+
+PING = b": ping\n\n"  # the heartbeat of a silent stream: a comment, which no client reads
+DONE = b"data: [DONE]\n\n"  # behind the last event of a stream that is whole
+HEAD_SECONDS = 15.0  # at most, until a client hears that its request is taken
+GONE = "its client disconnected"
+
+
+def seconds_to_head(ping_seconds: float) -> float:
+    """Return how long an answer waits for its first event before it begins with a heartbeat.
+
+    Until then its status is open: what fails before anything was said is an error with a status of its own, as it is
+    without a stream, since no SDK tries again what fails behind a 200. `ping_seconds` is as for heartbeats, 0: never.
+    """
+    return min(ping_seconds or HEAD_SECONDS, HEAD_SECONDS)
+
+
+async def server_sent(events: AsyncGenerator[bytes, None]) -> StreamingHttpResponse:
+    """Return an answer that is a stream of `events`.
+
+    The first of them is empty, and is taken here: only a generator that has begun is closed, and so lets go of what it
+    holds, in any case.
+    """
+    await anext(events)
+    response = StreamingHttpResponse(events, content_type="text/event-stream")
+    response["cache-control"] = "no-cache"
+    response["x-accel-buffering"] = "no"
+    return response
+
+
+def error_event(error: ApiError) -> bytes:
+    """Return what a chat or a completion says that breaks in its middle: SDKs raise it."""
+    return b"data: %b\n\n" % orjson.dumps({"error": error.body()})

@@ -8,17 +8,14 @@ from django.conf import settings as django_settings
 
 from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
-from responses_app.limits.base import BaseLedger
-from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
-from responses_app.limits.rates import Rates
+from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
-from responses_app.stores.memory import MemoryResponseStore
-from responses_app.stores.memory_chats import MemoryChatStore
-from responses_app.stores.shared_turns import BaseSharedTurns
-from responses_app.stores.stores import Stores
-from responses_app.stores.uploads import BaseUploads
+from responses_app.stores.files import BaseUploads
+from responses_app.stores.memory import MemoryChatStore, MemoryResponseStore
+from responses_app.stores.stores import BaseSharedTurns, Stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +48,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
 def _stores(settings: Settings, clock: StoreClock) -> Stores:
     """Return the stores; with RESPONSES_STORE=off no response is kept or found, and conversations stay."""
     from responses_app.stores.database.approvals import DatabaseApprovalStore
-    from responses_app.stores.database.conversations.conversations import (
-        DatabaseConversationStore,  # after Django's apps are ready
-    )
+    from responses_app.stores.database.conversations import DatabaseConversationStore
     from responses_app.stores.database.files.files import DatabaseFileStore
     from responses_app.stores.database.responses.chats import DatabaseChatStore
     from responses_app.stores.database.responses.store import DatabaseResponseStore
@@ -77,8 +72,7 @@ def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:
-    from responses_app.stores.database.api_keys import DatabaseKeyStore
-    from responses_app.stores.database.staff import DatabaseStaff
+    from responses_app.stores.database.callers import DatabaseKeyStore, DatabaseStaff
 
     keys = KeyRing(DatabaseKeyStore(timeout=settings.database_timeout_seconds), now=clock)
     staff = DatabaseStaff(timeout=settings.database_timeout_seconds)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.sizes import check_lengths, loads_bounded
-from responses_app.runs.queues.fair_threads import FairThreads
+from responses_app.runs.queues.turns import FairThreads
 
 READ_AT_ONCE = 4 * 1024  # bytes; what is longer is read on a thread: a schema takes up to 50 µs for each of its parts
 

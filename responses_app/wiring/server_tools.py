@@ -3,27 +3,66 @@
 What a tool needs is imported with it: a server without tools starts as fast as ever.
 """
 
+import asyncio
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.items.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.settings.conf import Settings
+from responses_app.stores.clock import id_factory
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.new_ids import id_factory
-from responses_app.tools.base import BaseTool
-from responses_app.tools.lazy import LazyTool
-from responses_app.tools.reading.document_reader import DocumentReader, ReadFailed
+from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
+from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter.tool import CodeInterpreter
-    from responses_app.tools.documents.tool import FileSearch
+    from responses_app.tools.file_search import FileSearch
+
+Tool = TypeVar("Tool", bound=BaseTool)
+
+
+class LazyTool(BaseTool, Generic[Tool]):
+    """Stands for the tool that `make` gives, on a thread.
+
+    That tool has these `kinds`, and a call of it may take `seconds`, reports or not. It overrides neither `start` nor
+    `refusal`, and lists no tools: these are not handed on.
+    """
+
+    def __init__(self, kinds: Collection[str], make: Callable[[], Tool], *, seconds: float) -> None:
+        self.kinds = kinds  # type: ignore[misc]  # each has its own
+        self.max_seconds = self.idle_seconds = seconds
+        self._make = make
+        self._making = asyncio.Lock()
+        self._tool: Tool | None = None
+
+    async def tool(self) -> Tool:
+        """Return the tool."""
+        async with self._making:
+            if self._tool is None:
+                self._tool = await asyncio.to_thread(self._make)
+            return self._tool
+
+    async def aclose(self) -> None:
+        if self._tool is not None:
+            await self._tool.aclose()
+
+    def problem(self) -> str | None:
+        return None if self._tool is None else self._tool.problem()
+
+    async def offer(self, use: ToolUse) -> Offer | None:
+        return await (await self.tool()).offer(use)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return await (await self.tool()).call(call)
+
 
 FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
@@ -78,7 +117,7 @@ def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | No
 
 def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
     """Return the file search, whose vector stores have an API of their own. Raises `ApiError` where there is none."""
-    from responses_app.tools.documents.tool import FileSearch
+    from responses_app.tools.file_search import FileSearch
 
     for tool in tools:
         if isinstance(tool, FileSearch):
@@ -124,7 +163,7 @@ def plain_python() -> str:
 
 
 def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:
-    from responses_app.tools.code_interpreter.mcp import McpInterpreter
+    from responses_app.tools.code_interpreter.tool import McpInterpreter
 
     assert mcp is not None, "the settings say which server it is"
     return McpInterpreter(mcp, settings.sandbox_mcp)
@@ -137,22 +176,17 @@ def _mcp(settings: Settings) -> BaseTool:
 
 
 def _images(settings: Settings, files: BaseFileStore, stored_items: FindItems) -> BaseTool:
-    from responses_app.tools.images.earlier import EarlierImages
     from responses_app.tools.images.service import ImageService
-    from responses_app.tools.images.tool import ImageTool
+    from responses_app.tools.images.tool import EarlierImages, ImageTool
 
     return ImageTool(ImageService(settings), EarlierImages(stored_items, files, settings))
 
 
 def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
-    from responses_app.tools.browser.backends.json_search import json_search
-    from responses_app.tools.browser.backends.mcp_search import McpSearch
     from responses_app.tools.browser.browsing import Browser
-    from responses_app.tools.browser.page_cache import PageCache
-    from responses_app.tools.browser.page_reader import PageReader
-    from responses_app.tools.browser.searching import BaseSearch
+    from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
+    from responses_app.tools.browser.searching import BaseSearch, McpSearch, json_search
     from responses_app.tools.browser.tool import BrowserTool
-    from responses_app.tools.fetching import Fetcher
     from responses_app.tools.network import Network
 
     if settings.search_mcp:
@@ -166,9 +200,8 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
     from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
-    from responses_app.tools.documents.indexer import Indexer
-    from responses_app.tools.documents.tool import FileSearch
-    from responses_app.tools.reading.document_reader import DocumentReader
+    from responses_app.tools.file_search import FileSearch, Indexer
+    from responses_app.tools.reading.processes import DocumentReader
 
     stores = DatabaseVectorStores(settings=settings, now=now, timeout=settings.database_timeout_seconds)
     worker = id_factory(time.time)(ids.WORKER)

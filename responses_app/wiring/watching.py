@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.rates import ConnectionLimit
 from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder
 from responses_app.protocol.tiers import PRIORITIES

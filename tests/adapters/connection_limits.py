@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.base import BaseLedger
-from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.ledger import BaseLedger
+from responses_app.limits.rates import ConnectionLimit
 from responses_app.limits.redis import RedisLedger
 from tests.kit.redis_server import RedisServer
 

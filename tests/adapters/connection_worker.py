@@ -8,7 +8,7 @@ import sys
 
 from redis.asyncio import Redis
 
-from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.rates import ConnectionLimit
 from responses_app.limits.redis import RedisLedger
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from responses_app.models import ApprovalClaim
 from responses_app.stores.database.approvals import KEPT, DatabaseApprovalStore
-from responses_app.stores.memory_approvals import MemoryApprovalStore
+from responses_app.stores.memory import MemoryApprovalStore
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, rows, within
 from tests.contracts.approvals import ApprovalsContract

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.formats.base import MessageKind
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link
-from responses_app.stores.database.responses.chain_sql import PART_COLUMNS, chain_of
+from responses_app.stores.database.responses.lookups import PART_COLUMNS, chain_of
 from responses_app.stores.database.responses.rows import part_row
 from tests.contracts.store import call, facts
 from tests.protocol.test_chain import DAY, message, random_messages

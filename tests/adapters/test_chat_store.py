@@ -7,8 +7,7 @@ import pytest
 
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.responses.chats import DatabaseChatStore
-from responses_app.stores.memory import MemoryResponseStore
-from responses_app.stores.memory_chats import MemoryChatStore
+from responses_app.stores.memory import MemoryChatStore, MemoryResponseStore
 from tests.adapters.stores import OnBothCase
 from tests.contracts.chats import ChatsContract, OpenChats, choices, name, query
 from tests.contracts.store import new_id

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.connections import ConnectionLimit
+from responses_app.limits.rates import ConnectionLimit
 from tests.adapters.connection_limits import OpenLimit, OwnRedisCase, RedisCase, counts, counts_are
 from tests.contracts.connection_limit import fill, total
 from tests.kit.redis_server import RedisServer

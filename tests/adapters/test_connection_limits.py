@@ -7,9 +7,9 @@ import uuid
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.connections import CONNECTIONS, ConnectionLimit
 from responses_app.limits.ledger import Ask, Hold
 from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import CONNECTIONS, ConnectionLimit
 from responses_app.limits.redis import MAX_ASKS, RedisLedger
 from tests.adapters.connection_limits import (
     LimitCase,

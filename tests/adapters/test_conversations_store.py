@@ -10,9 +10,8 @@ from django.db import OperationalError, connections, transaction
 
 from responses_app.models import ConversationItem
 from responses_app.stores.base import ConversationAppend, StoreError
-from responses_app.stores.conversations import ConversationFull, ConversationRecord
-from responses_app.stores.database.conversation_rows import append_response
-from responses_app.stores.database.conversations.conversations import DatabaseConversationStore
+from responses_app.stores.database.conversations import DatabaseConversationStore, append_response
+from responses_app.stores.stores import ConversationFull, ConversationRecord
 from tests.adapters.conftest import OpenDatabase
 from tests.contracts.conversations import (
     PROJECT,
@@ -293,7 +292,7 @@ class Losing:
                 raise OperationalError("server closed the connection unexpectedly")
 
         self._monkeypatch.setattr(writer, "_commit", committing)
-        self._monkeypatch.setattr("responses_app.stores.database.writer.RETRY_PAUSES", (0.0,))
+        self._monkeypatch.setattr("responses_app.stores.database.threads.RETRY_PAUSES", (0.0,))
         try:
             return await change
         finally:

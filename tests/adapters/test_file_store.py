@@ -7,8 +7,7 @@ import pytest
 
 from responses_app.models import FilePart, StoredFile
 from responses_app.stores.database.files.files import DatabaseFileStore
-from responses_app.stores.database.files.pieces import AT_ONCE
-from responses_app.stores.database.files.rows import remove_files
+from responses_app.stores.database.files.rows import AT_ONCE, remove_files
 from responses_app.stores.files import PIECE_BYTES, FileGone, FileUsage
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within

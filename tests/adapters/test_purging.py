@@ -3,8 +3,7 @@
 import pytest
 
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.responses.purging import PAUSES, PurgePlans
-from responses_app.stores.database.responses.retention import MAX_RESPONSES, Plan
+from responses_app.stores.database.responses.removal import MAX_RESPONSES, PAUSES, Plan, PurgePlans
 from tests.kit.clock import Clock
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 from django.db import connections
 
-from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.ids import PublicId
 from responses_app.stores.base import ConversationAppend, LogAppend, WorkerState
-from responses_app.stores.conversations import ConversationRecord
-from responses_app.stores.database.conversations.conversations import DatabaseConversationStore
+from responses_app.stores.database.conversations import DatabaseConversationStore
 from responses_app.stores.database.responses.chats import DatabaseChatStore
 from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.stores import ConversationRecord
 from tests.adapters.stores import DatabaseCase, queries
 from tests.contracts.chats import choices, name
 from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text

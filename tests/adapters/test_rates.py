@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.base import BaseLedger
-from responses_app.limits.ledger import Ask, Charge, Counts, Hold, Job
+from responses_app.limits.ledger import Ask, BaseLedger, Charge, Counts, Hold, Job
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger

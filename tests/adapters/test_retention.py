@@ -12,8 +12,8 @@ from django.db import connections
 
 from responses_app.models import ChainPart, Conversation, Response, SampledItem
 from responses_app.stores.base import BaseResponseStore, Purged, RetentionSettings, StoredResponse, WorkerState
-from responses_app.stores.database.responses import retention
-from responses_app.stores.database.responses.retention import purge
+from responses_app.stores.database.responses import removal
+from responses_app.stores.database.responses.removal import purge
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.adapters.stores import DatabaseCase, queries, rows
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text
@@ -124,7 +124,7 @@ class TestPurge(PurgeCase):
     async def test_it_tells_how_far_it_is(
         self, open_store: OpenStore, purging: Purging, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retention, "BATCH", 4)
+        monkeypatch.setattr(removal, "BATCH", 4)
         await saved(open_store, 9)
         told: list[Purged] = []
         purged = await purging(RetentionSettings(responses_store_ttl=1.0), report=told.append)
@@ -182,7 +182,7 @@ class TestPurge(PurgeCase):
         total = Purged(more=True)
         while total.more:
             step = await store.purge()
-            total = replace(retention.added(total, step), more=step.more)
+            total = replace(removal.added(total, step), more=step.more)
         return total
 
     @staticmethod

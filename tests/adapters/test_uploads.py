@@ -7,11 +7,10 @@ import pytest
 
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
 from responses_app.stores.database.files.files import DatabaseFileStore
-from responses_app.stores.database.files.pieces import AT_ONCE
+from responses_app.stores.database.files.rows import AT_ONCE
 from responses_app.stores.database.files.uploads import DatabaseUploads
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
-from responses_app.stores.files import PIECE_BYTES
-from responses_app.stores.uploads import UploadGone
+from responses_app.stores.files import PIECE_BYTES, UploadGone
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import LIMITS, PROJECT, Hands

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from responses_app.models.vector_stores import VectorStore, VectorStoreBatch, VectorStoreChunk, VectorStoreFile
-from responses_app.protocol.files.attribute_filters import Filter
+from responses_app.protocol.files.searches import Filter
+from responses_app.stores.clock import id_factory
 from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
-from responses_app.stores.new_ids import id_factory
 from responses_app.stores.vector_stores import (
     DAY,
     FileCounts,
@@ -23,8 +23,8 @@ from responses_app.stores.vector_stores import (
     VectorStoreSettings,
     VectorStoresFull,
 )
-from responses_app.tools.documents.indexer import Indexer
-from responses_app.tools.reading.document_reader import DocumentReader
+from responses_app.tools.file_search import Indexer
+from responses_app.tools.reading.processes import DocumentReader
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import NOW, Hands, kept

@@ -7,7 +7,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from responses_app.wiring.wiring import get_site
+from responses_app.wiring.site import get_site
 from tests.kit.browser import browser  # noqa: F401 - a fixture
 
 ClientWith = Callable[..., Client]

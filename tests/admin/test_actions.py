@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from responses_app.admin import actions
-from responses_app.admin.cancelling import Cancelled
+from responses_app.admin.actions import Cancelled
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response, SampledItem
 from tests.admin import samples
 from tests.admin.conftest import ClientWith

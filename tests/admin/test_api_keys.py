@@ -7,7 +7,7 @@ from django.test import Client
 
 from responses_app.models import ApiKey, Project
 from responses_app.protocol.api_keys import digest_of
-from responses_app.stores.database.api_keys import create_key
+from responses_app.stores.database.callers import create_key
 from tests.admin.conftest import ClientWith
 
 LIST = "/admin/responses_app/apikey/"

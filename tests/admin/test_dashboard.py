@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries
 
-from responses_app.admin import statistics as counting
+from responses_app.admin import dashboard as counting
 from responses_app.admin.charts import HEIGHT, TOP, Plan, Series, bar_chart, line_chart, nice_top
-from responses_app.admin.dashboard import SPANS, page
-from responses_app.admin.statistics import STEPS, Bin, running, statistics
+from responses_app.admin.dashboard import SPANS, STEPS, Bin, page, running, statistics
 from responses_app.models import Response, Worker
 from tests.admin import samples
 

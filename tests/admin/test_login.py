@@ -12,8 +12,8 @@ from django.db.models import F
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
-from responses_app.admin import login as login_module
-from responses_app.admin.login import client_address
+from responses_app.admin import requests as login_module
+from responses_app.admin.requests import client_address
 from tests.kit.people import NAME, PASSWORD, make_superuser, settings_of, token
 from tests.kit.server import Server, manage
 

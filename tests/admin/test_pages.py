@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 from responses_app.admin import conversations
 from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
 from responses_app.watch import page as response_page
-from responses_app.watch.shown import LARGEST
+from responses_app.watch.page import LARGEST
 from tests.admin import samples
 from tests.admin.conftest import ClientWith
 

@@ -4,7 +4,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from responses_app.models import Project
-from responses_app.stores.database.api_keys import create_key
+from responses_app.stores.database.callers import create_key
 from tests.admin.conftest import ClientWith
 
 LIST = "/admin/responses_app/project/"

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.watch.server_calls import READERS
 from responses_app.watch.text import CUT_BACK, PICTURES, Room, pretty, visible
-from responses_app.watch.transcript import Transcript
+from responses_app.watch.transcript import READERS, Transcript
 from tests.admin.samples import answered, called, gave, said, thought
 
 json_values = st.recursive(

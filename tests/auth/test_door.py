@@ -7,7 +7,7 @@ import pytest
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.auth.door import Door, Knock, accepted_subprotocol
 from responses_app.protocol.api_keys import SCOPES, new_secret, prefix_of
-from responses_app.web.routes import routes
+from responses_app.web.endpoint import routes
 
 LOCAL = ("127.0.0.1", 8000)
 

@@ -10,8 +10,8 @@ from responses_app.auth.keyring import KeyRing
 from responses_app.protocol.api_keys import ApiKey, digest_of
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited
-from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import StoreError
+from responses_app.stores.callers import BaseKeyStore
 from tests.kit.waiting import eventually
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from responses_app.command_line import main
-from responses_app.command_line.base.endpoint import Endpoint
-from responses_app.command_line.chatting.person import Person
-from responses_app.command_line.chatting.session import ChatSession
+from responses_app.command_line.chat import Person
+from responses_app.command_line.connections import ChatSession
+from responses_app.command_line.endpoint import Endpoint
 from tests.command_line.program import AtTerminal, respsite
 from tests.kit.server import ROOT, Server, clean_environ, free_port
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.command_line import doctor
-from responses_app.command_line.examining.findings import Finding
+from responses_app.command_line.machine import Finding
 from tests.command_line.program import respsite, settings_of
 from tests.kit.databases import database_settings
 from tests.kit.server import Server, free_port, manage

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from responses_app.command_line.benchmarking.figures import percentile
+from responses_app.command_line.bench import percentile
 from responses_app.command_line.replay import seconds_per_token
 from tests.command_line.program import respsite
 from tests.kit.server import Server, free_port

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from responses_app.stores.database.transfer.importing import Imported, NotAnExport, take_in
+from responses_app.stores.database.transfer.lines import Imported, NotAnExport, take_in
 from tests.command_line.program import respsite, settings_of
 from tests.kit.server import Server
 
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 # The program, which tells how far it is at every step: in a pipe it does so every ten seconds.
 EAGER = (
     *(sys.executable, "-c"),
-    "import sys; from responses_app.command_line import main; from responses_app.command_line.base import progress; "
-    "progress.SECONDS = 0; sys.exit(main())",
+    "import sys; from responses_app.command_line import main; from responses_app.command_line import terminal; "
+    "terminal.SECONDS = 0; sys.exit(main())",
 )
 
 

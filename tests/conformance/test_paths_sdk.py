@@ -11,8 +11,7 @@ import openai
 import pytest
 
 from docs.extension import paths
-from responses_app.web.not_served import METHODS_NOT_SERVED, NOT_SERVED
-from responses_app.web.routes import served
+from responses_app.web.endpoint import METHODS_NOT_SERVED, NOT_SERVED, served
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from responses_app.stores.approvals import ApprovalHolder, BaseApprovalStore
+from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 from tests.contracts.files import NOW, Hands
 
 REQUESTS = ["mcpr_1", "", "é👍" * 500, "\x00\ud800"]  # where items are replayed, ids are the client's

@@ -8,7 +8,7 @@ from responses_app.protocol.chat.stored import ChatForm, ChatQuery, StoredChat, 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.pages import ListQuery
 from responses_app.stores.base import BaseResponseStore, RetentionSettings, StoredResponse
-from responses_app.stores.chats import BaseChatStore, KeptCompletion
+from responses_app.stores.stores import BaseChatStore, KeptCompletion
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, new_id
 from tests.contracts.store_life import NOW
 from tests.kit.clock import Clock

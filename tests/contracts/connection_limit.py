@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from responses_app.limits.base import BaseLedger
-from responses_app.limits.connections import CONNECTIONS, ConnectionLimit
-from responses_app.limits.ledger import Ask, Hold
+from responses_app.limits.ledger import Ask, BaseLedger, Hold
+from responses_app.limits.rates import CONNECTIONS, ConnectionLimit
 
 OpenLimit = Callable[[int], Awaitable[ConnectionLimit]]
 

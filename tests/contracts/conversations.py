@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.conversations import BaseConversationStore, ConversationEntry, ConversationRecord
+from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationRecord
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
 
 PROJECT = "default"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 
 from responses_app.protocol import ids
+from responses_app.stores.clock import id_factory
 from responses_app.stores.files import (
     PIECE_BYTES,
     BaseFileStore,
@@ -15,7 +16,6 @@ from responses_app.stores.files import (
     FilesFull,
     FileUsage,
 )
-from responses_app.stores.new_ids import id_factory
 
 PROJECT = "default"
 NOW = 1_796_000_000

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from responses_app.limits.base import BaseLedger
+from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import FREE, Rates, Ticket
 from responses_app.protocol.rate_limits import NOTHING, Amount, Limited, Limits, Line, RateLimited, Slot
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.protocol.public_ids import Leg, PublicId
+from responses_app.protocol.ids import Leg, PublicId
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, NameTaken, ParentGone, RetentionSettings
 from tests.contracts.store import IDS_NOBODY_MADE, Turn, call, exchange, new_id, sampled_text
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown, status

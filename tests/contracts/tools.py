@@ -10,11 +10,10 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.output.hosted_items import builder_of
 from responses_app.protocol.requests.server_tools import ITEMS, parse_server_tool, private_fields
-from responses_app.protocol.response.commands import CallTool
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import Offered, ToolReturned
+from responses_app.protocol.response.steps import CallTool, Offered, ToolReturned
 from responses_app.runs.driving.tool_calls import call_tool
-from responses_app.runs.plan.toolbox import Entry, Toolbox
+from responses_app.runs.plan.plan import Entry, Toolbox
 from responses_app.tools.base import BaseTool, ToolUse
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids

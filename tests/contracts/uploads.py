@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 
 from responses_app.protocol import ids
-from responses_app.stores.files import PIECE_BYTES, BaseFileStore, FilesFull, FileUsage
-from responses_app.stores.uploads import (
+from responses_app.stores.files import (
+    PIECE_BYTES,
     TIMES_STORED,
+    BaseFileStore,
     BaseUploads,
+    FilesFull,
+    FileUsage,
     PartRecord,
     PartsWrong,
     UploadClosed,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS
-from responses_app.management.supervisor.supervisor import pace
+from responses_app.management.processes import ENGINE_STOP_SECONDS
+from responses_app.management.supervisor import pace
 from responses_app.settings.conf import Settings, from_environ, secret_files, table
 from tests.cluster.processes import CONF, NGINX, site
 from tests.kit import pip

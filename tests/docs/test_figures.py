@@ -3,8 +3,7 @@
 import re
 
 from bench.peers_page import APIS, OWN, Measured, page
-from responses_app.command_line.benchmarking.asking import Sample
-from responses_app.command_line.benchmarking.figures import figures_of
+from responses_app.command_line.bench import Sample, figures_of
 
 ENVIRONMENT = dict.fromkeys(("day", "respsite", "vLLM", "LiteLLM", "Python", "cores", "model", "tokens", "rounds"), "7")
 

@@ -14,9 +14,8 @@ from responses_app.management.flags import FLAGS
 from responses_app.observing.exposition import page
 from responses_app.observing.metrics import Metrics
 from responses_app.protocol.events.dialects import PRESETS, Switch
-from responses_app.protocol.events.event_texts import EVENTS, FRAMES
-from responses_app.protocol.events.events import EventType
-from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.events.events import EVENTS, FRAMES, EventType
+from responses_app.protocol.response.steps import StopReason
 from responses_app.settings.conf import table
 from tests.docs.pages import DOCS, everything, text_of
 from tests.kit.server import ROOT

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from django.test import AsyncClient, override_settings
 
-from responses_app.api.server import docs
+from responses_app.api import server
 from tests.docs.pages import pages, text_of
 from tests.kit.server import ROOT, Server, clean_environ
 
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def client(site: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
     """Who asks a server that has the site."""
-    monkeypatch.setattr(docs, "SITE", site)
+    monkeypatch.setattr(server, "SITE", site)
     return AsyncClient()
 
 
@@ -101,7 +101,15 @@ async def test_a_folder_ends_with_a_slash(client: AsyncClient, path: str, to: st
 
 @pytest.mark.parametrize(
     "path",
-    ["../views/docs.py", "%2e%2e/views/docs.py", "..%2fviews%2fdocs.py", "/etc/passwd", "a%00b", "no.html", "x" * 5000],
+    [
+        "../views/docs.py",
+        "%2e%2e/views/docs.py",
+        "..%2fviews%2fdocs.py",
+        "/etc/passwd",
+        "a%00b",
+        "no.html",
+        "x" * 5000,
+    ],
     ids=str.__len__,
 )
 async def test_nothing_else_is_served(client: AsyncClient, path: str) -> None:
@@ -123,10 +131,10 @@ async def test_nothing_is_written(client: AsyncClient) -> None:
 
 
 async def test_the_site_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(docs, "SITE", tmp_path)
+    monkeypatch.setattr(server, "SITE", tmp_path)
     client = AsyncClient()
     assert (await client.get("/docs/a.css")).status_code == 404, "before it is built"
-    for name in (docs.START, "a.css"):
+    for name in (server.START, "a.css"):
         (tmp_path / name).write_text("")
     assert (await client.get("/docs/a.css")).status_code == 200
     (tmp_path / "b.css").write_text("")
@@ -136,7 +144,7 @@ async def test_the_site_is_looked_through_once(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_a_server_without_the_site_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(docs, "SITE", tmp_path)
+    monkeypatch.setattr(server, "SITE", tmp_path)
     answer = await AsyncClient().get("/docs/")
     assert answer.status_code == 200
     assert "make docs" in answer.content.decode()

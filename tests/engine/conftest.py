@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from engine.backends.vllm import circuit
+from engine.backends.vllm import replica
 from engine.backends.vllm.server import VllmServerEngine
 from tests.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, over
 from tests.kit.fake_vllm import FakeVllm
@@ -14,7 +14,7 @@ from tests.kit.fake_vllm import FakeVllm
 @pytest.fixture
 async def open_fake(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenFake]:
     """Start servers, and kill them at the end; engines look at one that is away every 20 ms."""
-    monkeypatch.setattr(circuit, "WAITS", (0, 0.02))
+    monkeypatch.setattr(replica, "WAITS", (0, 0.02))
     async with AsyncExitStack() as stack:
 
         async def open_one(*script: dict[str, object], **switches: object) -> FakeVllm:

@@ -1,6 +1,6 @@
 """The circuit breaker of a server: when it opens, when it is tried again."""
 
-from engine.backends.vllm.circuit import CALM_SECONDS, FAILURE_SECONDS, MAX_FAILURES, WAITS, Circuit
+from engine.backends.vllm.replica import CALM_SECONDS, FAILURE_SECONDS, MAX_FAILURES, WAITS, Circuit
 
 
 def closed(now: float = 0.0) -> Circuit:

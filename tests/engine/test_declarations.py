@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from openai_harmony import DeveloperContent, Message, Role, ToolDescription
 
 from engine.formats.base import FunctionTool
-from engine.formats.harmony.declarations import developer_text
 from engine.formats.harmony.encoding import decode_tokens, harmony_encoding
-from engine.formats.harmony.prompt import render_developer
+from engine.formats.harmony.prompt import developer_text, render_developer
 
 Tools = list[tuple[str, str, object]]
 

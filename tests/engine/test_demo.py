@@ -6,9 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from engine.backends.demo.contents import make_content
+from engine.backends.demo.arguments import Hints, make_argument, make_content, read_functions, read_hints
 from engine.backends.demo.engine import DemoEngine, _rest_of_reply
-from engine.backends.demo.functions import Hints, make_argument, read_functions, read_hints
 from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.contents.derivations import derives
@@ -17,9 +16,8 @@ from engine.formats.base import ItemKind, MessageKind, RenderedMessage
 from engine.formats.harmony.encoding import CALL, RETURN, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text
-from engine.grammar import Lark
-from engine.types import FinishReason
-from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from engine.types import FinishReason, Lark
+from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.compaction import summary_message, summary_request
 from responses_app.protocol.response.summaries import SummaryTurns
 from tests.contracts.engine import EngineContract, ask, assert_whole, collect, joined

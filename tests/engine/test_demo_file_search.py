@@ -7,7 +7,7 @@ from engine.backends.transcript import Transcript
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start
-from responses_app.tools.documents.tool import DESCRIPTION, FUNCTION, NAME, NAMESPACE, SCHEMA
+from responses_app.tools.file_search import DESCRIPTION, FUNCTION, NAME, NAMESPACE, SCHEMA
 
 HARMONY = HarmonyFormat()
 FOUND = "[2:0] a b.txt\nThe shell is bone.\nIt is hard.\n\n[2:1] c.txt\nElse."

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from engine.backends.demo.functions import read_functions, read_server_tools
+from engine.backends.demo.arguments import read_functions, read_server_tools
 from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
 from engine.backends.transcript import Transcript
 from engine.formats.base import FunctionTool, ToolNamespace
-from engine.formats.harmony.declarations import developer_text
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
-from engine.grammar import TurnRules
+from engine.formats.harmony.prompt import developer_text
+from engine.types import TurnRules
 
 HARMONY = HarmonyFormat()
 CITY = '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'

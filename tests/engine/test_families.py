@@ -9,7 +9,7 @@ from engine.backends.base import BaseEngine
 from engine.backends.scripted import ScriptedEngine
 from engine.backends.vllm.server import VllmServerEngine
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted
-from engine.formats.chat_template.records import records
+from engine.formats.chat_template.prompt import records
 from engine.types import FinishReason, GenerationRequest, TokenChunk
 from tests.contracts.engine import EngineContract, ask, joined
 from tests.engine.rendering_vllm import RenderingVllm

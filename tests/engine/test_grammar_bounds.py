@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.contents.lark_grammars import to_ebnf
-from engine.contents.patterns import check_regex
-from engine.contents.regex_trees import smallest_match
+from engine.contents.budget import SharedBudgetSpent, shared_budget
+from engine.contents.ebnf import to_ebnf
+from engine.contents.regexes import check_regex, smallest_match
 from engine.contents.schemas import enforceable
-from engine.contents.sharing import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused
 from tests.kit.schemas import check_schema
 

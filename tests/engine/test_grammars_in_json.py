@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.contents.grammars_in_json import _Escaping, in_json_string
-from engine.contents.regex_trees import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, parse
-from engine.contents.sharing import MAX_SHARED_PARTS, SharedBudgetSpent, current_share, shared_budget
+from engine.contents.budget import MAX_SHARED_PARTS, SharedBudgetSpent, current_share, shared_budget
+from engine.contents.ebnf import _Escaping, in_json_string
+from engine.contents.regexes import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, parse
 from engine.errors import GrammarRefused
-from engine.grammar import Lark, Regex
+from engine.types import Lark, Regex
 from tests.engine.grammars import APPLY_PATCH
 
 PATTERNS = [r'say "[a-z\\]+"', r"[^x]*", r".{0,3}\n?", r"(\t|\\|é)+", r"[\x00-\x40]*"]

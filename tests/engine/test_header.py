@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
-from engine.formats.harmony.header import Header, is_cut_off, parse_header
+from engine.formats.harmony.parser import Header, is_cut_off, parse_header
 
 WELL_FORMED = [
     ("assistant<|channel|>final", "final", None),

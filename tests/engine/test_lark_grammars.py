@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from engine.contents import derivations
 from engine.contents.derivations import derives, smallest_derivation
-from engine.contents.lark_grammars import to_ebnf
-from engine.contents.patterns import check_regex, without_dots
-from engine.contents.regex_trees import smallest_match
+from engine.contents.ebnf import to_ebnf
+from engine.contents.regexes import check_regex, smallest_match, without_dots
 from engine.errors import GrammarRefused
 from tests.engine.grammars import APPLY_PATCH
 

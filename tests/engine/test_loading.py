@@ -2,7 +2,7 @@
 
 import asyncio
 
-from engine.backends.loading import load_vocabulary
+from engine.backends.threads import load_vocabulary
 from engine.formats.harmony import encoding
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import regex
 
-from engine.contents.patterns import check_regex
+from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 
 SLOW = {

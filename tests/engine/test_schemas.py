@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 
-from engine.contents.fitting import problem_of
 from engine.contents.samples import smallest_value
 from engine.contents.schemas import MAX_BYTES, MAX_DEPTH, enforceable
+from engine.contents.validation import problem_of
 from engine.errors import GrammarRefused
-from engine.grammar import JsonSchema
+from engine.types import JsonSchema
 from tests.kit.schemas import Schema, check_schema, schemas
 
 NODE = {

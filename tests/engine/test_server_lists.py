@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from engine.backends.vllm import server_lists
-from engine.backends.vllm.server_lists import ServerList, as_source
-from engine.backends.vllm.server_urls import as_server
+from engine.backends.vllm.server_lists import ServerList, as_server, as_source
 from engine.errors import EngineUnavailable
 
 

@@ -7,14 +7,24 @@ import pytest
 from engine.backends.demo.engine import DemoEngine
 from engine.backends.demo.replies import reply_tokens
 from engine.backends.scripted import ScriptedEngine
-from engine.contents.fitting import problem_of
+from engine.contents.validation import problem_of
 from engine.errors import GenerationFailed, GrammarRefused
 from engine.formats.base import FunctionTool
 from engine.formats.harmony.encoding import START, decode_tokens, encode_harmony, encode_text
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.grammar import problem_of_turn
-from engine.grammar import AnyObject, AnyText, CallRule, Content, JsonSchema, Lark, Regex, TurnGrammar, TurnRules
-from engine.types import GenerationRequest
+from engine.types import (
+    AnyObject,
+    AnyText,
+    CallRule,
+    Content,
+    GenerationRequest,
+    JsonSchema,
+    Lark,
+    Regex,
+    TurnGrammar,
+    TurnRules,
+)
 from tests.contracts.engine import collect
 from tests.engine.grammars import APPLY_PATCH
 from tests.engine.prompts import called, declare, prompt

@@ -13,8 +13,7 @@ import pytest
 
 from engine.backends.vllm import config as vllm_config
 from engine.backends.vllm.core_host import CoreHost
-from engine.backends.vllm.lease import Lease, decode_lease, refusal
-from engine.backends.vllm.shared_core import SharedCore
+from engine.backends.vllm.shared_core import Lease, SharedCore, decode_lease, refusal
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from tests.kit.waiting import eventually
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.backends.vllm.circuit import MAX_FAILURES
+from engine.backends.vllm.replica import MAX_FAILURES
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import (
     EngineOverloaded,
@@ -15,8 +15,7 @@ from engine.errors import (
     GrammarRefused,
 )
 from engine.formats.harmony.format import HarmonyFormat
-from engine.grammar import CallRule, TurnGrammar, TurnRules
-from engine.types import GenerationRequest
+from engine.types import CallRule, GenerationRequest, TurnGrammar, TurnRules
 from tests.contracts.engine import collect
 from tests.kit import fake_vllm
 from tests.kit.fake_vllm import FakeVllm, _Stream

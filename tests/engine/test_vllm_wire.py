@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.vllm import wire as vllm_wire
-from engine.backends.vllm.prompt_logprobs import RankedPrompt
-from engine.backends.vllm.whole import WholeAnswer, is_whole
-from engine.backends.vllm.wire import COMPLETIONS, GENERATE, Refusal, TokenStream, Wire, error_text, shown
+from engine.backends.vllm.wire import (
+    COMPLETIONS,
+    GENERATE,
+    RankedPrompt,
+    Refusal,
+    TokenStream,
+    WholeAnswer,
+    Wire,
+    error_text,
+    is_whole,
+    shown,
+)
 from engine.errors import GenerationFailed
 from engine.types import FinishReason, GenerationRequest, RankedToken, SamplingOptions, TokenChunk, TokenLogprob
 from tests.kit.fake_vllm import completion_event, error, generate_event

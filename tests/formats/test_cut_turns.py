@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import GenerationCut
 from engine.formats.base import ModelFormat
-from engine.grammar import AnyObject, CallRule, JsonSchema, TurnRules
+from engine.types import AnyObject, CallRule, JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
 from responses_app.runs.plan.failures import BROKEN
 from tests.formats.families import LLAMA, QWEN, Family

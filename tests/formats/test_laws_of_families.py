@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.types import FinishReason
-from responses_app.protocol.response.inputs import Sampled, Started, ToolReturned
+from responses_app.protocol.response.steps import Sampled, Started, ToolReturned
 from tests.formats.families import Family
 from tests.formats.rendering import FAMILIES, format_of
 from tests.kit.laws import assert_laws

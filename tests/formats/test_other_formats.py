@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.base import ItemKind, MessageKind, ModelFormat, RenderedMessage
+from engine.formats.base import ItemKind, MessageKind, ModelFormat, RenderedMessage, Told, ToldKind
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models.formats import told_of
-from engine.told import Told, ToldKind
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.planning.translating import _chain, _Rewrite
-from responses_app.stores.conversations import ConversationEntry, ConversationRecord
+from responses_app.runs.planning.history import _chain, _Rewrite
+from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from tests.formats.families import LLAMA, QWEN, Family
 from tests.formats.rendering import format_of
 from tests.formats.test_chat_template import CALLS, FamilyEngine, output_of

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from engine.formats.chat_template import call_text
 from engine.formats.chat_template import reader as reader_module
 from engine.formats.chat_template.call_text import ObjectScan
-from engine.formats.chat_template.reader import BaseReader, CallStyle, Ended, Kind, Reader, Said, Started
-from engine.formats.chat_template.white_space import SPACE
+from engine.formats.chat_template.reader import SPACE, BaseReader, CallStyle, Ended, Kind, Reader, Said, Started
 
 PIECES = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "<", "<tool", "think>", "</tool_", ">"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends.vllm.parsers import VllmReader
+from engine.backends.vllm.chat import VllmReader
 from engine.formats.chat_template.reader import CallStyle, Reader
 from tests.formats.test_reader import Item, read
 

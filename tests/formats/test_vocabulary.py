@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.formats.base import as_tokens
-from engine.formats.chat_template.records import is_record, record, records
-from engine.formats.chat_template.splicing import spliced
+from engine.formats.chat_template.prompt import is_record, record, records, spliced
 from engine.formats.chat_template.vocabulary import vocabulary_of
 from tests.formats.families import LLAMA, QWEN
 

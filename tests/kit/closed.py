@@ -11,7 +11,7 @@ import httpx
 from tests.kit.server import ROOT, Server, clean_environ, manage
 
 SOME_KEYS = """
-from responses_app.stores.database.api_keys import create_key, revoke_keys
+from responses_app.stores.database.callers import create_key, revoke_keys
 good, revoked, limited = create_key("p"), create_key("p"), create_key("p", concurrent_responses=0)
 revoke_keys([revoked[1].pk])
 print(good[0], revoked[0], limited[0])

@@ -30,27 +30,28 @@ from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.journal import Waiter
 from responses_app.runs.log.reader import ResponseReader
-from responses_app.runs.log.rebuilding import Machines
+from responses_app.runs.log.replay import Machines
 from responses_app.runs.log.run_log import LiveLogs
 from responses_app.runs.outputs import GivenOutputs
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.planning.file_reading import no_reader
 from responses_app.runs.planning.history import History
 from responses_app.runs.planning.offering import Shelf
-from responses_app.runs.queues.fair_turns import FairTurns
-from responses_app.runs.registry.forgetting import Forgetting
-from responses_app.runs.registry.registry import RunRegistry
+from responses_app.runs.planning.reading import no_reader
+from responses_app.runs.queues.turns import FairTurns
+from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
-from responses_app.stores.approvals import BaseApprovalStore
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
-from responses_app.stores.conversations import BaseConversationStore, ConversationEntry, ConversationRecord
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.memory import MemoryResponseStore
-from responses_app.stores.memory_approvals import MemoryApprovalStore
-from responses_app.stores.memory_chats import MemoryChatStore
-from responses_app.stores.stores import Stores
+from responses_app.stores.memory import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
+from responses_app.stores.stores import (
+    BaseApprovalStore,
+    BaseConversationStore,
+    ConversationEntry,
+    ConversationRecord,
+    Stores,
+)
 from responses_app.tools.base import BaseTool
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore

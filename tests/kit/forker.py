@@ -33,7 +33,7 @@ MODULES = (
     *("psycopg", "redis.asyncio", "channels.routing", "channels.generic.websocket", "channels_redis.core"),
     *("django.contrib.admin.options", "django.core.management.commands.check", "django.db.migrations.executor"),
     *("django.core.handlers.asgi", "django.template.defaulttags", "django.views.generic"),
-    *("responses_app.wiring.wiring", "responses_app.web.bodies", "responses_app.api.openapi.document"),
+    *("responses_app.wiring.site", "responses_app.web.bodies", "responses_app.api.openapi"),
 )
 MAX_ORDER = 1024 * 1024  # bytes
 

@@ -14,10 +14,9 @@ from aiohttp import web
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.files import BaseFileStore
-from responses_app.tools.images.earlier import EarlierImages, FindItems
 from responses_app.tools.images.service import ImageService
-from responses_app.tools.images.settings import ImageSettings
-from responses_app.tools.images.tool import ImageTool
+from responses_app.tools.images.tool import EarlierImages, FindItems, ImageTool
+from responses_app.tools.settings import ImageSettings
 from tests.kit.memory_files import MemoryFileStore
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

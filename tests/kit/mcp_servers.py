@@ -16,10 +16,9 @@ import uvicorn
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.server_tools import parse_server_tool, private_fields
 from responses_app.tools.base import ToolCall, ToolUse
-from responses_app.tools.mcp.servers import ServerAccess
-from responses_app.tools.mcp.settings import McpSettings
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import AllowedHosts
+from responses_app.tools.settings import McpSettings, ServerAccess
 from tests.kit.forking import ForkedProcess, fork
 from tests.kit.server import ROOT, clean_environ, free_port
 from tests.kit.waiting import eventually

@@ -24,7 +24,7 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.grammar import TurnGrammar, TurnRules
+from engine.types import TurnGrammar, TurnRules
 
 END = ord("\n")
 STOP = 0  # what the model samples when it is done

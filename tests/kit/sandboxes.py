@@ -7,12 +7,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from responses_app.tools.sandbox.base import KIB, MIB, Limits
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
+from responses_app.tools.sandbox.base import KIB, MIB, Interpreter, Limits, find_interpreter
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
-from responses_app.tools.sandbox.shared.sharing import SharedContainers
+from responses_app.tools.sandbox.sharing import SharedContainers
 
 SMALL = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.network import AllowedHosts
+from responses_app.tools.settings import ServerAccess
 
 MIB = 1024 * 1024
 RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.observing.metrics import Metrics
-from responses_app.observing.numbers import Family
+from responses_app.observing.metrics import Family, Metrics
 from tests.kit.server import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/respsite.json").read_text())

@@ -6,8 +6,7 @@ import json
 import logging
 import sys
 
-from responses_app.observing.context import FACTS, bind, bound
-from responses_app.observing.logs import JsonLines
+from responses_app.observing.logs import FACTS, JsonLines, bind, bound
 
 
 def line(message: str, *args: object, **options: object) -> dict[str, object]:

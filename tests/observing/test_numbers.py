@@ -4,8 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from responses_app.observing.exposition import page
-from responses_app.observing.metrics import Metrics, Outcome
-from responses_app.observing.numbers import MAX_SERIES, Counter, Histogram
+from responses_app.observing.metrics import MAX_SERIES, Counter, Histogram, Metrics, Outcome
 
 
 def ended(metrics: Metrics, **changes: object) -> None:

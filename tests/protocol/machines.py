@@ -18,19 +18,25 @@ from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import new_response
-from responses_app.protocol.response.commands import Await, CallTool, Command, Finish, Generate, Prefill, Seal
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import (
+    Await,
+    CallTool,
+    Command,
     Ended,
+    Finish,
+    Generate,
     Input,
     OutputGiven,
+    Prefill,
     Sampled,
+    Seal,
     Sealed,
     TimedOut,
     ToolReturned,
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.sealing import Sealer
 from tests.kit.laws import chunked
 

@@ -10,7 +10,7 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import Asked, Mode, Sampled, Started
+from responses_app.protocol.response.steps import Asked, Mode, Sampled, Started
 from tests.kit.laws import assert_laws, chunked, text_of
 from tests.protocol.machines import Driver, machine
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.files.attribute_filters import Filter
+from responses_app.protocol.files.searches import Filter
 
 BOOK = {"team": "red", "year": 2024, "rating": 4.5, "open": True}
 

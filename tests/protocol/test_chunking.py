@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.protocol.files.chunking import Chunking, chunks_of
+from responses_app.protocol.files.searches import Chunking, chunks_of
 
 
 def cut(text: str, size: int, overlap: int) -> list[str]:

@@ -5,20 +5,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.protocol.output.citations import CitationReader, Piece, Sources, annotation
-from responses_app.protocol.output.page_stack import MAX_BYTES, Listed, PageStack, Shown
-from responses_app.protocol.requests.file_searches import FoundFiles
+from responses_app.protocol.output.citations import (
+    MAX_PAGES_BYTES,
+    CitationReader,
+    ListedPage,
+    PageStack,
+    Piece,
+    ShownPage,
+    Sources,
+    annotation,
+)
+from responses_app.protocol.requests.server_tools import FoundFiles
 
 TURTLES = ("https://example.com/turtles_(animals)", "Turtles")
 STACK = PageStack(
     [
-        Shown(
+        ShownPage(
             kind="search",
             url="",
             title="turtles",
-            listed=[Listed(2, "https://a.example/", "A"), Listed(5, "https://b.example/", "B")],
+            listed=[ListedPage(2, "https://a.example/", "A"), ListedPage(5, "https://b.example/", "B")],
         ),
-        Shown(kind="page", url=TURTLES[0], title=TURTLES[1]),
+        ShownPage(kind="page", url=TURTLES[0], title=TURTLES[1]),
     ]
 )
 NO_FILES = FoundFiles(None).file
@@ -59,7 +67,7 @@ def test_a_citation_is_a_link_and_its_annotation_covers_it() -> None:
 
 
 def test_a_link_ends_neither_markdown_nor_json() -> None:
-    stack = PageStack([Shown(kind="page", url='https://user@a.example:81/x"y\\z?q=(1)<2> 3', title="T")])
+    stack = PageStack([ShownPage(kind="page", url='https://user@a.example:81/x"y\\z?q=(1)<2> 3', title="T")])
     (piece,) = CitationReader(Sources(stack.source, NO_FILES)).read("【0†L1】")
     assert piece.text == "([a.example](https://user@a.example:81/x%22y%5Cz?q=%281%29%3C2%3E%203))"
 
@@ -117,11 +125,11 @@ def test_a_stack_is_kept_as_json_and_forgets_what_is_old() -> None:
     stack = PageStack.from_json(None)
     assert (stack.next_cursor, stack.at(-1), stack.at(0), stack.source(0, 0)) == (0, None, None, None)
     for number in range(500):
-        results = [Listed(2 + place, f"https://{number}.example/{place}", "T" * 50) for place in range(20)]
-        stack.push(Shown(kind="search", url="", title="q" * 500, listed=tuple(results)))
-        stack.push(Shown(kind="find", url="https://x.example/", title="X", pattern="p"))
+        results = [ListedPage(2 + place, f"https://{number}.example/{place}", "T" * 50) for place in range(20)]
+        stack.push(ShownPage(kind="search", url="", title="q" * 500, listed=tuple(results)))
+        stack.push(ShownPage(kind="find", url="https://x.example/", title="X", pattern="p"))
     again = PageStack.from_json(stack.as_json())
-    assert len(orjson.dumps(stack.as_json())) < MAX_BYTES
+    assert len(orjson.dumps(stack.as_json())) < MAX_PAGES_BYTES
     assert again.next_cursor == stack.next_cursor == 1000
     assert again.at(5) is None
     assert again.at(999) == again.at(-1) == stack.at(-1)

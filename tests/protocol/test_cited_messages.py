@@ -18,12 +18,11 @@ from engine.formats.base import (
     as_tokens,
 )
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.output.citations import Sources
-from responses_app.protocol.output.page_stack import PageStack, Shown
-from responses_app.protocol.requests.file_searches import FoundFiles
+from responses_app.protocol.output.citations import PageStack, ShownPage, Sources
+from responses_app.protocol.requests.server_tools import FoundFiles
 from tests.kit.laws import new_stream
 
-STACK = PageStack([Shown(kind="page", url="https://a.example/x", title="A page")])
+STACK = PageStack([ShownPage(kind="page", url="https://a.example/x", title="A page")])
 SOURCES = Sources(STACK.source, FoundFiles({"first": 2, "found": [[["file-1", "a.txt"]]]}).file)
 LINK = "([a.example](https://a.example/x))"
 END = ItemEnded(RenderedMessage(MessageKind.FINAL, as_tokens([1])))

@@ -19,12 +19,10 @@ from responses_app.protocol.items.compaction import (
     summary_room,
 )
 from responses_app.protocol.items.items import Compaction, CompactionTrigger, InputItem, OpenedCompaction
-from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.prompt.prompt import render_items
-from responses_app.protocol.requests.compact_requests import compacted_response, parse_compact
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.requests.resources import Ending, Status, compacted_response, parse_compact
 from tests.kit.laws import assert_laws, new_stream
 
 HARMONY = HarmonyFormat()

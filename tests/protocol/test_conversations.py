@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.api.conversations.requests import (
+from responses_app.api.conversation_requests import (
     conversation_object,
     item_object,
     parse_added_items,
@@ -17,9 +17,8 @@ from responses_app.api.conversations.requests import (
     resolved,
 )
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.items.identified import identified
-from responses_app.protocol.items.item_resources import item_resource
 from responses_app.protocol.items.items import PASSED_THROUGH
+from responses_app.protocol.items.resources import identified, item_resource
 from tests.kit.laws import counting_ids
 from tests.kit.oracle import validate_conversation, validate_conversation_item
 

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, Switch, parse_dialect, requested_dialect
+from responses_app.protocol.events.dialects import (
+    OPENAI,
+    PRESETS,
+    RULES,
+    CallNames,
+    Dialect,
+    Place,
+    Scene,
+    Switch,
+    parse_dialect,
+    requested_dialect,
+    wording,
+)
 from responses_app.protocol.events.events import Event, EventType
-from responses_app.protocol.events.wording import RULES, Call, Place, Scene, wording
-from responses_app.protocol.response.inputs import Ended, Failed, Sampled, Started, TurnBegan
+from responses_app.protocol.response.steps import Ended, Failed, Sampled, Started, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
 from responses_app.runs.log.journal import EventJournal
 from tests.kit.server import ROOT
@@ -24,7 +35,7 @@ RENAMED = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
 }
-CALLED = {"fc_1": Call("call_1", "get_weather"), "ctc_1": Call("call_2", "apply_patch")}
+CALLED = {"fc_1": CallNames("call_1", "get_weather"), "ctc_1": CallNames("call_2", "apply_patch")}
 LIMITS: list[JsonObject] = [{"name": "requests", "limit": 60, "remaining": 59, "reset_seconds": 1.5}]
 
 

@@ -3,7 +3,7 @@
 import orjson
 
 from responses_app.protocol.files.vector_stores import MAX_RESULTS
-from responses_app.protocol.requests.file_searches import MAX_KEPT, FoundFiles
+from responses_app.protocol.requests.server_tools import MAX_KEPT, FoundFiles
 from responses_app.tools.base import MAX_STATE_BYTES
 
 

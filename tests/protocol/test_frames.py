@@ -5,6 +5,7 @@ import json
 import pytest
 from openai.types.responses import ResponseSteerAcceptedEvent, ResponseSteerFailedEvent, ResponseSteerPendingEvent
 
+from responses_app.protocol import transport
 from responses_app.protocol.errors import (
     ApiError,
     context_length_exceeded,
@@ -29,7 +30,6 @@ from responses_app.protocol.events.frames import (
     steer_failed,
     steer_pending,
 )
-from responses_app.protocol.session import connection_errors
 
 
 def test_an_error_frame() -> None:
@@ -53,20 +53,20 @@ def test_an_error_frame_of_a_lane_with_headers_in_both_places() -> None:
 
 
 TABLE = [
-    (connection_errors.not_json("not an object"), "invalid_json", 400, "invalid_request_error"),
-    (connection_errors.unknown_event_type("x", ["y"]), "unknown_event_type", 400, "invalid_request_error"),
-    (connection_errors.invalid_lane(), "invalid_stream_id", 400, "invalid_request_error"),
-    (connection_errors.too_many_lanes(32), "websocket_stream_limit_reached", 400, "invalid_request_error"),
+    (transport.not_json("not an object"), "invalid_json", 400, "invalid_request_error"),
+    (transport.unknown_event_type("x", ["y"]), "unknown_event_type", 400, "invalid_request_error"),
+    (transport.invalid_lane(), "invalid_stream_id", 400, "invalid_request_error"),
+    (transport.too_many_lanes(32), "websocket_stream_limit_reached", 400, "invalid_request_error"),
     (previous_response_not_found("r"), "previous_response_not_found", 400, "invalid_request_error"),
     (previous_response_in_progress("r"), "previous_response_in_progress", 400, "invalid_request_error"),
     (context_length_exceeded(9, 8), "context_length_exceeded", 400, "invalid_request_error"),
     (invalid_request("No.", code="invalid_value"), "invalid_value", 400, "invalid_request_error"),
     (model_not_found("m", ["n"]), "model_not_found", 404, "invalid_request_error"),
-    (connection_errors.concurrent_request(), "concurrent_request", 409, "invalid_request_error"),
-    (connection_errors.message_too_large(2, 1), "message_too_large", 413, "invalid_request_error"),
-    (connection_errors.connections_exhausted(), "websocket_connection_limit_reached", 429, "rate_limit_error"),
-    (connection_errors.lifetime_over(3600), "websocket_connection_limit_reached", 400, "invalid_request_error"),
-    (connection_errors.queue_full(64), "rate_limit_exceeded", 429, "rate_limit_error"),
+    (transport.concurrent_request(), "concurrent_request", 409, "invalid_request_error"),
+    (transport.message_too_large(2, 1), "message_too_large", 413, "invalid_request_error"),
+    (transport.connections_exhausted(), "websocket_connection_limit_reached", 429, "rate_limit_error"),
+    (transport.lifetime_over(3600), "websocket_connection_limit_reached", 400, "invalid_request_error"),
+    (transport.queue_full(64), "rate_limit_exceeded", 429, "rate_limit_error"),
     (server_error("req_1", code="processing_error"), "processing_error", 500, "server_error"),
     (overloaded("Loading.", retry_after=5), "server_is_overloaded", 503, "server_error"),
 ]

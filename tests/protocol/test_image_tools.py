@@ -3,8 +3,7 @@
 import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.requests.image_tools import SentImage, newest_images, sent_images
-from responses_app.protocol.requests.server_tools import parse_server_tool
+from responses_app.protocol.requests.server_tools import SentImage, newest_images, parse_server_tool, sent_images
 
 DRAW: JsonObject = {"type": "image_generation"}
 

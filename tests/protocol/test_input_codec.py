@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.response.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
     Asked,
     Declared,
     Ended,
@@ -25,6 +25,7 @@ from responses_app.protocol.response.inputs import (
     Started,
     Stopped,
     StopReason,
+    Summaries,
     TimedOut,
     ToolProgressed,
     ToolReturned,
@@ -32,7 +33,6 @@ from responses_app.protocol.response.inputs import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.response.summaries import Summaries
 
 ERROR = {"code": "server_error", "message": "It broke: é 👍"}
 

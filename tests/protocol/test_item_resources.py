@@ -5,7 +5,7 @@ from copy import deepcopy
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.item_resources import with_included
+from responses_app.protocol.items.resources import with_included
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 
 LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}

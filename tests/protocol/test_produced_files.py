@@ -3,7 +3,7 @@
 import orjson
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.output.produced_files import MAX_CITATIONS, MAX_FILES, ProducedFiles, state_of
+from responses_app.protocol.output.citations import MAX_CITATIONS, MAX_FILES, ProducedFiles, state_of
 from responses_app.tools.base import MAX_STATE_BYTES
 
 STATE = state_of("cntr_1", None, [("table.csv", "cfile_1"), ("plots/a.png", "cfile_2")])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import noting
 from responses_app.protocol.items.items import PASSED_THROUGH, FunctionCall
-from responses_app.protocol.output.call_items import call_builder
+from responses_app.protocol.output.calls import call_builder
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 from responses_app.protocol.requests.resources import new_response

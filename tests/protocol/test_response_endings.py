@@ -7,12 +7,14 @@ from engine.types import FinishReason
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.response.commands import Finish, Generate, Prefill
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
     Ended,
     Enqueued,
     Failed,
+    Finish,
+    Generate,
     Mode,
+    Prefill,
     Prefilled,
     Sampled,
     Sealed,

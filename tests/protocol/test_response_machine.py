@@ -12,23 +12,26 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.response import summaries
-from responses_app.protocol.response.commands import CallTool, Finish, Generate
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
     Asked,
+    CallTool,
     Ended,
     Enqueued,
     Failed,
+    Finish,
+    Generate,
     Input,
     Mode,
     Sampled,
     Started,
     Stopped,
     StopReason,
+    Summaries,
     ToolReturned,
     TurnBegan,
 )
-from responses_app.protocol.response.summaries import Summaries, SummaryTurns
+from responses_app.protocol.response.summaries import SummaryTurns
 from tests.formats.rendering import FAMILIES, format_of
 from tests.formats.turns import family_turns
 from tests.kit.laws import assert_laws, cut_sizes, mangled, transcripts, unicode_texts

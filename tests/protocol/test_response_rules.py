@@ -4,11 +4,12 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.response.commands import Generate, Seal
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
     Ended,
+    Generate,
     Mode,
     Sampled,
+    Seal,
     Sealed,
     Started,
     Stopped,

@@ -17,9 +17,8 @@ from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, SealedOthers, read_seal
 from responses_app.protocol.requests.resources import CONTINUABLE
-from responses_app.protocol.response.inputs import Asked, Started, ToolReturned
-from responses_app.protocol.response.summaries import Summaries
-from responses_app.runs.planning.unsealing import UNREADABLE_THOUGHT, Unsealing
+from responses_app.protocol.response.steps import Asked, Started, Summaries, ToolReturned
+from responses_app.runs.planning.reading import UNREADABLE_THOUGHT, Unsealing
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.protocol.machines import RESPONSE_ID, SEALER, Driver, machine, turn_of
 from tests.protocol.test_response_machine import FORMATS, TURNS

@@ -4,7 +4,6 @@ import pytest
 
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.session.connection_errors import lifetime_over
 from responses_app.protocol.session.session import (
     CancelRuns,
     Close,
@@ -12,6 +11,7 @@ from responses_app.protocol.session.session import (
     WebSocketSession,
 )
 from responses_app.protocol.session.steering import Send
+from responses_app.protocol.transport import lifetime_over
 from tests.protocol.sessions import codes, create, frames, link, session, started
 
 CLOSE = Close(1000, "websocket_connection_limit_reached")

@@ -4,7 +4,7 @@ import pytest
 
 from responses_app.protocol.errors import invalid_request, overloaded
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.session.session import Close, SessionSettings
 from responses_app.protocol.session.steering import Reply, Stop
 from tests.protocol.sessions import codes, create, frames, session, started

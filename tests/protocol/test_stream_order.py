@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, MessageKind, RenderedMessage, Text, as_tokens
-from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
-from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.requests.resources import Ending, Status
 from tests.kit.laws import new_stream
 from tests.kit.plain_format import FORMAT as PLAIN
 from tests.protocol.machines import PythonBuilder, machine

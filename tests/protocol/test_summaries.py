@@ -7,10 +7,22 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
-from responses_app.protocol.output.reasoning_items import MAX_SENTENCES, first_sentences
-from responses_app.protocol.response.commands import Command, Finish, Generate
-from responses_app.protocol.response.inputs import Asked, Failed, Mode, Sampled, Started, Stopped, StopReason, TurnBegan
-from responses_app.protocol.response.summaries import MAX_ASIDES, MIN_TOKENS, REQUEST, Summaries
+from responses_app.protocol.output.builders import MAX_SENTENCES, first_sentences
+from responses_app.protocol.response.steps import (
+    Asked,
+    Command,
+    Failed,
+    Finish,
+    Generate,
+    Mode,
+    Sampled,
+    Started,
+    Stopped,
+    StopReason,
+    Summaries,
+    TurnBegan,
+)
+from responses_app.protocol.response.summaries import MAX_ASIDES, MIN_TOKENS, REQUEST
 from responses_app.protocol.usage import usage
 from tests.kit.laws import assert_laws
 from tests.protocol.machines import ANSWER, BROKEN, Driver, ending_of, machine, sampled, types_of

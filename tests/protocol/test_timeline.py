@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.response.input_codec import decode_timed, encode_one
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
     Ended,
     Enqueued,
     Failed,

@@ -11,10 +11,13 @@ from engine.formats.harmony.format import HarmonyFormat
 from engine.types import FinishReason
 from responses_app.protocol.output.stream import LocalProtocolError
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.response.commands import Await, Command, Finish, Generate
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
+    Await,
+    Command,
     Ended,
     Failed,
+    Finish,
+    Generate,
     Input,
     OutputGiven,
     Sampled,

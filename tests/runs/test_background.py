@@ -9,7 +9,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.tiers import PRIORITIES
-from responses_app.runs.queues.background import BackgroundQueue
+from responses_app.runs.queues.turns import BackgroundQueue
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site, run_settings
 from tests.kit.laws import assert_laws

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from responses_app.api.responses.streams import read_to_end
+from responses_app.api.responses import read_to_end
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.events import TERMINAL, Event, EventType

@@ -9,8 +9,7 @@ import pytest
 from engine.errors import GrammarRefused
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start
-from engine.grammar import AnyText, JsonSchema, TurnGrammar, TurnRules
-from engine.types import FinishReason
+from engine.types import AnyText, FinishReason, JsonSchema, TurnGrammar, TurnRules
 from responses_app.protocol.errors import ApiError, JsonObject
 from tests.kit.fakes import ANSWER, FakeEngine, Site, Turn
 from tests.kit.oracle import validate_event, validate_response

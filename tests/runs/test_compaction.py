@@ -13,7 +13,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.compaction import REQUEST, UNREADABLE, summary_message
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.conversations import ConversationEntry, ConversationRecord
+from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 from tests.kit.laws import assert_laws
 

@@ -16,7 +16,7 @@ from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.stateless.completions import parse_completion
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.completing import Completing
-from responses_app.runs.stateless.completion_service import LONG_PROMPTS, CompletionService
+from responses_app.runs.stateless.completions import LONG_PROMPTS, CompletionService
 from tests.kit.fakes import FakeEngine, Site, collect, run_settings
 from tests.kit.waiting import eventually
 

@@ -21,9 +21,9 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.response import summaries
-from responses_app.protocol.response.inputs import StopReason
-from responses_app.runs.driving import continuing
-from responses_app.runs.driving.continuing import MAX_CUTS
+from responses_app.protocol.response.steps import StopReason
+from responses_app.runs.driving import generating
+from responses_app.runs.driving.generating import MAX_CUTS
 from responses_app.runs.plan.failures import BROKEN
 from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import Reading, Site
@@ -142,7 +142,7 @@ async def test_a_request_that_kills_whatever_gets_it_ends() -> None:
 async def test_those_that_are_left_may_be_full_for_a_moment(
     refusal: EngineError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continuing, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
     engine = CutEngine([ANSWER], [5])
     engine.refusals = [refusal] * 5
     assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
@@ -150,7 +150,7 @@ async def test_those_that_are_left_may_be_full_for_a_moment(
 
 
 async def test_nothing_is_planned_while_no_replica_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuing, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
     engine = CutEngine([ANSWER], [5])
     engine.away = 20
     assert await events_of(engine) == await events_of(CutEngine([ANSWER]))
@@ -158,8 +158,8 @@ async def test_nothing_is_planned_while_no_replica_is_there(monkeypatch: pytest.
 
 
 async def test_nor_is_it_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuing, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(continuing, "GO_ON_SECONDS", 0.1)
+    monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(generating, "GO_ON_SECONDS", 0.1)
     engine = CutEngine([ANSWER], [5])
     engine.away = 10**6
     response = (await events_of(engine))[-1]["response"]
@@ -180,8 +180,8 @@ async def test_what_breaks_under_a_grammar_is_tried_once_more_elsewhere() -> Non
 
 
 async def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuing, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(continuing, "GO_ON_SECONDS", 0.1)
+    monkeypatch.setattr(generating, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(generating, "GO_ON_SECONDS", 0.1)
     engine = CutEngine([ANSWER], [5])
     engine.refusals = [EngineOverloaded("full")] * 1000
     assert (await events_of(engine))[-1]["response"]["error"]["code"] == "rate_limit_exceeded"

@@ -7,11 +7,9 @@ import pytest
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.types import FinishReason, TokenLogprob
-from responses_app.protocol.output.endings import Ending
-from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.response.commands import Command, Finish
-from responses_app.protocol.response.inputs import Sampled
-from responses_app.runs.driving.delays import Tell, delayed
+from responses_app.protocol.requests.resources import Ending, Status
+from responses_app.protocol.response.steps import Command, Finish, Sampled
+from responses_app.runs.driving.generating import Tell, delayed
 from tests.kit.fakes import CALL_F, TOOL_F, FakeEngine, Site, run_settings
 from tests.kit.laws import assert_laws
 

@@ -7,8 +7,8 @@ import pytest
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode
-from responses_app.protocol.response.inputs import Sampled
-from responses_app.runs.driving import effects
+from responses_app.protocol.response.steps import Sampled
+from responses_app.runs.driving import tool_calls
 from responses_app.runs.log import run_log as logs
 from responses_app.stores.base import Appended, LogAppend, StoreError
 from responses_app.tools.base import ToolCall, ToolResult
@@ -112,7 +112,7 @@ async def test_one_of_a_response_that_another_worker_has_never_goes_out(backgrou
 
 async def test_a_worker_that_stood_still_behind_the_stores_answer_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, store, tool = [0.0], Store(), Shell()
-    monkeypatch.setattr(effects, "own_clock", lambda: clock[0])
+    monkeypatch.setattr(tool_calls, "own_clock", lambda: clock[0])
     site, _ = await calling(tool, store, background=True)
     await store.appending.wait()
 
@@ -132,7 +132,7 @@ async def test_a_tool_that_sends_late_confirms_first_and_sends_nothing_of_what_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, store, sent = [0.0], Store(), list[str]()
-    monkeypatch.setattr(effects, "own_clock", lambda: clock[0])
+    monkeypatch.setattr(tool_calls, "own_clock", lambda: clock[0])
 
     class Slow(Shell):
         async def call(self, call: ToolCall) -> ToolResult:

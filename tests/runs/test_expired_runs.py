@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.response.inputs import OutputGiven
+from responses_app.protocol.response.steps import OutputGiven
 from responses_app.stores.base import RetentionSettings
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, Site, run_settings
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.formats.harmony.encoding import encode_text
 from engine.giving_up import check
-from responses_app.runs.queues.fair_threads import LONG, LONG_THREADS, SHORT_THREADS, FairThreads
+from responses_app.runs.queues.turns import LONG, LONG_THREADS, SHORT_THREADS, FairThreads
 from tests.kit.waiting import eventually
 
 MANY = 20  # of a flood, more than there are threads

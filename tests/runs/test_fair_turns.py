@@ -9,7 +9,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import PRIORITIES, QueueBounds
-from responses_app.runs.queues.fair_turns import FairTurns, Place
+from responses_app.runs.queues.turns import FairTurns, Place
 
 
 class Office:

@@ -8,7 +8,7 @@ import pytest
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.shown_files import MAX_FILES
-from responses_app.runs.planning import file_reading
+from responses_app.runs.planning import reading
 from responses_app.stores.files import FileRecord
 from responses_app.wiring.server_tools import document_text
 from tests.kit.fakes import FakeEngine, Site
@@ -126,7 +126,7 @@ async def test_a_document_is_read_once(site: Site) -> None:
 
 
 async def test_documents_that_take_too_long_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reading, "READ_SECONDS", 0.01)
+    monkeypatch.setattr(reading, "READ_SECONDS", 0.01)
 
     async def endless(name: str, content: bytes) -> str:
         await asyncio.Event().wait()
@@ -139,7 +139,7 @@ async def test_documents_that_take_too_long_are_notes(monkeypatch: pytest.Monkey
 
 
 async def test_too_many_files_and_too_long_ones_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reading, "MAX_TEXT", 1000)
+    monkeypatch.setattr(reading, "MAX_TEXT", 1000)
     site = Site(FakeEngine())
     long = await keep(site, b"x " * 1000)
     prompt = await read_by_model(site, {"file_id": long}, {"file_id": long})

@@ -7,7 +7,7 @@ import pytest
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.response.input_codec import decode
-from responses_app.protocol.response.inputs import Sampled
+from responses_app.protocol.response.steps import Sampled
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.stores.base import LogNews, StoreError

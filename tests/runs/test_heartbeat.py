@@ -2,7 +2,7 @@
 
 import pytest
 
-from responses_app.runs.duties import heartbeat
+from responses_app.runs import duties
 from responses_app.stores.base import StoreError, WorkerState
 from tests.kit.fakes import FakeStore, Site
 from tests.runs.upkeep import StoppedStore, looked_after
@@ -20,7 +20,7 @@ class FullStore(FakeStore):
 
 
 async def test_a_check_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(duties, "FRESH_SECONDS", 0.0)
     site = Site(store=FullStore())
     assert isinstance(site.store, FullStore)
     async with looked_after(site) as upkeep:
@@ -34,8 +34,8 @@ async def test_a_check_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_check_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(heartbeat, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(duties, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(duties, "CHECK_SECONDS", 0.05)
     site = Site(store=StoppedStore())
     assert isinstance(site.store, StoppedStore)
     async with looked_after(site, worker="") as upkeep:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.grammar import AnyText, JsonSchema
+from engine.types import AnyText, JsonSchema
 from responses_app.protocol.errors import ApiError, JsonObject
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 

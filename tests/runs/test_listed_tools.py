@@ -6,12 +6,11 @@ from typing import ClassVar
 import pytest
 
 from engine.formats.base import FunctionTool, ToolNamespace
-from engine.grammar import AnyText, JsonSchema
-from engine.types import FinishReason
+from engine.types import AnyText, FinishReason, JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import Failed, Stopped, StopReason
+from responses_app.protocol.response.steps import Failed, Stopped, StopReason
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Site
 from tests.kit.laws import assert_laws

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode
-from responses_app.protocol.response.inputs import Ended, Enqueued, Input, Sampled, Started, TurnBegan
+from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sampled, Started, TurnBegan
 from responses_app.runs.log import run_log as logs
 from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.stores.base import Appended, Claim, ClaimLost, LogAppend, StoreError

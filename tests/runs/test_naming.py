@@ -11,8 +11,8 @@ from responses_app.protocol.events.dialects import OPENAI, Dialect, parse_dialec
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.runs.admission import goes_on
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.planning.naming import goes_on
 from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, FakeStore, Reading, Site
 from tests.kit.waiting import eventually
 

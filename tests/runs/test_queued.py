@@ -8,9 +8,9 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
-from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.tiers import QueueBounds
-from responses_app.runs.queues.fair_turns import FairTurns
+from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import StoreError
 from tests.kit.fakes import ANSWER, FakeEngine, FakeOthers, Reading, Site
 from tests.kit.laws import assert_laws

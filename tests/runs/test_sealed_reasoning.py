@@ -6,16 +6,16 @@ import pytest
 
 from engine.errors import EngineError
 from engine.formats.harmony.encoding import decode_tokens
-from engine.grammar import CallRule, TurnRules
+from engine.types import CallRule, TurnRules
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.protocol.output.reasoning_items import first_sentences
-from responses_app.protocol.requests.turn_rules import RulesOfTurns
+from responses_app.protocol.output.builders import first_sentences
+from responses_app.protocol.requests.requests import RulesOfTurns
 from responses_app.protocol.response import summaries
-from responses_app.protocol.response.commands import Generate
+from responses_app.protocol.response.steps import Generate
 from responses_app.protocol.response.summaries import REQUEST
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.driving.generating import request_for
-from responses_app.stores.conversations import ConversationEntry, ConversationRecord
+from responses_app.stores.stores import ConversationEntry, ConversationRecord
 from tests.kit.fakes import ANSWER, TOOL_F, FakeEngine, FakeStore, Site, run_settings
 from tests.kit.laws import assert_laws
 

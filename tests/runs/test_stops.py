@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from engine.errors import EngineError
-from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.response.steps import StopReason
 from tests.kit.fakes import ANSWER, CALL_F, THOUGHT, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually

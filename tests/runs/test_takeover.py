@@ -14,7 +14,7 @@ from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.requests.resources import Status
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import BrokenLog, decode, encode
-from responses_app.protocol.response.inputs import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
+from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sampled, Started, ToolReturned, TurnBegan
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, LogNews, StoreError

@@ -13,8 +13,8 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Limited, Limits, limited_by
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
-from responses_app.stores.api_keys import BaseKeyStore
 from responses_app.stores.base import AcceptedResponse, StoreError
+from responses_app.stores.callers import BaseKeyStore
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
 from tests.kit.waiting import eventually
 from tests.runs.upkeep import kept, looked_after, statuses

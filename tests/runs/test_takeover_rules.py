@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.formats.harmony.format import HarmonyFormat
-from engine.grammar import JsonSchema, TurnRules
+from engine.types import JsonSchema, TurnRules
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.runs.plan.failures import BROKEN

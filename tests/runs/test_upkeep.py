@@ -10,8 +10,8 @@ import pytest
 from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.input_codec import encode
-from responses_app.protocol.response.inputs import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
-from responses_app.runs.duties import upkeep
+from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
+from responses_app.runs import duties
 from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
 from responses_app.stores.files import FileRecord
 from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
@@ -29,7 +29,7 @@ async def test_what_a_dead_worker_left_runs() -> None:
 
 
 async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "PURGE_SECONDS", LEASE)
+    monkeypatch.setattr(duties, "PURGE_SECONDS", LEASE)
     site = Site()
     for file_id, expires_at in (("file-1", 1), ("file-2", None)):
         about = {"filename": "a", "purpose": "user_data", "bytes": 1, "created_at": 0, "expires_at": expires_at}

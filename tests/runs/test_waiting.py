@@ -10,7 +10,7 @@ from engine.errors import PromptTooLong
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import Ended, Input, OutputGiven, TimedOut, WaitBegan
+from responses_app.protocol.response.steps import Ended, Input, OutputGiven, TimedOut, WaitBegan
 from responses_app.runs.driving import tool_calls
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
 from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings

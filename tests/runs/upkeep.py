@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.runs.duties.upkeep import Upkeep
+from responses_app.runs.duties import Upkeep
 from responses_app.stores.base import AcceptedResponse, Claim, WorkerState
 from tests.kit.fakes import FakeEngine, FakeStore, Site, run_settings
 

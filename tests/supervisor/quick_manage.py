@@ -9,7 +9,7 @@ if __name__ == "__main__":
     from django.core.management import execute_from_command_line
 
     from responses_app.management.commands import serve
-    from responses_app.management.supervisor.supervisor import pace
+    from responses_app.management.supervisor import pace
 
     serve.pace = lambda **times: dataclasses.replace(pace(**times), grown_seconds=0.0)
     execute_from_command_line(sys.argv)

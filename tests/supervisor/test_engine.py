@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from engine import restarts
-from responses_app.management.supervisor import engine
-from responses_app.management.supervisor.engine import EngineKeeper
+from engine.backends import base
+from responses_app.management import processes
+from responses_app.management.processes import EngineKeeper
 from tests.kit.served import is_gone
 from tests.kit.waiting import eventually
 
@@ -76,8 +76,8 @@ async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     manage = tmp_path / "manage.py"
     manage.write_text(MANAGE)
     monkeypatch.setattr("sys.argv", [str(manage)])
-    monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.05,))
-    monkeypatch.setattr(engine, "ENGINE_STOP_SECONDS", 1.0)
+    monkeypatch.setattr(base, "RESTART_SECONDS", (0.05,))
+    monkeypatch.setattr(processes, "ENGINE_STOP_SECONDS", 1.0)
     kept = Kept(tmp_path)
     yield kept
     await kept.keeper.stop()
@@ -111,7 +111,7 @@ async def test_one_for_which_the_machine_has_no_process_is_tried_again(
     async def live(*_: object) -> int:
         raise BlockingIOError("Resource temporarily unavailable")
 
-    monkeypatch.setattr(engine.ChildProcess, "live", live)
+    monkeypatch.setattr(processes.ChildProcess, "live", live)
     kept.keeper.start()
     await eventually(lambda: kept.said["loads"] >= 3)
     assert "cannot be started: Resource temporarily unavailable" in caplog.text

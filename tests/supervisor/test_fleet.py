@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.management.supervisor.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
+from responses_app.management.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
 
 PACE = Pace(start_seconds=20, leave_seconds=60, grown_seconds=100)
 

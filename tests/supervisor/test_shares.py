@@ -8,10 +8,10 @@ import tempfile
 
 import pytest
 
-from responses_app.web.servers.shares import Shares
+from responses_app.web.servers.listening import Shares
 from tests.kit.server import ROOT
 
-OTHER = "import sys; from responses_app.web.servers.shares import Shares; Shares(int(sys.argv[1]), 3).say(5)"
+OTHER = "import sys; from responses_app.web.servers.listening import Shares; Shares(int(sys.argv[1]), 3).say(5)"
 
 
 def test_who_holds_more_than_another_leaves_what_comes_to_it() -> None:

@@ -10,13 +10,11 @@ from openai_harmony import ToolNamespaceConfig
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import Sampled, TurnBegan
-from responses_app.tools.browser.backends.json_search import json_search
+from responses_app.protocol.response.steps import Sampled, TurnBegan
 from responses_app.tools.browser.browsing import Browser
-from responses_app.tools.browser.page_cache import PageCache
-from responses_app.tools.browser.page_reader import PageReader
+from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
+from responses_app.tools.browser.searching import json_search
 from responses_app.tools.browser.tool import DESCRIPTION, FUNCTIONS, BrowserTool
-from responses_app.tools.fetching import Fetcher
 from responses_app.tools.network import AllowedHosts, Network
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import assert_laws

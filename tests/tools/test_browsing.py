@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from responses_app.protocol.output.page_stack import PageStack
-from responses_app.tools.browser.backends.json_search import json_search
+from responses_app.protocol.output.citations import PageStack
 from responses_app.tools.browser.browsing import Browser, BrowsingFailed, BrowsingOptions, options_of
-from responses_app.tools.browser.page_cache import PageCache
-from responses_app.tools.browser.page_reader import PageReader
-from responses_app.tools.fetching import Fetcher
+from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
+from responses_app.tools.browser.searching import json_search
 from responses_app.tools.network import AllowedHosts, Network
 from responses_app.tools.reading.pages import Page
 from tests.kit.search_servers import searxng

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.browser.page_reader import PageReader
-from responses_app.tools.fetching import Fetched, FetchFailed
-from responses_app.tools.reading.extraction import MAX_LINES, MAX_LINKS, Unreadable, read_document
+from responses_app.tools.browser.fetching import Fetched, FetchFailed, PageReader
+from responses_app.tools.reading.pages import MAX_LINES, MAX_LINKS, Unreadable, read_document
 from tests.kit.waiting import eventually
 from tests.tools.documents.samples import docx_file, pdf_file
 

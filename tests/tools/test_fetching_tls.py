@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from responses_app.tools.fetching import Fetcher, FetchFailed, FetchLimits
+from responses_app.tools.browser.fetching import Fetcher, FetchFailed, FetchLimits
 from responses_app.tools.network import AllowedHosts, Network
 from tests.kit.web_server import WebServer, answer, web_server
 

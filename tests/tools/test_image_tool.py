@@ -10,7 +10,7 @@ from aiohttp import web
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import ToolProgressed, ToolReturned
+from responses_app.protocol.response.steps import ToolProgressed, ToolReturned
 from responses_app.tools.images import service as service_module
 from responses_app.tools.images import tool as tool_module
 from tests.kit.fakes import ANSWER, Site
@@ -283,7 +283,7 @@ async def test_the_bounds_of_a_response_and_of_a_process(site_of: SiteOf, monkey
     site.engine.requests.clear()
     second = await site.ask(input="hi", tools=[DRAW], previous_response_id=first["id"])
     assert len(drawn(second)) == 3, "each response has as many"
-    monkeypatch.setattr("responses_app.tools.images.earlier.MAX_KEPT_BYTES", 100)
+    monkeypatch.setattr("responses_app.tools.images.tool.MAX_KEPT_BYTES", 100)
     site.engine.requests.clear()
     await site.ask(input="hi", tools=[DRAW])
     earlier = site.tools[0]._earlier  # type: ignore[attr-defined]

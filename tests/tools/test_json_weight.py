@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.tools.json_weight import JsonWeight, TooManyValues
+from responses_app.tools.httpx_network import JsonWeight, TooManyValues
 
 TEXTS = st.text('\\"ab,{[é', max_size=12)
 JSON = st.recursive(

@@ -13,9 +13,9 @@ from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.settings.conf import from_environ
 from responses_app.stores.memory import MemoryResponseStore
-from responses_app.tools.code_interpreter.mcp import McpInterpreter
-from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.code_interpreter.tool import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
+from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import interpreter_of, server_tools
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws

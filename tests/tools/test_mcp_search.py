@@ -9,12 +9,17 @@ from mcp.server.mcpserver import MCPServer
 
 from responses_app.settings.conf import from_environ
 from responses_app.stores.memory import MemoryResponseStore
-from responses_app.tools.browser.backends.json_search import DdgsSearch, SearxngSearch
-from responses_app.tools.browser.backends.mcp_search import McpSearch, read_results
-from responses_app.tools.browser.searching import BaseSearch, SearchFailed
+from responses_app.tools.browser.searching import (
+    BaseSearch,
+    DdgsSearch,
+    McpSearch,
+    SearchFailed,
+    SearxngSearch,
+    read_results,
+)
 from responses_app.tools.browser.tool import BrowserTool
-from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
+from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import server_tools
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.kit.memory_files import MemoryFileStore

@@ -4,11 +4,12 @@ import re
 
 import pytest
 
-from responses_app.tools.browser.backends.json_search import JsonSearch, json_search
 from responses_app.tools.browser.searching import (
+    JsonSearch,
     SearchFailed,
     SearchResult,
     is_within,
+    json_search,
     normal_domain,
     results_page,
     within,

@@ -7,9 +7,8 @@ import pytest
 
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreter
-from responses_app.tools.documents.indexer import Indexer
-from responses_app.tools.documents.tool import NAME, FileSearch
-from responses_app.tools.reading.document_reader import DocumentReader
+from responses_app.tools.file_search import NAME, FileSearch, Indexer
+from responses_app.tools.reading.processes import DocumentReader
 from responses_app.tools.sandbox.containers import Policy
 from tests.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.adapters.test_vector_stores import Hands, Kept

@@ -11,8 +11,7 @@ from responses_app.protocol.events.events import TERMINAL, Event
 from responses_app.runs.log.journal import EventJournal
 from responses_app.settings.conf import from_environ
 from responses_app.web.sockets.connection import Connection
-from responses_app.wiring.site import Site
-from responses_app.wiring.wiring import build_site
+from responses_app.wiring.site import Site, build_site
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.any_database

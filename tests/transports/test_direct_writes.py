@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twisted.internet.tcp import Connection as TcpConnection
 from twisted.web.http import HTTPChannel, Request
 
-from responses_app.web.servers.daphne_direct import write_chunk, write_text_frames
+from responses_app.web.servers.daphne import write_chunk, write_text_frames
 from tests.kit.clients import RAW_UPGRADE, raw_connection, raw_frame, raw_request
 from tests.kit.server import Server
 

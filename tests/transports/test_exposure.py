@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from responses_app.web.exposure import Exposure, is_local
+from responses_app.web.servers.layers import Exposure, is_local
 from tests.kit.server import Server
 
 pytestmark = pytest.mark.any_database

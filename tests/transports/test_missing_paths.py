@@ -10,8 +10,7 @@ from responses_app.api.endpoints import ENDPOINTS
 from responses_app.protocol.stateless.completions import Completion as OurCompletion
 from responses_app.protocol.stateless.completions import CompletionChoice as OurChoice
 from responses_app.protocol.stateless.embeddings import EmbeddingList
-from responses_app.web.endpoint import Endpoint
-from responses_app.web.routes import find, is_api_path, served
+from responses_app.web.endpoint import Endpoint, find, is_api_path, served
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]

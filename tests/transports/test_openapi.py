@@ -14,7 +14,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from responses_app.api.endpoints import ENDPOINTS
-from responses_app.api.openapi.document import document
+from responses_app.api.openapi import document
 from responses_app.protocol.rate_limits import Line, as_headers
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, server_tool_missing
@@ -92,7 +92,7 @@ def test_answers_have_the_headers_of_limits_where_a_key_may_have_limits() -> Non
 
 
 def test_its_version_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("responses_app.api.openapi.document.__version__", "7.8.9")  # not what was installed
+    monkeypatch.setattr("responses_app.api.openapi.__version__", "7.8.9")  # not what was installed
     assert made()["info"]["version"] == "7.8.9"
 
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from responses_app.web.origins import Source
+from responses_app.web.middleware import Source
 from tests.kit.clients import RAW_UPGRADE, Socket, http_client, read_error_answer
 from tests.kit.server import Server
 from tests.transports.conftest import Connect

@@ -31,7 +31,7 @@ SCRIPT = [
     {"say": HELLO},
 ]
 KEYS = """
-from responses_app.stores.database.api_keys import create_key
+from responses_app.stores.database.callers import create_key
 print(*(create_key(project)[0] for project in ("own", "foreign")))
 """
 PATIENCE = 1.0  # DATABASE_PATIENCE_SECONDS

@@ -13,7 +13,7 @@ import pytest
 
 from responses_app.observing import traces
 from responses_app.observing.traces import NO_SPAN, Traces
-from responses_app.web.servers.tracing import name_of
+from responses_app.web.servers.layers import name_of
 from tests.kit.clients import Socket
 from tests.kit.server import Server
 from tests.kit.waiting import eventually

@@ -1,6 +1,6 @@
 """What the forced model says: completions by the text of the last message, in a JSON file.
 
-The file's entries are those of the scripted engine (`engine/backends/script.py`), of which `when`, `say` and `tokens`
+The file's entries are those of the scripted engine (`engine/backends/scripted.py`), of which `when`, `say` and `tokens`
 count here, and beside them `behind`: what follows the completion. vLLM's worker process looks the file up, so one file
 speaks for an engine in process and for real servers.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from engine.backends.script import read_script, read_script_file
+from engine.backends.scripted import read_script, read_script_file
 from engine.backends.transcript import Transcript, turn_beginnings
 from engine.errors import EngineConfigurationError
 from engine.formats.harmony.encoding import CALL, RETURN

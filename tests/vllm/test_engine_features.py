@@ -16,8 +16,7 @@ from engine.errors import GenerationFailed
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
-from engine.grammar import JsonSchema, TurnRules
-from engine.types import TokenChunk
+from engine.types import JsonSchema, TokenChunk, TurnRules
 from tests.contracts.engine import assert_whole, collect, joined
 from tests.kit.waiting import eventually
 from tests.vllm.engines import EngineUnderTest, cached, full_blocks, request

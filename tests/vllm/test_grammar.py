@@ -11,14 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from engine.contents.fitting import problem_of
+from engine.contents.validation import problem_of
 from engine.errors import GrammarRefused
 from engine.formats.base import ItemKind, ItemStarted, Text
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.grammar import problem_of_turn
-from engine.grammar import AnyObject, CallRule, Content, JsonSchema, Lark, Regex, TurnRules
-from engine.types import FinishReason
+from engine.types import AnyObject, CallRule, Content, FinishReason, JsonSchema, Lark, Regex, TurnRules
 from tests.engine.grammars import APPLY_PATCH
 from tests.kit.schemas import drawn
 from tests.vllm.engines import EngineUnderTest, LocalEngine, request

@@ -10,7 +10,7 @@ from engine.backends.vllm.replica import ONE_TOKEN
 from engine.backends.vocabulary_folder import write_vocabulary
 from engine.formats.harmony.encoding import STOP_TOKENS, encode_harmony
 from engine.formats.harmony.grammar import problem_of_turn, turn_grammar
-from engine.grammar import CallRule, JsonSchema, TurnRules
+from engine.types import CallRule, JsonSchema, TurnRules
 from tests.kit.schemas import drawn
 from tests.vllm.test_grammar import ANSWER, CALL, THOUGHT, TOOLS
 

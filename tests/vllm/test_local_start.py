@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from engine import restarts
+from engine.backends import base
+from engine.backends.vllm import async_llm as vllm_outputs
 from engine.backends.vllm import config as vllm_config
 from engine.backends.vllm import core as vllm_core
 from engine.backends.vllm import local as vllm_local
-from engine.backends.vllm import outputs as vllm_outputs
 from engine.backends.vllm.core_host import CoreHost
 from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
@@ -105,7 +105,7 @@ class TestWhatVllmSays:
 
     async def test_a_restart_that_fails_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = VllmEngine(model=str(MODEL_FOLDER), options=ENGINE_OPTIONS)
-        monkeypatch.setattr(restarts, "RESTART_SECONDS", (0.0, 0.01))
+        monkeypatch.setattr(base, "RESTART_SECONDS", (0.0, 0.01))
         outcomes = [EngineConfigurationError("no"), EngineUnavailable("no"), EngineUnavailable("no"), "an AsyncLLM"]
         with patch.object(engine._kept.core, "load", side_effect=outcomes) as load:
             await engine._kept._restart()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.demo.engine import DemoEngine
-from engine.backends.vllm.parsers import VllmParsers
+from engine.backends.vllm.chat import VllmParsers
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnParser
 from engine.formats.chat_template.reader import Said

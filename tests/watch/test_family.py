@@ -6,8 +6,7 @@ import pytest
 
 from responses_app.protocol.response.timeline import untimed
 from responses_app.watch.family import Node, _branch, _Parents
-from responses_app.watch.page import Frame, response_page
-from responses_app.watch.shown import Shown
+from responses_app.watch.page import Frame, Shown, response_page
 from tests.admin import samples
 
 

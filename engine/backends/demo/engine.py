@@ -5,13 +5,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
-from engine.backends.demo.contents import require_makeable
+from engine.backends.base import OptionReader
+from engine.backends.demo.arguments import require_makeable
 from engine.backends.demo.replies import is_raw, raw_reply_tokens, reply_tokens, without_thought
-from engine.backends.options import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
-from engine.grammar import TurnGrammar, TurnRules
-from engine.types import FinishReason, GenerationRequest, TokenChunk
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar, TurnRules
 
 LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to answer
 

@@ -19,19 +19,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.backends.demo.browsing import Browsing
-from engine.backends.demo.contents import make_content
-from engine.backends.demo.file_search import SEARCH, FileSearching
-from engine.backends.demo.functions import (
+from engine.backends.demo.arguments import (
     Hints,
     ObjectType,
     ParameterType,
     make_argument,
+    make_content,
     read_functions,
     read_hints,
     read_server_tools,
 )
-from engine.backends.demo.tools import image_call, python_code
+from engine.backends.demo.tools import SEARCH, Browsing, FileSearching, image_call, python_code
 from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
 from engine.formats.harmony.encoding import (
     CALL,
@@ -44,8 +42,8 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_text,
 )
-from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
-from engine.grammar import TurnRules
+from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL
+from engine.types import TurnRules
 
 MAX_COUNT = 10_000
 MAX_READ = 20_000  # characters of the user's text that are searched for what it wants

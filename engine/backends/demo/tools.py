@@ -1,10 +1,21 @@
-"""Which of the server's own tools the demo engine calls, and with what: the user's text says it in so many words."""
+"""Which of the server's own tools the demo engine calls, and with what: the user's text says it in so many words.
 
+How the demo engine browses: `search for X` searches the web, opens the first page that was found, and cites it.
+
+Only where the server has offered a browser, which the system message tells.
+
+How the demo engine searches files: `search the files for X` finds parts of files, and cites the first.
+
+Only where the server has offered a search of files, which the developer message tells.
+"""
+
+import json
 import re
-from collections.abc import Collection
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 
-from engine.backends.demo.functions import read_server_tools
-from engine.backends.transcript import Transcript
+from engine.backends.demo.arguments import read_server_tools
+from engine.backends.transcript import Transcript, TranscriptMessage
 
 _PYTHON = re.compile(
     r"(?:^|\n)\s*python:\s*(?:```(?:python)?\n(?P<fenced>.*?)```|(?P<plain>.+))", re.DOTALL | re.IGNORECASE
@@ -49,3 +60,104 @@ def _has_python(transcript: Transcript) -> bool:
 
 def _called(transcript: Transcript) -> Collection[str | None]:
     return {message.called for message in transcript.since_last_user()}
+
+
+MAX_QUERY = 200  # characters
+MAX_QUOTE = 300  # characters of what was found
+
+
+class DemoSearch(ABC):
+    """What a conversation is at. `asked` finds the query in the user's text, `declared` is what offers the tool."""
+
+    asked: "re.Pattern[str]"
+    declared: str
+
+    def __init__(self, transcript: Transcript, text: str) -> None:
+        """Read what is wanted; `text` is the user's."""
+        found = self.asked.search(text)
+        self.query = found[1].strip()[:MAX_QUERY] if found else ""
+        self._transcript = transcript
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the user wants it, and it can be had."""
+        return bool(self.query) and any(self.declared in message.text() for message in self._offering())
+
+    @abstractmethod
+    def _offering(self) -> Iterable[TranscriptMessage]:
+        """Return the messages that tell of the server's tools."""
+
+
+_CURSOR = re.compile(r"\[(\d+)\] ")
+_LINE = re.compile(r"^L(\d+): (.*\S)", re.MULTILINE)
+_FIRST_LINK = "【0†"
+
+
+class Browsing(DemoSearch):
+    """What a conversation is at: a call of `browser.search` or `browser.open`, or what they have given."""
+
+    asked = re.compile(r"\bsearch(?: the web)? for ([^\n.?!]{1,200})", re.IGNORECASE)
+    declared = "\nnamespace browser {"
+
+    def _offering(self) -> Iterable[TranscriptMessage]:
+        return self._transcript.of_system()
+
+    def next_call(self) -> tuple[str, dict[str, object]] | None:
+        """Return what is to be called now, and with what; None for nothing more."""
+        shown = self._shown()
+        if not shown:
+            return "browser.search", {"query": self.query}
+        if len(shown) == 1 and _FIRST_LINK in shown[0].text():
+            return "browser.open", {"id": 0}
+        return None
+
+    def answer(self) -> str:
+        """Say what was found, and cite it."""
+        page = self._shown()[-1].text()
+        cursor, lines = _CURSOR.match(page), _LINE.findall(page)
+        if cursor is None or not lines:
+            return f'The demo engine searched for "{self.query}", and was told: {page[:MAX_QUOTE]}'
+        title = page[cursor.end() :].partition("\n")[0]
+        said = " ".join(text for _, text in lines)[:MAX_QUOTE].replace("【", "[").replace("】", "]")
+        cited = f"【{cursor[1]}†L{lines[0][0]}-L{lines[min(len(lines), 3) - 1][0]}】"
+        return f'The demo engine searched for "{self.query}" and opened {title}. It says: {said}{cited}'
+
+    def _shown(self) -> Sequence[TranscriptMessage]:
+        since = self._transcript.since_last_user()
+        return [message for message in since if message.role.startswith("browser.")]
+
+
+SEARCH = "file_search.msearch"
+_RESULT = re.compile(r"\[(\d+:\d+)\] (.*)\n((?:.*\n?)*)")
+
+
+class FileSearching(DemoSearch):
+    """What a conversation is at: a search, or what it has found."""
+
+    asked = re.compile(r"\bsearch (?:the|my|our) (?:files?|documents?) for ([^\n.?!]{1,200})", re.IGNORECASE)
+    declared = "namespace file_search {"
+
+    def _offering(self) -> Iterable[TranscriptMessage]:
+        return self._transcript.of_developer()
+
+    @property
+    def has_searched(self) -> bool:
+        """Whether there is an answer."""
+        return bool(self._shown())
+
+    def arguments(self) -> str:
+        """Return what a search is called with."""
+        return json.dumps({"queries": [self.query]}, ensure_ascii=False)
+
+    def answer(self) -> str:
+        """Say what was found, and cite it."""
+        shown = self._shown()[-1].text()
+        first = _RESULT.match(shown)
+        if first is None:
+            return f'The demo engine searched the files for "{self.query}", and was told: {shown[:MAX_QUOTE]}'
+        mark, name, text = first.groups()
+        said = text.partition("\n\n[")[0].strip()[:MAX_QUOTE]
+        return f'The demo engine searched the files for "{self.query}". {name} says: {said}【{mark}†{name}】'
+
+    def _shown(self) -> Sequence[TranscriptMessage]:
+        return [message for message in self._transcript.since_last_user() if message.role == SEARCH]

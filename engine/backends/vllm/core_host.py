@@ -21,7 +21,7 @@ from typing import Any
 from engine.backends.vllm import config as vllm_config
 from engine.backends.vllm.config import FrontEnd
 from engine.backends.vllm.core import CORE_STOP_SECONDS
-from engine.backends.vllm.lease import BEGAN, MAX_LINE_BYTES, Lease, refusal
+from engine.backends.vllm.shared_core import BEGAN, MAX_LINE_BYTES, Lease, refusal
 from engine.errors import EngineConfigurationError
 
 logger = logging.getLogger("respsite.engine")

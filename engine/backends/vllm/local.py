@@ -11,18 +11,14 @@ from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
-from engine.backends.base import BaseEngine
-from engine.backends.grammar_checks import GrammarChecks
-from engine.backends.loading import load_vocabulary
+from engine.backends.base import BaseEngine, GrammarChecks
 from engine.backends.model_folder import check_folder
-from engine.backends.threads import in_thread
+from engine.backends.threads import in_thread, load_vocabulary
+from engine.backends.vllm.async_llm import chunk_of, rendered, require_readable, sampling_params, translated
+from engine.backends.vllm.chat import load_template, rendered_chat, tokenized
 from engine.backends.vllm.config import has_tokenizer, speaks_harmony
-from engine.backends.vllm.inputs import rendered, require_readable, sampling_params
-from engine.backends.vllm.kept import KeptLlm
-from engine.backends.vllm.outputs import chunk_of, translated
-from engine.backends.vllm.own_core import OwnCore
+from engine.backends.vllm.core import KeptLlm, OwnCore
 from engine.backends.vllm.shared_core import SharedCore
-from engine.backends.vllm.templates import load_template, rendered_chat, tokenized
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
@@ -31,8 +27,15 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.harmony.prompt import generation_start
-from engine.grammar import TurnGrammar
-from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import (
+    ChatPrompt,
+    EngineInfo,
+    FinishReason,
+    GenerationRequest,
+    SamplingOptions,
+    TokenChunk,
+    TurnGrammar,
+)
 
 
 class VllmEngine(BaseEngine):

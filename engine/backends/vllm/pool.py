@@ -2,19 +2,193 @@
 
 Servers come and go where ENGINE_URL says so (`server_lists`): a new one is inspected before it is used; one that is
 not named any more gets no new generations, and is forgotten once those it has are done.
+
+Looks at one vLLM server for as long as it belongs to the pool: whether it is there, and whether it is back.
+
+One that is used is asked for `/health` every `look` seconds, and at once when a generation on it broke. It is used no
+more when it says that it is not well, when it cannot be reached, or when it hangs: when it leaves MISSED_LOOKS looks in
+a row without an answer, and sends no byte of any generation meanwhile (a busy one may answer late, but it works). Then
+what runs on it is ended, so that it goes on on another server, as soon as another one is used.
+
+Example with a look a second: a server is stopped (SIGSTOP) at 10.4. The looks at 11 and at 12 have no answer after a
+second each; at 13 what ran there is ended, and its runs go on on another server.
+
+`ReplicaChoice`: which of several replicas a generation goes to. Pure: it knows loads, and what it was told.
+
+A load is how many generations run on a replica. A chain (an affinity) is best off where its beginning lies in the
+prefix cache; a new one where least is going on. Three rules, in this order:
+
+1. A chain that is known goes to its home, the replica that had it last: while that has at most `KEPT` times the mean
+   load, or at most `SLACK` more than the least loaded one.
+2. A chain whose home turned out not to have its beginning (of the tokens of its prompt before, less than the share
+   `HIT` came from the cache) has nothing to lose: it goes to the least loaded replica, and stays where none has less.
+3. A new chain goes to the first replica in its own order that has at most `BOUND` times the mean load. The order is
+   that of rendezvous hashing (Thaler and Ravishankar, 1998), the bound that of "Consistent Hashing with Bounded Loads"
+   (Mirrokni, Thorup and Zadimoghaddam, 2016), under which no replica ever gets more.
+
+Example: of 3 replicas, A has 4 generations, B and C have 1 each. With one more the mean is 7/3, so a new chain may go
+to one with up to 2 (1.25 · 7/3, rounded up to 3, less the new one): never to A. A chain whose home is A stays there: 5
+is more than 1.5 · 7/3, but not more than 1 + 8.
+
+Workers do not talk about this. Each balances what it asks for itself; a chain that comes to another worker finds the
+same replica by rule 3 where loads allow it, and by rule 1 from then on.
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import ceil
 
+from engine.backends.vllm.client import OutOfReach
 from engine.backends.vllm.replica import Replica, Service
-from engine.backends.vllm.replica_choice import ReplicaChoice
 from engine.backends.vllm.server_lists import ServerList
-from engine.backends.vllm.watch import Watcher
 from engine.errors import EngineError, EngineUnavailable
 
 logger = logging.getLogger("respsite.engine")
+
+MISSED_LOOKS = 2
+MAX_LATE = 0.5  # of a look's time: where this process is later than that to the end of it, nothing is missed
+
+
+class Watcher:
+    """Of one server."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._seconds = replica.client.timeouts.look
+        self._loop = asyncio.get_running_loop()
+        self._asked = 0.0  # when the last look began
+        self._missed = 0
+        self._since = 0.0  # when the first of the missed looks began
+
+    async def run(self) -> None:
+        """Look at it, until cancelled."""
+        while True:
+            await self._wait()
+            self._replica.doubted.clear()
+            try:
+                await self._look()
+            except EngineError as error:
+                self._replica.lose(str(error))
+            except Exception:
+                logger.exception("%s could not be looked at", self._replica)
+
+    async def _wait(self) -> None:
+        """Wait until it is time to look."""
+        circuit = self._replica.circuit
+        if circuit.is_closed and self._missed:
+            await asyncio.sleep(max(0.0, self._asked + self._seconds - self._loop.time()))
+        elif circuit.is_closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds):
+                    await self._replica.doubted.wait()
+        if not circuit.is_closed:
+            await asyncio.sleep(circuit.next_wait())
+
+    async def _look(self) -> None:
+        """Ask how it is, and draw the consequences. Raises `EngineError` where it cannot be used."""
+        replica, self._asked = self._replica, self._loop.time()
+        try:
+            status, _ = await replica.client.get("/health", seconds=self._seconds)
+        except OutOfReach:
+            raise
+        except EngineUnavailable:
+            self._miss()
+            return
+        self._missed = 0
+        if status >= 500:
+            raise EngineUnavailable(f"{replica} says it is not well: {status}.")
+        if not replica.circuit.is_closed:
+            service = await replica.inspect()
+            replica.use(service)
+            logger.info("%s is there, over %s", replica, service.wire.path)
+
+    def _miss(self) -> None:
+        """It did not answer in time."""
+        replica, now = self._replica, self._loop.time()
+        if now - self._asked > (1 + MAX_LATE) * self._seconds:
+            return
+        if not self._missed or replica.client.heard_at > self._since:
+            self._missed, self._since = 0, self._asked
+        self._missed += 1
+        if self._missed < MISSED_LOOKS:
+            return
+        problem = f"{replica} hangs: it leaves {MISSED_LOOKS} looks without an answer, and sends nothing."
+        replica.lose(problem)
+        if replica.others_serve:
+            replica.client.end_streams(EngineUnavailable(problem))
+
+
+BOUND = 1.25
+KEPT = 1.5
+SLACK = 8
+HIT = 0.5
+MAX_CHAINS = 20_000  # that are remembered: some 5 MB
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where a chain was last, how long its last prompt there was, and whether its beginning was in the cache then."""
+
+    replica: str
+    prompt_tokens: int = 0
+    hit: bool = True
+
+
+class ReplicaChoice:
+    """Of one pool. Replicas are known by their URLs."""
+
+    def __init__(self) -> None:
+        self._homes: OrderedDict[str, _Home] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def order(self, affinity: str, loads: Mapping[str, int]) -> list[str]:
+        """Return the replicas that have a load, the best one for an affinity first; "" has none."""
+        ranked = sorted(loads, key=lambda replica: _score(replica, affinity), reverse=True)
+        by_load = sorted(ranked, key=lambda replica: loads[replica])
+        first = self._first(affinity, loads, ranked, by_load) if affinity and loads else None
+        return by_load if first is None else [first, *(each for each in by_load if each != first)]
+
+    def _first(self, affinity: str, loads: Mapping[str, int], ranked: list[str], by_load: list[str]) -> str:
+        home, mean = self._homes.get(affinity), (sum(loads.values()) + 1) / len(loads)
+        least = loads[by_load[0]]
+        if home is not None and home.replica in loads:
+            load = loads[home.replica]
+            if not home.hit:
+                return home.replica if load == least else by_load[0]
+            if load + 1 <= max(ceil(KEPT * mean), least + SLACK):
+                return home.replica
+        return next(replica for replica in ranked if loads[replica] + 1 <= ceil(BOUND * mean))
+
+    def place(self, affinity: str, replica: str) -> None:
+        """Note that a replica reads a chain's prompt, and so has it in its cache."""
+        if not affinity:
+            return
+        home = self._homes.get(affinity)
+        if home is None or home.replica != replica:
+            self._homes[affinity] = _Home(replica)
+        self._homes.move_to_end(affinity)
+        if len(self._homes) > MAX_CHAINS:
+            self._homes.popitem(last=False)
+
+    def measure(self, affinity: str, replica: str, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """Note how many of a prompt's tokens came from the cache; None: the replica does not tell."""
+        home = self._homes.get(affinity)
+        if home is None or home.replica != replica:
+            return
+        before, home.prompt_tokens = home.prompt_tokens, prompt_tokens
+        home.hit = cached_tokens is None or cached_tokens >= HIT * min(before, prompt_tokens)
+
+
+def _score(replica: str, affinity: str) -> bytes:
+    return blake2b(f"{replica} {affinity}".encode(errors="surrogatepass"), digest_size=8).digest()
+
 
 OTHERS_SECONDS = 1.0  # that a start waits for the other servers, once one of them can be used
 

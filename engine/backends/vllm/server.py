@@ -8,15 +8,12 @@ from uuid import uuid4
 
 import aiohttp
 
-from engine.backends.base import BaseEngine
-from engine.backends.grammar_checks import GrammarChecks
-from engine.backends.loading import load_vocabulary
-from engine.backends.options import OptionReader
+from engine.backends.base import BaseEngine, GrammarChecks, OptionReader
+from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.client import Timeouts, VllmClient, open_session
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
-from engine.backends.vllm.server_lists import ServerList, as_source
-from engine.backends.vllm.server_urls import has_secret
+from engine.backends.vllm.server_lists import ServerList, as_source, has_secret
 from engine.backends.vllm.wire import Refusal
 from engine.errors import (
     EngineConfigurationError,
@@ -29,8 +26,15 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.harmony.prompt import generation_start
-from engine.grammar import TurnGrammar
-from engine.types import ChatPrompt, EngineInfo, FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from engine.types import (
+    ChatPrompt,
+    EngineInfo,
+    FinishReason,
+    GenerationRequest,
+    SamplingOptions,
+    TokenChunk,
+    TurnGrammar,
+)
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0

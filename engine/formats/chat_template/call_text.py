@@ -6,7 +6,7 @@ from typing import TypeGuard
 import orjson
 import regex
 
-from engine.formats.chat_template.conversation import FREEFORM
+from engine.formats.chat_template.prompt import FREEFORM
 
 MAX_NAME = 256  # characters of a function's name
 MAX_HEAD = 8 * MAX_NAME  # characters of what stands before a call's arguments, or behind them: white space, too

@@ -14,6 +14,7 @@ from engine.formats.base import (
     RenderedMessage,
     Text,
     Tokens,
+    Told,
     ToolNamespace,
     TurnEvent,
     TurnParser,
@@ -30,9 +31,16 @@ from engine.formats.harmony.encoding import (
     token_bytes,
 )
 from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
-from engine.formats.harmony.header import ANALYSIS, COMMENTARY, FINAL
 from engine.formats.harmony.messages import messages_of, render_messages
-from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
+from engine.formats.harmony.parser import (
+    ANALYSIS,
+    COMMENTARY,
+    FINAL,
+    HarmonyEvent,
+    HarmonyStream,
+    MessageCompleted,
+    MessageStarted,
+)
 from engine.formats.harmony.prompt import (
     IN_SYSTEM_MESSAGE,
     generation_start,
@@ -46,8 +54,7 @@ from engine.formats.harmony.prompt import (
     sampled_message,
     text_of_message,
 )
-from engine.grammar import TurnGrammar, TurnRules
-from engine.told import Told
+from engine.types import TurnGrammar, TurnRules
 
 _TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
 MAX_NAME = 256  # characters

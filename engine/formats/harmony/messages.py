@@ -9,12 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.formats.base import RenderedMessage, UnreadableMessage
+from engine.formats.base import RenderedMessage, Told, ToldKind, UnreadableMessage
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens
 from engine.formats.harmony.grammar import FUNCTIONS
-from engine.formats.harmony.header import ANALYSIS, CHANNELS, COMMENTARY, FINAL, NOBODY
+from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, NOBODY
 from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
-from engine.told import Told, ToldKind
 
 ROLES = ("system", "developer", "user", "assistant")
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")

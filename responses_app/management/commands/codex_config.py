@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from responses_app.api.models.codex import config_toml
+from responses_app.api.codex import config_toml
 from responses_app.management.address import base_url
 
 KEY_VARIABLE = "RESPSITE_API_KEY"

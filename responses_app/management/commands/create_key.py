@@ -8,11 +8,11 @@ from typing import Any
 from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError
 
-from responses_app.management.failures import database_failed
+from responses_app.management.database import database_failed
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.rate_limits import LIMITS
-from responses_app.stores.database.api_keys import create_key
+from responses_app.stores.database.callers import create_key
 
 _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
 

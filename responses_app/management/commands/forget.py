@@ -14,10 +14,10 @@ from django.db import DatabaseError
 from django.db.models import Max, QuerySet
 
 from responses_app.auth.keyring import MAX_AGE_SECONDS
-from responses_app.management.failures import database_failed
+from responses_app.management.database import database_failed
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
-from responses_app.stores.database.api_keys import revoke_keys
+from responses_app.stores.database.callers import revoke_keys
 from responses_app.stores.database.transfer.erasure import Subject, count, erase, lines
 from responses_app.wiring.relay import Relay
 

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError
 
-from responses_app.management.failures import database_failed
+from responses_app.management.database import database_failed
 from responses_app.models import ApiKey
 
 MAX_LISTED = 10_000

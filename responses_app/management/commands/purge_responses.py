@@ -13,11 +13,10 @@ from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError, connections
 
-from responses_app.management.failures import database_failed
+from responses_app.management.database import database_failed
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
-from responses_app.stores.database.responses.purging import MAX_PLANNED
-from responses_app.stores.database.responses.retention import MAX_RESPONSES, added, purge
+from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, added, purge
 from responses_app.stores.database.responses.rows import database_time
 from responses_app.wiring.relay import Relay
 

@@ -5,9 +5,8 @@ from typing import Any
 from django.core.management import BaseCommand, CommandParser
 from django.db import DatabaseError
 
-from responses_app.management.failures import database_failed
-from responses_app.management.keys import key_named
-from responses_app.stores.database.api_keys import revoke_keys
+from responses_app.management.database import database_failed, key_named
+from responses_app.stores.database.callers import revoke_keys
 
 
 class Command(BaseCommand):

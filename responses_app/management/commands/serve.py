@@ -21,8 +21,8 @@ from django.db import DatabaseError, connection
 
 from responses_app.management.address import base_url, forwarded_headers
 from responses_app.management.flags import add_flags, explain, given_settings
-from responses_app.management.supervisor.fleet import Fleet
-from responses_app.management.supervisor.supervisor import Supervisor, pace
+from responses_app.management.fleet import Fleet
+from responses_app.management.supervisor import Supervisor, pace
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG
 

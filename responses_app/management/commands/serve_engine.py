@@ -13,8 +13,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 
 from engine.backends.vllm.core_host import CoreHost
 from engine.errors import EngineConfigurationError, EngineError
-from responses_app.management.supervisor.engine import ENGINE_STOP_SECONDS, REFUSED
-from responses_app.management.supervisor.processes import READY
+from responses_app.management.processes import ENGINE_STOP_SECONDS, READY, REFUSED
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.wiring.engines import engine_options, make_engine

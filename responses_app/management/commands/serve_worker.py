@@ -1,10 +1,120 @@
 """`respsite manage serve_worker`: one worker of `respsite serve --workers`, which starts it; nobody else does."""
 
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from channels.routing import get_default_application
+from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 
-from responses_app.management.supervisor.worker import Pipes, Worker
+from responses_app.management.address import forwarded_headers
+from responses_app.management.processes import ACCEPTS, LIVES, READY
+from responses_app.web.servers.listening import SharedListener, Shares
+from responses_app.wiring.site import Site, get_site
+
+logger = logging.getLogger("respsite.supervisor")
+
+LIVES_SECONDS = 1.0  # between two words of an event loop that goes round
+CHECK_SECONDS = 0.5  # between two looks at a database that does not work
+LAST_SECONDS = 15.0  # beyond the grace, until a worker without a supervisor ends whatever it does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipes:
+    """Descriptors that a worker has inherited."""
+
+    listener: int
+    lifeline: int
+    says: int
+    shares: int
+
+
+class Worker:
+    """One worker. It accepts connections at once where nobody else does, else when it is ready."""
+
+    def __init__(self, number: int, pipes: Pipes, *, at_once: bool) -> None:
+        for descriptor in (pipes.listener, pipes.lifeline, pipes.says, pipes.shares):
+            os.set_inheritable(descriptor, False)  # what this process starts must not keep them open
+        os.set_blocking(pipes.says, False)  # a supervisor that stands still must not stop its workers
+        self._pipes = pipes
+        self._shares = Shares(pipes.shares, number)
+        self._at_once = at_once
+        self._listener: SharedListener | None = None
+        self._readying: asyncio.Task[None] | None = None
+
+    def serve(self) -> None:
+        """Serve until the supervisor says otherwise, or is gone."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor's: a terminal's end is not ours
+        last = settings.RESPSITE.shutdown_grace_seconds + LAST_SECONDS
+        threading.Thread(target=self._end_with_supervisor, args=(last,), name="lifeline", daemon=True).start()
+        from daphne.server import Server  # installs Twisted's reactor: not before it is needed
+        from twisted.internet import reactor
+
+        server = Server(
+            application=get_default_application(),
+            endpoints=["inherited"],  # daphne wants one; taken away below, since it knows how to inherit IPv4 alone
+            websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
+            verbosity=0,
+            ready_callable=lambda: self._listen(server),
+            **forwarded_headers(settings.RESPSITE),
+        )
+        server.endpoints = []
+        reactor.callWhenRunning(self._begin)
+        server.run()
+
+    def _listen(self, server: Any) -> None:
+        """Listen before the reactor runs: what the application bounds, it looks for when it does."""
+        inherited = socket.socket(fileno=self._pipes.listener)
+        self._listener = SharedListener(inherited.fileno(), inherited.family, server.http_factory, self._shares)
+        inherited.close()  # Twisted has its own descriptor of it
+
+    def _begin(self) -> None:
+        """The reactor runs, and the application has begun to start."""
+        assert self._listener is not None
+        if self._at_once:
+            self._say(ACCEPTS)
+        else:
+            self._listener.pause()
+        self._readying = asyncio.ensure_future(self._get_ready(get_site()))  # Twisted says so before its loop runs
+        self._live()
+
+    async def _get_ready(self, site: Site) -> None:
+        """Wait until requests can be served, as `/ready` understands it, and say so."""
+        assert self._listener is not None
+        await site.engines.begun()
+        told = None
+        while (problem := await site.upkeep.check()) is not None:
+            if problem != told:
+                logger.warning("not ready yet: %s", problem)
+            told = problem
+            await asyncio.sleep(CHECK_SECONDS)
+        self._listener.open()
+        self._say(READY)
+
+    def _live(self) -> None:
+        """Say again and again that the event loop goes round."""
+        self._say(LIVES)
+        asyncio.get_event_loop().call_later(LIVES_SECONDS, self._live)
+
+    def _say(self, word: bytes) -> None:
+        with suppress(BlockingIOError, BrokenPipeError):  # nobody has read for hours, or the supervisor is gone
+            os.write(self._pipes.says, word)
+
+    def _end_with_supervisor(self, seconds: float) -> None:
+        """Runs on a thread of its own, whatever the event loop does."""
+        os.read(self._pipes.lifeline, 1)  # returns when the supervisor is gone
+        logger.warning("the supervisor is gone: this worker stops")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(seconds)
+        os._exit(1)
 
 
 class Command(BaseCommand):

@@ -7,8 +7,7 @@ from django.core.management import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from responses_app.management.commands.create_key import number
-from responses_app.management.failures import database_failed
-from responses_app.management.keys import key_named
+from responses_app.management.database import database_failed, key_named
 from responses_app.models import ApiKey, Project
 from responses_app.protocol.rate_limits import LIMITS
 

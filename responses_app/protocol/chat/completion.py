@@ -18,8 +18,8 @@ from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.chat.stored import ChatForm
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.resources import shown_as
 from responses_app.protocol.requests.resources import ResponseObject, Status
-from responses_app.protocol.shown import shown_as
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 

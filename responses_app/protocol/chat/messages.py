@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.fields import BREAKPOINT, ClientModel
+from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
-from responses_app.protocol.validation import missing, validate, wrong_type
 
 AT = "messages"
 OLD_CALL_ID = "call_of_message_"  # of a `function_call`, which has no id: with the number of its message

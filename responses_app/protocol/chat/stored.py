@@ -14,10 +14,8 @@ from typing import Any, cast
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
-from responses_app.protocol.fields import ClientModel
-from responses_app.protocol.metadata import MAX_PAIRS, Metadata, check_metadata
+from responses_app.protocol.fields import MAX_PAIRS, ClientModel, Metadata, check_metadata, missing, validate
 from responses_app.protocol.requests.pages import ListQuery, Query, parse_list_query
-from responses_app.protocol.validation import missing, validate
 
 _PREFIX, _SUFFIX = "metadata[", "]"  # of a filter in a query, around its key
 

@@ -3,14 +3,30 @@
 A dialect is a set of independent switches; presets are sets with a name. `RESPONSES_DIALECT` chooses one for the
 server, the header `Respsite-Dialect` one for a request or a connection. What the switches make of each event stands in
 `wording`. Events keep their numbers and their order, so a stream can be picked up again in another dialect.
+
+What a dialect makes of each event: another name, or another event before or behind it. `RULES` says all of it.
+
+    an event of the journal ── Wording.of() ──> [what comes before,] the event by its name [, what comes behind]
+
+An event of a dialect's own has no number of its own, but that of the last event which its reader has had by then. So
+whoever picks a stream up behind any number gets every event of the journal behind it, and what is put beside those. Who
+had an event that was put, and no more, gets it again: with its type and its number, by which it is known. Example:
+`response.error` before the `response.failed` number 7 has the number 6, and is told to whoever goes on with 7.
+
+What is told again must not be lost, nor often come twice. So nearly all is put before the event that it tells of: twice
+comes only what was cut between the two. What is put behind is told again at every start behind that event; that is for
+what may be told any number of times.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
-from responses_app.protocol.errors import ApiError, invalid_request
+import orjson
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.usage import as_read
 
 DIALECT_HEADER = "Respsite-Dialect"
@@ -136,3 +152,209 @@ def _switches(names: Iterable[str]) -> Iterable[Switch]:
 def _dialect_of(switches: frozenset[Switch]) -> Dialect:
     """Return the one object of a set."""
     return Dialect(switches)
+
+
+FAILED = "response.failed"
+ENDS = ("response.completed", "response.incomplete", FAILED)
+CALL_DELTAS = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
+CALL_ENDS = {"response.function_call_arguments.done": "arguments", "response.custom_tool_call_input.done": "input"}
+CALLS = (*CALL_DELTAS, *CALL_ENDS)
+REASONING = "reasoning_text"
+TOOL_DELTA = "response.tool_call.delta"
+RATE_LIMITS = "response.rate_limits.updated"
+CONTEXT = "response.additional_context"
+_ERROR_TYPES = {"rate_limit_exceeded": "rate_limit_error", "invalid_prompt": "invalid_request_error"}  # by codes
+
+Worded = tuple[str, bytes]  # an event's type and its JSON
+
+
+class CallNames(NamedTuple):
+    """What a client needs to know of a call, which its deltas do not say."""
+
+    call_id: str
+    name: str
+
+
+class Scene(NamedTuple):
+    """What an event does not say itself: its response, the calls of it by their items' ids, and the limits now.
+
+    `images` are the URLs of those of its input, where its reader asks for them.
+    """
+
+    response_id: str
+    calls: Mapping[str, CallNames]
+    rate_limits: Callable[[], Sequence[JsonObject]]
+    images: Sequence[str] = ()
+
+
+class Place(Enum):
+    """Where what a rule makes of an event goes."""
+
+    INSTEAD = ""
+    BEFORE = "before"
+    BEHIND = "behind"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a switch makes of an event: it is called `becomes`, or an event of that type is put before or behind it.
+
+    `make` returns the fields of an event that is put, of the JSON of the one beside it; None where there is nothing to
+    say. `part` is the type of the part that an event must be about to be called otherwise; "" for any event.
+    `unless` is a switch that takes the place of this one.
+    """
+
+    switch: Switch
+    event: str
+    becomes: str
+    place: Place = Place.INSTEAD
+    make: Callable[[bytes, Scene], JsonObject | None] | None = None
+    part: str = ""
+    unless: Switch | None = None
+
+    def holds(self, switches: Collection[Switch]) -> bool:
+        """Whether the rule is one of a dialect with these switches."""
+        return self.switch in switches and self.unless not in switches
+
+
+def _tool_delta(json: bytes, scene: Scene) -> JsonObject | None:
+    entry = _tool_call(json, scene)
+    return None if entry is None else _in_delta(orjson.dumps(entry).decode(), scene)
+
+
+def _tool_delta_object(json: bytes, scene: Scene) -> JsonObject | None:
+    entry = _tool_call(json, scene)
+    return None if entry is None else _in_delta(entry, scene)
+
+
+def _in_delta(entry: object, scene: Scene) -> JsonObject:
+    return {"response": {"id": scene.response_id}, "delta": {"content": [entry]}}
+
+
+def _tool_call(json: bytes, scene: Scene) -> JsonObject | None:
+    """Return what a call's delta adds, or the end of a call that had no text: else nobody would be told of it."""
+    event = orjson.loads(json)
+    text = event.get("delta")
+    if text is None:
+        text = event[CALL_ENDS[event["type"]]]
+        if text:
+            return None
+    call = scene.calls.get(event["item_id"])
+    if call is None:
+        return None
+    # `id` is the call's id too, not the item's: older clients give back what came of a call under it
+    return {"type": "tool_call", "id": call.call_id, "call_id": call.call_id, "name": call.name, "arguments": text}
+
+
+def _error(json: bytes, scene: Scene) -> JsonObject | None:
+    error = orjson.loads(json)["response"]["error"]
+    if error is None:
+        return None
+    kind = _ERROR_TYPES.get(error["code"], "server_error")
+    return {"error": {"message": error["message"], "type": kind, "code": error["code"]}}
+
+
+def _context(json: bytes, scene: Scene) -> JsonObject | None:
+    item = orjson.loads(json)["item"]
+    action = item.get("action")
+    found = {
+        "sources": action.get("sources") if isinstance(action, dict) else None,
+        "encrypted_content": item.get("encrypted_content") if item.get("type") == "reasoning" else None,
+    }
+    context = {name: value for name, value in found.items() if value}
+    return {"item_id": item["id"], "context": context} if context else None
+
+
+def _images(json: bytes, scene: Scene) -> JsonObject | None:
+    return {"context": {"image_urls": list(scene.images)}} if scene.images else None
+
+
+def _rate_limits(json: bytes, scene: Scene) -> JsonObject | None:
+    limits = scene.rate_limits()
+    return {"rate_limits": list(limits)} if limits else None
+
+
+RULES = (
+    Rule(Switch.REASONING_NAMES, "response.reasoning_text.delta", "response.reasoning.delta"),
+    Rule(Switch.REASONING_NAMES, "response.reasoning_text.done", "response.reasoning.done"),
+    Rule(Switch.SUMMARY_NAMES, "response.reasoning_summary_part.added", "response.reasoning.summary.added"),
+    Rule(Switch.SUMMARY_NAMES, "response.reasoning_summary_text.delta", "response.reasoning.summary.delta"),
+    *(
+        Rule(Switch.REASONING_PARTS, f"response.content_part.{end}", f"response.reasoning_part.{end}", part=REASONING)
+        for end in ("added", "done")
+    ),
+    *(
+        Rule(Switch.TOOL_DELTAS, event, TOOL_DELTA, Place.BEFORE, _tool_delta, unless=Switch.TOOL_DELTA_OBJECTS)
+        for event in CALLS
+    ),
+    *(Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, Place.BEFORE, _tool_delta_object) for event in CALLS),
+    Rule(Switch.ERROR_EVENTS, FAILED, "response.error", Place.BEFORE, _error),
+    Rule(Switch.CONTEXT_EVENTS, "response.output_item.done", CONTEXT, Place.BEFORE, _context),
+    Rule(Switch.CONTEXT_EVENTS, "response.in_progress", CONTEXT, Place.BEHIND, _images),
+    Rule(Switch.RATE_LIMIT_EVENTS, "response.in_progress", RATE_LIMITS, Place.BEHIND, _rate_limits),
+    *(Rule(Switch.RATE_LIMIT_EVENTS, end, RATE_LIMITS, Place.BEFORE, _rate_limits) for end in ENDS),
+)
+
+
+class Wording:
+    """How one reader hears the events of one response; `scene` has what the events do not say."""
+
+    def __init__(self, dialect: Dialect, scene: Scene) -> None:
+        self._rules = _rules_of(dialect.switches)
+        self._scene = scene
+        self.usage_per_turn = dialect.usage_per_turn
+
+    def of(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
+        """Return an event as it is worded here, with what comes before and behind it, of what `Event.as_json` made."""
+        rules = self._rules.get(type)
+        if rules is None:
+            return ((type, json),)
+        before: list[Worded] = []
+        name = type
+        for rule in rules:
+            if rule.make is None:
+                name = rule.becomes if not rule.part or _part_of(json) == rule.part else name
+            elif rule.place is Place.BEFORE and (fields := rule.make(json, self._scene)) is not None:
+                before.append(_put(rule.becomes, fields, number - 1))
+        itself = (name, json if name is type else _renamed(json, type, name))
+        return (*before, itself, *self.behind(type, number, json))
+
+    def behind(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
+        """Return what comes behind an event: also all that a reader hears of it which begins behind it."""
+        return [
+            _put(rule.becomes, fields, number)
+            for rule in self._rules.get(type, ())
+            if rule.place is Place.BEHIND and rule.make and (fields := rule.make(json, self._scene)) is not None
+        ]
+
+
+def wording(dialect: Dialect, scene: Scene) -> Wording | None:
+    """Return how a reader hears a response in a dialect; None where it hears every event as the journal has it."""
+    return Wording(dialect, scene) if dialect.usage_per_turn or _rules_of(dialect.switches) else None
+
+
+def no_limits() -> Sequence[JsonObject]:
+    """There are no limits, so nothing is said of them."""
+    return ()
+
+
+@lru_cache(maxsize=64)
+def _rules_of(switches: frozenset[Switch]) -> Mapping[str, Sequence[Rule]]:
+    """Return a dialect's rules by the events they are about."""
+    found: dict[str, list[Rule]] = {}
+    for rule in RULES:
+        if rule.holds(switches):
+            found.setdefault(rule.event, []).append(rule)
+    return found
+
+
+def _renamed(json: bytes, type: str, name: str) -> bytes:
+    return b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
+
+
+def _put(type: str, fields: JsonObject, number: int) -> Worded:
+    return type, orjson.dumps({"type": type, **fields, "sequence_number": number})
+
+
+def _part_of(json: bytes) -> str:
+    return str(orjson.loads(json)["part"]["type"])

@@ -1,5 +1,12 @@
-"""The events of one response, in OpenAI's names (OpenAPI spec 2.3.0), and their one serialisation."""
+"""The events of one response, in OpenAI's names (OpenAPI spec 2.3.0), and their one serialisation.
 
+What each event and frame says, in a sentence, and what it holds: the reference is made of it.
+
+Every event has `type` and `sequence_number`, and on a WebSocket's named lane `stream_id`; those are left out here.
+Events of an item hold `item_id` and `output_index`, which is the item's place in the response's output.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -111,3 +118,82 @@ class Delta(Event):
     def as_json(self, *, usage_per_turn: bool = False) -> bytes:
         template = self._template
         return b"%b%b%b%d}" % (template.head, orjson.dumps(self._text), template.tail, self.sequence_number)
+
+
+About = tuple[str, str]  # when it comes; what it holds
+
+_RESPONSE = "`response`"
+_ITEM = "`output_index`, `item`"
+_OF_ITEM = "`item_id`, `output_index`"
+_OF_PART = f"{_OF_ITEM}, `content_index`"
+_OF_SUMMARY = f"{_OF_ITEM}, `summary_index`"
+
+EVENTS: Mapping[EventType, About] = {
+    EventType.CREATED: ("The response has its id, and is kept. Always the first event.", _RESPONSE),
+    EventType.QUEUED: ("It has to wait for the engine, or for a place in the background.", _RESPONSE),
+    EventType.IN_PROGRESS: ("The engine has a turn for it.", _RESPONSE),
+    EventType.COMPLETED: ("It has ended as it should. One of three last events.", _RESPONSE),
+    EventType.INCOMPLETE: ("It was ended early; `incomplete_details` says why. One of three last events.", _RESPONSE),
+    EventType.FAILED: ("It broke; `error` says how. One of three last events.", _RESPONSE),
+    EventType.ITEM_ADDED: ("An item of the output begins.", _ITEM),
+    EventType.ITEM_DONE: ("An item is whole; what it holds is what came in its deltas.", _ITEM),
+    EventType.ITEM_INTERRUPTED: (
+        "An item was cut by an interrupt that asked to be told of it.",
+        f"`response_id`, {_OF_ITEM}",
+    ),
+    EventType.PART_ADDED: ("A part of a message, or of a thought, begins.", f"{_OF_PART}, `part`"),
+    EventType.PART_DONE: ("A part is whole.", f"{_OF_PART}, `part`"),
+    EventType.TEXT_DELTA: ("More text of an answer.", f"{_OF_PART}, `delta`, `logprobs`"),
+    EventType.TEXT_DONE: ("The text of a part is whole.", f"{_OF_PART}, `text`, `logprobs`"),
+    EventType.ANNOTATION_ADDED: ("The text cites something.", f"{_OF_PART}, `annotation_index`, `annotation`"),
+    EventType.REASONING_DELTA: ("More of what the model thinks.", f"{_OF_PART}, `delta`"),
+    EventType.REASONING_DONE: ("A thought is whole.", f"{_OF_PART}, `text`"),
+    EventType.SUMMARY_ADDED: ("A summary of a thought begins.", f"{_OF_SUMMARY}, `part`"),
+    EventType.SUMMARY_DELTA: ("More of a summary.", f"{_OF_SUMMARY}, `delta`"),
+    EventType.SUMMARY_TEXT_DONE: ("The text of a summary is whole.", f"{_OF_SUMMARY}, `text`"),
+    EventType.SUMMARY_DONE: ("A summary is whole.", f"{_OF_SUMMARY}, `part`"),
+    EventType.ARGUMENTS_DELTA: ("More of a function call's arguments.", f"{_OF_ITEM}, `delta`"),
+    EventType.ARGUMENTS_DONE: ("The arguments are whole.", f"{_OF_ITEM}, `name`, `arguments`"),
+    EventType.CUSTOM_INPUT_DELTA: ("More of a custom tool's input.", f"{_OF_ITEM}, `delta`"),
+    EventType.CUSTOM_INPUT_DONE: ("The input is whole.", f"{_OF_ITEM}, `input`"),
+    EventType.COMPACTING: ("What came before is being summed up.", _OF_ITEM),
+    EventType.MCP_CALL_IN_PROGRESS: ("A tool of an MCP server is called.", _OF_ITEM),
+    EventType.MCP_ARGUMENTS_DELTA: ("More of that call's arguments.", f"{_OF_ITEM}, `delta`"),
+    EventType.MCP_ARGUMENTS_DONE: ("Its arguments are whole.", f"{_OF_ITEM}, `arguments`"),
+    EventType.MCP_CALL_COMPLETED: ("The tool has answered.", _OF_ITEM),
+    EventType.MCP_CALL_FAILED: ("The call failed; the item has the error.", _OF_ITEM),
+    EventType.MCP_LIST_IN_PROGRESS: ("An MCP server is asked for its tools.", _OF_ITEM),
+    EventType.MCP_LIST_COMPLETED: ("Its tools are known.", _OF_ITEM),
+    EventType.MCP_LIST_FAILED: ("They could not be listed; the item has the error.", _OF_ITEM),
+    EventType.CODE_IN_PROGRESS: ("The model calls the code interpreter.", _OF_ITEM),
+    EventType.CODE_DELTA: ("More of its code.", f"{_OF_ITEM}, `delta`"),
+    EventType.CODE_DONE: ("The code is whole.", f"{_OF_ITEM}, `code`"),
+    EventType.CODE_INTERPRETING: ("The code runs.", _OF_ITEM),
+    EventType.CODE_COMPLETED: ("The code has ended.", f"{_OF_ITEM}, `outputs` where an `include` asks for them"),
+    EventType.WEB_SEARCH_IN_PROGRESS: ("The model searches the web, or opens a page.", _OF_ITEM),
+    EventType.WEB_SEARCH_SEARCHING: ("The search is under way.", _OF_ITEM),
+    EventType.WEB_SEARCH_COMPLETED: ("It has ended.", _OF_ITEM),
+    EventType.IMAGE_IN_PROGRESS: ("The model asks for an image.", _OF_ITEM),
+    EventType.IMAGE_GENERATING: ("The image is being made.", _OF_ITEM),
+    EventType.IMAGE_PARTIAL: ("A first version of it.", f"{_OF_ITEM}, `partial_image_index`, `partial_image_b64`"),
+    EventType.IMAGE_COMPLETED: ("The image is there.", _OF_ITEM),
+    EventType.FILE_SEARCH_IN_PROGRESS: ("The model searches files.", _OF_ITEM),
+    EventType.FILE_SEARCH_SEARCHING: ("The search is under way.", _OF_ITEM),
+    EventType.FILE_SEARCH_COMPLETED: ("It has ended.", _OF_ITEM),
+}
+
+_STEER = "`steer` with its `id` and `previous_response_id`"
+
+FRAMES: Mapping[str, About] = {
+    "error": ("A request was refused, or the connection ends.", "`status`, `error`, `headers` where waiting helps"),
+    "connection_expiring": ("The end of the connection's life comes near.", "`message`, `seconds_left`, `closes_at`"),
+    "response.ping": ("A stream is silent; only with `ping-events`.", "`timestamp`, `response` (empty)"),
+    "response.steer.accepted": ("Steering was taken, and is not applied yet.", _STEER),
+    "response.steer.pending": (
+        "Steering waits for outputs that the client has to give.",
+        f"`required_input`, {_STEER}",
+    ),
+    "response.steer.failed": ("Steering is not applied; it comes back.", f"`error`, {_STEER} and `input`"),
+    "response.interrupt.accepted": ("The response ends now.", "`response_id`"),
+    "response.interrupt.failed": ("The interrupt changes nothing.", "`response_id`, `error`"),
+}

@@ -13,8 +13,7 @@ from responses_app.protocol.errors import (
     rate_limited,
     unsupported_parameter,
 )
-from responses_app.protocol.fields import CallableTool, ClientModel, Refused, check_fields
-from responses_app.protocol.validation import missing, validate
+from responses_app.protocol.fields import CallableTool, ClientModel, Refused, check_fields, missing, validate
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with

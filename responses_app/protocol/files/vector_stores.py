@@ -7,12 +7,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
-from responses_app.protocol.fields import ClientModel
-from responses_app.protocol.files.attribute_filters import Attributes, Filter, Value
-from responses_app.protocol.files.chunking import Chunking
-from responses_app.protocol.files.search_words import MAX_QUERY
-from responses_app.protocol.metadata import Metadata, check_metadata
-from responses_app.protocol.validation import Text, missing, validate
+from responses_app.protocol.fields import ClientModel, Metadata, Text, check_metadata, missing, validate
+from responses_app.protocol.files.searches import MAX_QUERY, Attributes, Chunking, Filter, Value
 
 FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
 STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from engine.contents.budget import SharedBudgetSpent
 from engine.contents.schemas import enforceable
-from engine.contents.sharing import SharedBudgetSpent
 from engine.errors import GrammarRefused
 from engine.formats.base import FunctionTool
-from engine.grammar import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
+from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.client_kinds import CLIENT_KINDS
+from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.items import NAME, called_name
 
 _NAME = re.compile(NAME)

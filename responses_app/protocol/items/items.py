@@ -16,9 +16,8 @@ from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client
+from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client, missing, validate, wrong_type
 from responses_app.protocol.items.compaction import Compacted
-from responses_app.protocol.validation import missing, validate, wrong_type
 
 PASSED_THROUGH = frozenset(
     "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call computer_call "

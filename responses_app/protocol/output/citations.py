@@ -6,12 +6,28 @@
 A page's annotation covers the link, in characters of the message's text; a file's stands at the place of the citation.
 Text is held back from `【` on, until it is a citation or cannot be one any more. A citation of what was never shown
 stays as it was written.
+
+`ProducedFiles`: files that code of the model has written, and the annotations by which messages cite them.
+
+    The table is in sandbox:/mnt/data/table.csv.   ->   container_file_citation over `sandbox:/mnt/data/table.csv`
+
+The models were trained to name files so, in links. A file that was written in this response and that its answer does
+not name is cited all the same, at the answer's end and with an empty range: clients find files by their citations only.
+What is known of the files is the interpreter's state, so it holds along a chain: `{"container_id", "files": [[path,
+id], …], "written": [path, …]}`, the newest last; `written` are those of the last call.
+
+`PageStack`: the pages of the web that a chain was shown, by their cursors. It is state of the chain, kept as JSON.
+
+What a page says is not kept, only how to have it again: so a chain goes on after a restart, and on other workers.
+Citations need nothing else: which page, and what stood in that line of a list of results.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import orjson
 
 from responses_app.protocol.errors import JsonObject
 
@@ -119,3 +135,181 @@ def _link(url: str) -> str:
 def _domain(url: str) -> str:
     found = _HOST.match(url)
     return found[1] if found else url
+
+
+FILES = "code_interpreter_call"  # the type of items whose tool keeps them
+MAX_FILES = 200  # of a chain that are remembered
+MAX_FILES_BYTES = 24 * 1024  # of what is remembered of them, as JSON; `written` may take as much again
+MAX_CITATIONS = 50  # of one message
+FOLDER = "/mnt/data/"
+_NAMED = re.compile(rf"(?:sandbox:)?{re.escape(FOLDER)}([^\s()\[\]<>\"'`*]+)")
+
+
+class ProducedFiles:
+    """Of one response, with what the chain had before."""
+
+    def __init__(self) -> None:
+        self._container_id = ""
+        self._ids: dict[str, str] = {}  # by path
+        self._uncited: dict[str, None] = {}  # paths of this response, in order
+
+    def know(self, state: JsonObject) -> None:
+        """Take what the chain had before."""
+        self._container_id, self._ids = str(state.get("container_id", "")), dict(_files(state))
+
+    def learn(self, state: JsonObject) -> None:
+        """Take what a call has left: what it names last is what it has written."""
+        before = {} if state.get("container_id") != self._container_id else self._ids
+        self.know(state)
+        written = state.get("written")
+        for path, file_id in self._ids.items():
+            if before.get(path) != file_id or (isinstance(written, list) and path in written):
+                self._uncited[path] = None
+
+    def cite(self, text: str, *, is_last: bool) -> list[JsonObject]:
+        """Return the annotations of a message; the last one of a response also has the files that nothing has named."""
+        found = [*self._named(text)]
+        if is_last:
+            found += [self._annotation(path, len(text), len(text)) for path in self._uncited if path in self._ids]
+            self._uncited.clear()
+        return found[:MAX_CITATIONS]
+
+    def _named(self, text: str) -> Iterator[JsonObject]:
+        for named in _NAMED.finditer(text):
+            path = named[1].rstrip(".,;:!?")
+            if path in self._ids:
+                self._uncited.pop(path, None)
+                yield self._annotation(path, named.start(), named.start(1) + len(path))
+
+    def _annotation(self, path: str, start: int, end: int) -> JsonObject:
+        return {
+            "type": "container_file_citation",
+            "container_id": self._container_id,
+            "file_id": self._ids[path],
+            "filename": path.rpartition("/")[2],
+            "start_index": start,
+            "end_index": end,
+        }
+
+
+def state_of(container_id: str, before: JsonObject | None, written: Sequence[tuple[str, str]]) -> JsonObject:
+    """Return the state behind a call that has written these files, each with its path and id."""
+    known = dict(_files(before)) if before is not None and before.get("container_id") == container_id else {}
+    for path, file_id in written:
+        known.pop(path, None)
+        known[path] = file_id
+    kept = _newest(known)
+    return {
+        "container_id": container_id,
+        "files": [[path, file_id] for path, file_id in kept.items()],
+        "written": list(dict.fromkeys(path for path, _ in written if path in kept)),
+    }
+
+
+def _newest(files: dict[str, str]) -> dict[str, str]:
+    """Return as many of the newest files as are remembered, in their order."""
+    kept: list[tuple[str, str]] = []
+    left = MAX_FILES_BYTES
+    for entry in reversed([*files.items()][-MAX_FILES:]):
+        left -= len(orjson.dumps(entry))
+        if left < 0:
+            break
+        kept.append(entry)
+    return dict(reversed(kept))
+
+
+def _files(state: JsonObject) -> Iterator[tuple[str, str]]:
+    told = state.get("files")
+    for each in told if isinstance(told, list) else ():
+        match each:
+            case [str(path), str(file_id)]:
+                yield path, file_id
+
+
+PAGES = "web_search_call"  # the type of items whose tool keeps it
+MAX_PAGES_BYTES = 48 * 1024  # of the state, about: older pages are gone, and the results of older searches before them
+MAX_TITLE = 200  # characters
+
+
+class ListedPage(NamedTuple):
+    """A result of a search: the line of the list in which it begins, its address and its title."""
+
+    line: int
+    url: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPage:
+    """A page that was shown: one that was opened, what was found in one, or the results of a search.
+
+    `kind` is "page", "source" (a page as it is written), "find" or "search". `url` is the page's, "" for results; of
+    these `listed` are left, as long as they are not too old. `pattern` is what was looked for.
+    """
+
+    kind: str
+    url: str
+    title: str
+    pattern: str = ""
+    listed: Sequence[ListedPage] = ()
+
+    def source(self, line: int) -> tuple[str, str] | None:
+        """Return address and title of what a line shows, None where that is nothing in the web."""
+        if self.url:
+            return self.url, self.title
+        above = [each for each in self.listed if each.line <= line]
+        return (above[-1].url, above[-1].title) if above else None
+
+
+@dataclass(slots=True)
+class PageStack:
+    """`first` is the cursor of the first of `pages`."""
+
+    pages: list[ShownPage] = field(default_factory=list)
+    first: int = 0
+
+    @classmethod
+    def from_json(cls, state: JsonObject | None) -> "PageStack":
+        """Read what `as_json` has written."""
+        known: dict[str, Any] = state or {"pages": [], "first": 0}
+        pages = [
+            ShownPage(
+                kind=kind, url=url, title=title, pattern=pattern, listed=tuple(ListedPage(*each) for each in listed)
+            )
+            for kind, url, title, pattern, listed in known["pages"]
+        ]
+        return cls(pages, known["first"])
+
+    def as_json(self) -> JsonObject:
+        """Return it as it is kept: the latest pages, as many as `MAX_PAGES_BYTES` hold."""
+        pages: list[object] = []
+        left = MAX_PAGES_BYTES
+        for each in reversed(self.pages):
+            listed = [list(one) for one in each.listed] if left > MAX_PAGES_BYTES // 2 else []
+            page: list[object] = [each.kind, each.url, each.title, each.pattern, listed]
+            left -= len(str(page).encode())
+            if left < 0 and pages:
+                break
+            pages.append(page)
+        return {"pages": pages[::-1], "first": self.next_cursor - len(pages)}
+
+    @property
+    def next_cursor(self) -> int:
+        """The cursor of the page that is shown next."""
+        return self.first + len(self.pages)
+
+    def push(self, shown: ShownPage) -> None:
+        """Show a page."""
+        self.pages.append(replace(shown, title=shown.title[:MAX_TITLE]))
+
+    def at(self, cursor: int) -> ShownPage | None:
+        """Return the page of a cursor; -1 is the latest. None where there is none, or none any more."""
+        if cursor == -1:
+            return self.pages[-1] if self.pages else None
+        place = cursor - self.first
+        return self.pages[place] if 0 <= place < len(self.pages) else None
+
+    def source(self, cursor: int, line: int) -> tuple[str, str] | None:
+        """Return address and title of what a citation names."""
+        shown = self.at(cursor) if cursor >= 0 else None
+        return shown.source(line) if shown else None

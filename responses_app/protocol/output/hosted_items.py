@@ -21,15 +21,15 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.items.output_items import ItemStatus, McpApprovalItem, McpListItem, ServerCallItem
+from responses_app.protocol.items.resources import ItemStatus, McpApprovalItem, McpListItem, ServerCallItem
 from responses_app.protocol.output.builders import (
     HostedBuilder,
     ItemBuilder,
     PendingEvents,
+    ReasoningBuilder,
     SilentInput,
     with_fields,
 )
-from responses_app.protocol.output.reasoning_items import ReasoningBuilder
 
 NewId = Callable[[str], str]
 

@@ -17,24 +17,22 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.items.items import SampledItem, fingerprint
-from responses_app.protocol.items.output_items import ItemStatus
+from responses_app.protocol.items.resources import ItemStatus
 from responses_app.protocol.output.builders import (
     CompactionBuilder,
     HostedBuilder,
     HostedCall,
     ItemBuilder,
     PendingEvents,
+    ReasoningBuilder,
+    SilentReasoningBuilder,
+    message_builder,
 )
-from responses_app.protocol.output.call_items import CallBuilder
-from responses_app.protocol.output.called import Called, HostedTools
-from responses_app.protocol.output.citations import Sources
-from responses_app.protocol.output.cited_messages import message_builder
-from responses_app.protocol.output.endings import Ending
+from responses_app.protocol.output.calls import CallBuilder, Called, HostedTools
+from responses_app.protocol.output.citations import ProducedFiles, Sources
 from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
-from responses_app.protocol.output.produced_files import ProducedFiles
-from responses_app.protocol.output.reasoning_items import ReasoningBuilder, SilentReasoningBuilder
 from responses_app.protocol.prompt.sealed_items import ItemSeals
-from responses_app.protocol.requests.resources import NEXT, ResponseObject, Status, as_known, known_id
+from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
 
 
 class LocalProtocolError(Exception):

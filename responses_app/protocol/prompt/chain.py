@@ -41,9 +41,9 @@ from itertools import accumulate
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.calls import calls_of, no_call, open_calls
 from responses_app.protocol.items.client_tools import late_tools
-from responses_app.protocol.public_ids import PublicId
 
 _ANALYSIS = MessageKind.ANALYSIS.value
 KEPT_ITEMS = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")

@@ -4,10 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SkipValidation
 
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
-from responses_app.protocol.metadata import Metadata
-from responses_app.protocol.requests.structured_outputs import StructuredOutputs
+from responses_app.protocol.requests.text_format import StructuredOutputs
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 

@@ -1,28 +1,45 @@
 """`CreateRequest`: the body of `POST /v1/responses` and of the WebSocket's `response.create`, validated.
 
 What becomes of fields that are none of a model's here is said in `fields`.
+
+A request → what its turns may be, in no model format's own words: see `engine.types`.
+
+    tools        each that the model is shown can be called, with arguments that fit its schema (but `strict: false`)
+    tool_choice  which of them, and whether one must be
+    text.format  what the answer is
+
+Where a request has no tools and asks for plain text, there are no rules: then the model is free, and a call of a
+function that nobody declared here goes to the client, which may know of it.
+
+What requests name that is of another resource: files, containers, vector stores, conversations and items.
+
+Whoever names a thing gets at what is in it, so a key needs the thing's own scope (`auth.scopes.check_named`). What
+continues a response, and an item of one, is of the resource that the request is for, and needs no other. Citations in
+a history name nothing: they tell where a text came from. A call of the code interpreter in it names its container: code
+may go on there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, SkipValidation
 
 from engine.formats.base import FunctionTool
+from engine.types import AnyText, CallRule, TurnRules
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.fields import MAX_NAMED, check_fields, known_names
+from responses_app.protocol.fields import MAX_NAMED, check_fields, check_metadata, known_names, validate
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
-from responses_app.protocol.json_size import json_size
-from responses_app.protocol.metadata import check_metadata
+from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, LOGPROBS, NOT_OPENAIS, Fields
 from responses_app.protocol.requests.server_tools import ITEMS, private_fields
-from responses_app.protocol.requests.structured_outputs import HeldText, held_text
-from responses_app.protocol.requests.text_format import PlainText, TextFormat, parse_text_format
+from responses_app.protocol.requests.text_format import HeldText, PlainText, TextFormat, held_text, parse_text_format
 from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice
 from responses_app.protocol.requests.tools import callable_tools, parse_tools
-from responses_app.protocol.validation import validate
+from responses_app.protocol.sizes import json_size
 
 
 class CreateRequest(Fields):
@@ -256,3 +273,128 @@ def check_include(include: list[str] | None) -> None:
                 param=f"include[{index}]",
                 code="invalid_value",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class RulesOfTurns:
+    """The rules of a response's turns: of all until the model has called something, and of those after that."""
+
+    first: TurnRules
+    after_call: TurnRules
+
+
+def rules_of_turns(
+    request: CreateRequest, tools: ClientTools, *, hosted: Iterable[tuple[OfferedTool, CallRule]] = ()
+) -> RulesOfTurns | None:
+    """Return what the turns of a request may be; None where they may be anything.
+
+    `tools` are those that the model can call, `hosted` those that this server runs. A call that is demanded is demanded
+    once: a response goes on behind it where the server ran the tool.
+    """
+    choice = request.tool_choice
+    served = [rule for tool, rule in hosted if choice.allows(tool)]
+    answer = request.answer.content
+    if not (len(tools) or served) and isinstance(answer, AnyText):
+        return None
+    if choice.forbids:
+        rules = TurnRules(answer=answer)
+        return RulesOfTurns(rules, rules)
+    shown = [tool for tool in tools.shown() if choice.allowed is None or tool.called in choice.allowed]
+    calls = [*(CallRule(tool.called, tool.content) for tool in shown), *served]
+    free = TurnRules(calls=tuple(calls), answer=answer)
+    return RulesOfTurns(replace(free, must_call=choice.demands), free)
+
+
+def enforced_field(request: CreateRequest, tools: ClientTools) -> str | None:
+    """Return the field of a request that an engine must be able to enforce, if there is one.
+
+    Functions that the model calls if it likes can be had without: then their arguments may be wrong. The grammar of a
+    custom tool cannot: what its client gets has to follow it.
+    """
+    if request.tool_choice.demands or request.tool_choice.allowed is not None:  # the model is shown all of its tools
+        return "tool_choice"
+    if not isinstance(request.answer.content, AnyText):
+        return request.answer.at
+    if request.tool_choice.forbids:
+        return None
+    return next((tool.field for tool in tools if tool.definition), None)
+
+
+_MEDIA = ("input_image", "input_file", "computer_screenshot")  # parts whose `file_id` says where their content is
+
+
+class Named(NamedTuple):
+    """A thing that a request names, by what a key must be made for to use it."""
+
+    area: Area
+    param: str  # where it stands in the request
+    writes: bool = False  # the request changes it, too
+
+
+def named_by(request: CreateRequest, *, runs: bool) -> Iterator[Named]:
+    """Yield what a create names; one that only counts (`runs` is False) changes nothing of it."""
+    if request.conversation is not None:
+        yield from _used(Area.CONVERSATIONS, "conversation", writes=runs)
+    yield from named_in_items(request.input_json, at="input")
+    if any(tool["type"] == "code_interpreter" for tool in request.tools_json):
+        for index, item in enumerate(request.input_json):
+            if item.get("type") == "code_interpreter_call" and item.get("container_id"):
+                yield from _used(Area.CONTAINERS, f"input[{index}].container_id", writes=runs)
+    for index, tool in enumerate(request.tools_json):
+        yield from _named_by_tool(tool, f"tools[{index}]", runs=runs)
+
+
+def named_in_items(items: Sequence[JsonObject], *, at: str) -> Iterator[Named]:
+    """Yield the files that items name; `at` is where they stand in the request."""
+    for index, item in enumerate(items):
+        for field in ("content", "output"):
+            yield from named_in_parts(item.get(field), at=f"{at}[{index}].{field}")
+
+
+def named_by_conversation(items: Sequence[JsonObject]) -> Iterator[Named]:
+    """Yield what the items of a conversation name: one that is named by its id is copied, whosever it is."""
+    yield from named_in_items(items, at="items")
+    for index, item in enumerate(items):
+        if item["type"] == "item_reference":
+            yield Named(Area.RESPONSES, f"items[{index}].id")
+            yield Named(Area.CONVERSATIONS, f"items[{index}].id")
+
+
+def named_in_parts(parts: object, *, at: str) -> Iterator[Named]:
+    """Yield the files that a content, or the output of a call, names: an array of parts, or one of them."""
+    if isinstance(parts, list):
+        for index, part in enumerate(parts):
+            yield from _named_by_part(part, f"{at}[{index}]")
+    else:
+        yield from _named_by_part(parts, at)
+
+
+def files_named(file_ids: Iterable[str] | None, *, at: str) -> Iterator[Named]:
+    """Yield what a list of the ids of files names."""
+    if file_ids:
+        yield Named(Area.FILES, at)
+
+
+def _named_by_part(part: object, at: str) -> Iterator[Named]:
+    if isinstance(part, dict) and part.get("type") in _MEDIA and part.get("file_id"):
+        yield Named(Area.FILES, f"{at}.file_id")
+
+
+def _named_by_tool(tool: Mapping[str, object], at: str, *, runs: bool) -> Iterator[Named]:
+    container, mask = tool.get("container"), tool.get("input_image_mask")
+    match tool["type"]:
+        case "code_interpreter" if isinstance(container, str):
+            yield from _used(Area.CONTAINERS, f"{at}.container", writes=runs)
+        case "code_interpreter" if isinstance(container, dict):
+            yield from files_named(container.get("file_ids"), at=f"{at}.container.file_ids")
+        case "file_search":
+            yield Named(Area.VECTOR_STORES, f"{at}.vector_store_ids")
+        case "image_generation" if isinstance(mask, dict) and mask.get("file_id"):
+            yield Named(Area.FILES, f"{at}.input_image_mask.file_id")
+
+
+def _used(area: Area, param: str, *, writes: bool) -> Iterator[Named]:
+    """Yield what a response reads, and changes if it `writes`."""
+    yield Named(area, param)
+    if writes:
+        yield Named(area, param, writes=True)

@@ -2,21 +2,264 @@
 
 What a request says of credentials is never echoed, and so never kept: it is read apart (`private_fields`). Of the URL
 of an MCP server the query and the user are credentials, too.
+
+`file_search` as requests declare it, and what of its results messages can cite.
+
+    The shell is bone【0:2†turtles.pdf】.   ->   The shell is bone.   with a file_citation at its index
+
+The first number counts the searches of a chain, the second the results of one. What was found is the tool's state, so
+citations hold along a chain: `{"first", "found": [[[file id, name], …], …]}`, the newest last.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+import orjson
+from pydantic import Field, StringConstraints
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.fields import CallableTool, ClientModel, Refused
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.fields import CallableTool, ClientModel, Refused, ToolModel, validate
 from responses_app.protocol.files.containers import echoed_interpreter
-from responses_app.protocol.requests.file_searches import echoed_file_search
-from responses_app.protocol.requests.image_tools import echoed_image_tool
-from responses_app.protocol.requests.web_searches import echoed_search
-from responses_app.protocol.validation import validate
+from responses_app.protocol.files.searches import Filter
+from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS
+
+MAX_DOMAINS = 100
+_MAX_PLACE = 200  # characters
+
+_Place = Annotated[str, StringConstraints(max_length=_MAX_PLACE)]
+
+
+class _Filters(ClientModel):
+    """Which pages may be found and opened."""
+
+    allowed_domains: list[str] | None = Field(default=None, max_length=MAX_DOMAINS)
+
+
+class _UserLocation(ClientModel):
+    """About where the user is."""
+
+    type: Literal["approximate"] | None = None
+    city: _Place | None = None
+    region: _Place | None = None
+    country: _Place | None = None
+    timezone: _Place | None = None
+
+
+class WebSearch(ToolModel):
+    """The tool; fields that only other versions have are accepted and echoed."""
+
+    filters: _Filters | None = None
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    user_location: _UserLocation | None = None
+    external_web_access: bool | None = None
+
+    idle: ClassVar = {
+        "search_content_types": "A search gives text.",
+    }
+    told: ClassVar = ("search_content_types",)
+
+
+def echoed_search(tool: JsonObject, at: str) -> JsonObject:
+    """Validate a web search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    search = validate(WebSearch, tool, at=at)
+    domains = (search.filters.allowed_domains if search.filters else None) or ()
+    for index, domain in enumerate(domains):
+        if not domain or any(each in domain for each in "/: @\n"):
+            param = f"{at}.filters.allowed_domains[{index}]"
+            raise invalid_request(
+                f"Invalid value for '{param}': it is a domain without 'https://' and without a path, like example.com.",
+                param=param,
+                code="invalid_value",
+            )
+    return tool
+
+
+MAX_PARTIAL_IMAGES = 3
+_SIZE = r"^(auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})$"
+_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
+_NO_URLS = "Give it as a data URL (data:image/png;base64,…) in 'image_url', or as a 'file_id'."
+
+
+class SentImage(NamedTuple):
+    """An image that a client has sent: its base64, or the id of a file."""
+
+    data: str = ""
+    file_id: str = ""
+
+
+class _Mask(ClientModel):
+    """Which part of an image is edited."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+
+
+class ImageGeneration(ToolModel):
+    """The tool; fields that only other versions have are accepted and echoed."""
+
+    action: Literal["generate", "edit", "auto"] | None = None
+    background: Literal["transparent", "opaque", "auto"] | None = None
+    input_fidelity: Literal["high", "low"] | None = None
+    input_image_mask: _Mask | None = None
+    model: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = None
+    moderation: Literal["auto", "low"] | None = None
+    output_compression: int | None = Field(default=None, ge=0, le=100)
+    output_format: Literal["png", "webp", "jpeg", "gif", "svg"] | None = None
+    partial_images: int | None = Field(default=None, ge=0, le=MAX_PARTIAL_IMAGES)
+    quality: Literal["low", "medium", "high", "xhigh", "max", "auto"] | None = None
+    size: Annotated[str, StringConstraints(pattern=_SIZE)] | None = None
+
+    refused: ClassVar = dict.fromkeys(  # what only OpenAI's own models have
+        ("complexity", "frame_count", "frame_duration_ms", "svg"),
+        Refused("The image service of this server does not have it."),
+    )
+
+
+def echoed_image_tool(tool: JsonObject, at: str) -> JsonObject:
+    """Validate image generation as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    declared = validate(ImageGeneration, tool, at=at)
+    if declared.output_format in ("gif", "svg"):
+        raise unsupported_parameter(f"{at}.output_format", "Images are 'png', 'jpeg' or 'webp' here.")
+    if declared.input_image_mask is not None:
+        _check_mask(declared.input_image_mask, f"{at}.input_image_mask")
+    return tool
+
+
+def sent_image(part: JsonObject) -> SentImage | None:
+    """Return the image of a part, or of a mask; None where it is at a URL, which nobody opens."""
+    url, file_id = part.get("image_url"), part.get("file_id")
+    found = _DATA_URL.match(url) if isinstance(url, str) else None
+    if found is not None and isinstance(url, str):
+        return SentImage(data=url[found.end() :])
+    return SentImage(file_id=file_id) if isinstance(file_id, str) and file_id else None
+
+
+def newest_images(items: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """Yield what has images that can be edited, the newest first: calls that made one, and messages of the user.
+
+    Of a call there may be its id alone: `chain.kept_items` keeps no more.
+    """
+    for item in reversed(items):
+        if item.get("type") == "image_generation_call":
+            if item.get("status") != "failed" and (item.get("result") or item.get("id")):
+                yield item
+        elif item.get("role") == "user" and sent_images(item):
+            yield item
+
+
+def is_image_by_id(item: JsonObject) -> bool:
+    """Whether an item is a call that stands for the image it made by its id alone."""
+    return item.get("type") == "image_generation_call" and bool(item.get("id")) and not item.get("result")
+
+
+def sent_images(message: JsonObject) -> list[SentImage]:
+    """Return the images of a message, without those at a URL."""
+    content = message.get("content")
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    found = (sent_image(part) for part in parts if part.get("type") == "input_image")
+    return [image for image in found if image is not None]
+
+
+def _check_mask(mask: _Mask, at: str) -> None:
+    if sent_image(mask.model_dump()) is None:
+        raise invalid_request(
+            f"Invalid value for '{at}.image_url': {_NO_URLS}", param=f"{at}.image_url", code="invalid_value"
+        )
+
+
+FOUND = "file_search_call"  # the type of items whose tool keeps it
+MAX_STORES = 20
+MAX_KEPT = 200  # results of a chain that can be cited
+MAX_BYTES = 48 * 1024  # of what is kept of them, as JSON: but the latest search, which has `MAX_RESULTS`, always is
+_MAX_ID = 64
+
+
+class _HybridSearch(ClientModel):
+    """How words count beside meanings: there are only words here."""
+
+    embedding_weight: float
+    text_weight: float
+
+    idle: ClassVar = dict.fromkeys(("embedding_weight", "text_weight"), "There are only words here.")
+    told: ClassVar = ("embedding_weight", "text_weight")
+
+
+class _Ranking(ClientModel):
+    """How results are ranked. There is one ranker here, whatever is asked for."""
+
+    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
+    score_threshold: float | None = Field(default=None, ge=0, le=1)
+    hybrid_search: _HybridSearch | None = None
+
+    idle: ClassVar = {"ranker": "There is one ranker."}
+
+
+class FileSearch(ToolModel):
+    """The tool."""
+
+    vector_store_ids: list[str] = Field(min_length=1, max_length=MAX_STORES)
+    max_num_results: int | None = Field(default=None, ge=1, le=MAX_RESULTS)
+    filters: JsonObject | None = None
+    ranking_options: _Ranking | None = None
+
+
+def echoed_file_search(tool: JsonObject, at: str) -> JsonObject:
+    """Validate a file search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    search = validate(FileSearch, tool, at=at)
+    if search.filters is not None:
+        Filter(search.filters, at=f"{at}.filters")
+    ranking = search.ranking_options or _Ranking()
+    hybrid = ranking.hybrid_search
+    return {
+        "type": "file_search",
+        "vector_store_ids": search.vector_store_ids,
+        "max_num_results": search.max_num_results or DEFAULT_RESULTS,
+        "filters": search.filters,
+        "ranking_options": {
+            "ranker": ranking.ranker or "auto",
+            "score_threshold": ranking.score_threshold or 0.0,
+            **({} if hybrid is None else {"hybrid_search": hybrid.model_dump()}),
+        },
+    }
+
+
+class FoundFiles:
+    """What the searches of a chain have found: the id and the name of the file of each result."""
+
+    def __init__(self, state: JsonObject | None) -> None:
+        known: dict[str, Any] = state or {"first": 0, "found": []}
+        self._first: int = known["first"]
+        self._found: list[list[tuple[str, str]]] = [
+            [(file_id, name) for file_id, name in search] for search in known["found"]
+        ]
+
+    @property
+    def next_search(self) -> int:
+        """The number of the search that comes next."""
+        return self._first + len(self._found)
+
+    def add(self, found: Sequence[tuple[str, str]]) -> None:
+        """Take what a search has found; the oldest are forgotten."""
+        self._found.append(list(found))
+        while len(self._found) > 1 and self._are_too_many():
+            del self._found[0]
+            self._first += 1
+
+    def as_json(self) -> JsonObject:
+        """Return it as it is kept."""
+        return {"first": self._first, "found": [[list(each) for each in search] for search in self._found]}
+
+    def _are_too_many(self) -> bool:
+        return sum(map(len, self._found)) > MAX_KEPT or len(orjson.dumps(self.as_json())) > MAX_BYTES
+
+    def file(self, search: int, result: int) -> tuple[str, str] | None:
+        """Return the id and the name of the file of a result."""
+        place = search - self._first
+        if not 0 <= place < len(self._found) or result >= len(self._found[place]):
+            return None
+        return self._found[place][result]
+
 
 WEB_SEARCH = "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11".split()
 ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a call becomes

@@ -10,11 +10,19 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from engine.contents.patterns import check_regex
-from engine.contents.sharing import SharedBudgetSpent, shared_budget
+from engine.contents.budget import SharedBudgetSpent, shared_budget
+from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.fields import CallableTool, ClientModel, ToolModel, note_ignored
+from responses_app.protocol.fields import (
+    CallableTool,
+    ClientModel,
+    ToolModel,
+    missing,
+    note_ignored,
+    validate,
+    wrong_type,
+)
 from responses_app.protocol.items.client_tools import (
     ClientTool,
     ClientTools,
@@ -24,7 +32,6 @@ from responses_app.protocol.items.client_tools import (
 )
 from responses_app.protocol.items.items import MAX_NAME, NAME
 from responses_app.protocol.requests.server_tools import ITEMS, parse_server_tool, refuse_double_labels
-from responses_app.protocol.validation import missing, validate, wrong_type
 
 
 class _Callable(CallableTool):

@@ -21,7 +21,7 @@ import orjson
 
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
-from responses_app.protocol.response.inputs import (
+from responses_app.protocol.response.steps import (
     Asked,
     Declared,
     Ended,
@@ -37,6 +37,7 @@ from responses_app.protocol.response.inputs import (
     Started,
     Stopped,
     StopReason,
+    Summaries,
     TimedOut,
     ToolProgressed,
     ToolReturned,
@@ -44,7 +45,6 @@ from responses_app.protocol.response.inputs import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.response.summaries import Summaries
 
 _SHORT = 0x80  # the bit of a record of tokens alone
 _LONG = 0x01

@@ -32,40 +32,35 @@ from engine.formats.base import ModelFormat
 from engine.types import FinishReason
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
-from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
-from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, ResponseObject, Status
-from responses_app.protocol.response.answer_stops import AnswerStops
-from responses_app.protocol.response.client_calls import ClientCalls
-from responses_app.protocol.response.commands import (
+from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, Ending, ResponseObject, Status
+from responses_app.protocol.response.calls import ClientCalls, Interjections, ServerCalls, Waits
+from responses_app.protocol.response.steps import (
+    Asked,
     Await,
     CallTool,
     Command,
-    Finish,
-    Generate,
-    ListTools,
-    Prefill,
-    Seal,
-    Step,
-)
-from responses_app.protocol.response.compacting import Compacting
-from responses_app.protocol.response.cuts import Cuts
-from responses_app.protocol.response.inputs import (
-    Asked,
     Declared,
     Ended,
     Enqueued,
     Failed,
+    Finish,
+    Generate,
     Input,
+    ListTools,
     Mode,
     Offered,
     OutputGiven,
+    Prefill,
     Prefilled,
     Sampled,
+    Seal,
     Sealed,
     Started,
+    Step,
     Stopped,
     StopReason,
+    Summaries,
     TimedOut,
     ToolProgressed,
     ToolReturned,
@@ -73,12 +68,8 @@ from responses_app.protocol.response.inputs import (
     TurnBegan,
     WaitBegan,
 )
-from responses_app.protocol.response.interjections import Interjections
-from responses_app.protocol.response.server_calls import ServerCalls
-from responses_app.protocol.response.summaries import Summaries, SummaryTurns
-from responses_app.protocol.response.turn_reader import TurnReader
-from responses_app.protocol.response.turns import Budget, Turn
-from responses_app.protocol.response.waits import Waits
+from responses_app.protocol.response.summaries import Budget, Compacting, SummaryTurns
+from responses_app.protocol.response.turns import AnswerStops, Cuts, Turn, TurnReader
 from responses_app.protocol.usage import TurnUsage, usage
 
 

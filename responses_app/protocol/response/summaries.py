@@ -12,10 +12,14 @@ Nobody waits for what a summary is not worth: a thought of up to `MIN_TOKENS` to
 ended the generation has nothing behind it, and where little of the budget is left that is the answer's. Those, and all
 behind the first `MAX_ASIDES` of a response, get their first sentences (see `reasoning`), and so does a thought whose
 aside fails or says nothing.
+
+`Compacting`: the model sums up what came before; the summary, sealed, then stands for that.
+
+What the model writes meanwhile is not an item of its own: clients see a compaction that begins with its first word.
 """
 
 from collections.abc import Sequence
-from enum import Enum
+from dataclasses import dataclass
 
 from engine.formats.base import (
     ItemEnded,
@@ -29,7 +33,26 @@ from engine.formats.base import (
     TurnEvent,
     as_tokens,
 )
-from responses_app.protocol.response.commands import Generate
+from responses_app.protocol.events.events import Event
+from responses_app.protocol.output.stream import ResponseStream
+from responses_app.protocol.response.steps import Generate, Seal, Sealed
+from responses_app.protocol.usage import TurnUsage
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many tokens a response may sample: `limit` in all `turns` from number `since` on, which is not a summary."""
+
+    turns: Sequence[TurnUsage]
+    limit: int | None = None
+    since: int = 0
+
+    @property
+    def left(self) -> int | None:
+        """How many tokens may still be sampled; None: as many as the model gives."""
+        spent = sum(turn.output_tokens for turn in self.turns[self.since :])
+        return None if self.limit is None else max(0, self.limit - spent)
+
 
 MIN_TOKENS = 80  # of a thought that the model sums up
 MAX_ASIDES = 8  # in one response
@@ -41,13 +64,6 @@ _REQUESTS = {  # by `reasoning.summary`, with how many tokens the summary may ha
     "detailed": ("in one or two paragraphs, with every step that led somewhere", 400),
 }
 REQUEST = "Write a summary of the thought above, which you had just now"
-
-
-class Summaries(Enum):
-    """Who writes summaries."""
-
-    MODEL = "model"
-    TEXT = "text"  # its own first sentences are the summary
 
 
 class SummaryTurns:
@@ -111,3 +127,63 @@ def _request(length: str) -> str:
         f"empty line; then say {length}, in the language of the conversation, what you considered and what you "
         "decided. Add nothing that you did not think, do not answer the person, and write the summary and nothing else."
     )
+
+
+class Compacting:
+    """Of one response, which has at most one compaction, at its beginning."""
+
+    def __init__(self, stream: ResponseStream, budget: Budget) -> None:
+        self._stream = stream
+        self._budget = budget
+        self._summary: _Summary | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a summary is being written, or waits for its seal."""
+        return self._summary is not None
+
+    def begin(self) -> None:
+        """What the model says from now on is the summary."""
+        self._summary = _Summary()
+
+    def hear(self, said: Sequence[TurnEvent]) -> list[Event]:
+        """Take what the model says of it."""
+        assert self._summary is not None
+        for each in said:
+            self._summary.take(each)
+        return self._stream.begin_compaction() if said and not self._stream.is_compacting else []
+
+    def due(self) -> Seal | None:
+        """Return what is to be sealed, once the model has said all; None where it gave no summary."""
+        assert self._summary is not None
+        return Seal(self._summary.text) if self._summary.text else None
+
+    def end(self, given: Sealed) -> list[Event]:
+        """Take the seal: the budget counts from here on."""
+        assert self._summary is not None
+        events = self._stream.end_compaction(given.text)
+        self._summary, self._budget.limit, self._budget.since = None, given.budget, len(self._budget.turns)
+        return events
+
+
+class _Summary:
+    """What a model says when it is asked for a summary: its final answer or, if it gives none, all it said."""
+
+    def __init__(self) -> None:
+        self._answer: list[str] = []
+        self._other: list[str] = []
+        self._saying = self._answer
+
+    def take(self, said: TurnEvent) -> None:
+        """Read on."""
+        match said:
+            case ItemStarted(kind=kind):
+                self._saying = self._answer if kind is ItemKind.ANSWER else self._other
+                self._saying.append("\n")
+            case Text(text=text):
+                self._saying.append(text)
+
+    @property
+    def text(self) -> str:
+        """The summary; "" where there is none."""
+        return "".join(self._answer).strip() or "".join(self._other).strip()

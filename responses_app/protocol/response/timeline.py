@@ -17,19 +17,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from responses_app.protocol.events.events import EventType
-from responses_app.protocol.response.commands import (
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import (
     Await,
     CallTool,
     Command,
+    Ended,
     Finish,
     Generate,
+    Input,
     ListTools,
     Prefill,
+    Sampled,
     Seal,
     Step,
+    TurnBegan,
 )
-from responses_app.protocol.response.inputs import Ended, Input, Sampled, TurnBegan
-from responses_app.protocol.response.response import ResponseMachine
 
 
 class PhaseKind(StrEnum):

@@ -1,13 +1,30 @@
-"""A turn as it is read: one generation's tokens, its usage, and what it says."""
+"""A turn as it is read: one generation's tokens, its usage, and what it says.
 
-from collections.abc import Callable, Sequence
+`AnswerStops`: where a request ends an answer, by strings (`stop`) and by tokens (`stop_token_ids`).
+
+They end what the model says to the user, and with it the turn: neither its thoughts nor its calls. What has ended an
+answer is not part of it, but of what the model reads of it later, as it has sampled it.
+
+`Cuts`: where a turn ends before the model ends it.
+
+Behind the first call, where the client takes one at a time; behind a call of a tool that this server runs; behind a
+thought that is summed up now; and behind any item, once somebody wants the response to end.
+
+`TurnReader`: reads what the model samples, turn by turn, and gives it to the part of the machine that it is for.
+
+Nearly always that is the response's stream; while the model sums up, it is the part that makes the summary.
+"""
+
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from engine.formats.base import (
     ItemEnded,
     ItemKind,
     ItemStarted,
+    ModelFormat,
     Text,
     TextLogprob,
     Tokens,
@@ -15,7 +32,12 @@ from engine.formats.base import (
     TurnParser,
     as_tokens,
 )
-from engine.types import TokenLogprob
+from engine.types import FinishReason, TokenLogprob
+from responses_app.protocol.events.events import Event
+from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.response.steps import Generate, Sampled, StopReason, TurnBegan
+from responses_app.protocol.response.summaries import Budget, Compacting, SummaryTurns
+from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.usage import TurnUsage
 
 Ends = Callable[[ItemStarted, ItemEnded], bool]  # whether nothing is to follow an item
@@ -106,21 +128,6 @@ class Turn:
         return [replace(event, logprobs=unsaid) if isinstance(event, Text) else event for event in events]
 
 
-@dataclass(slots=True)
-class Budget:
-    """How many tokens a response may sample: `limit` in all `turns` from number `since` on, which is not a summary."""
-
-    turns: Sequence[TurnUsage]
-    limit: int | None = None
-    since: int = 0
-
-    @property
-    def left(self) -> int | None:
-        """How many tokens may still be sampled; None: as many as the model gives."""
-        spent = sum(turn.output_tokens for turn in self.turns[self.since :])
-        return None if self.limit is None else max(0, self.limit - spent)
-
-
 def merged(said: list[TurnEvent]) -> list[TurnEvent]:
     """Make one text of those that stand behind each other; linear, however many come at once."""
     if len(said) < 2:  # nearly always: a token at a time
@@ -141,3 +148,194 @@ def merged(said: list[TurnEvent]) -> list[TurnEvent]:
 def _joined(texts: Sequence[Text]) -> Text:
     logprobs = tuple(chain.from_iterable([each.logprobs for each in texts]))
     return Text("".join([each.text for each in texts]), logprobs)
+
+
+class AnswerStops:
+    """The stop strings and tokens of one response, whose turns are read one after the other; at least one of them."""
+
+    def __init__(self, stops: Sequence[str], tokens: Collection[int]) -> None:
+        self._tokens = frozenset(tokens)
+        self._stops = tuple(stops)
+        self._text: StopStrings | None = None  # of the answer that is being said
+        self._held: tuple[TextLogprob, ...] = ()  # of its text that was not said yet
+
+    def without_stop_token(self, chunk: Sampled) -> tuple[Sampled, bool]:
+        """Return what is to be read of tokens, and whether one of the request's own has ended them."""
+        if chunk.finish is not FinishReason.STOP or not chunk.token_ids or chunk.token_ids[-1] not in self._tokens:
+            return chunk, False
+        logprobs = None if chunk.logprobs is None else chunk.logprobs[:-1]
+        return replace(chunk, token_ids=chunk.token_ids[:-1], logprobs=logprobs), True
+
+    def read(self, turn: Turn, said: Sequence[TurnEvent]) -> list[TurnEvent]:
+        """Return what is said up to a stop string, which ends the turn."""
+        if not self._stops:
+            return list(said)
+        told: list[TurnEvent] = []
+        for index, each in enumerate(said):
+            if isinstance(each, ItemStarted):
+                self._text = StopStrings(self._stops) if each.kind is ItemKind.ANSWER else None
+            elif self._text is not None:
+                told += self._read(self._text, each)
+                if self._text.matched is not None:
+                    return [*told, *self.end(turn, said[index + 1 :])]
+                if isinstance(each, Text):
+                    continue
+            told.append(each)
+        return told
+
+    def _read(self, answer: StopStrings, said: TurnEvent) -> list[TurnEvent]:
+        """Return what can be said of an answer now."""
+        if isinstance(said, Text):
+            self._held += said.logprobs
+            text = answer.feed(said.text)
+        else:
+            text = answer.rest()
+        if not text:
+            return []
+        logprobs, self._held = self._held, ()
+        return [Text(text, logprobs)]
+
+    def end(self, turn: Turn, said: Sequence[TurnEvent] = ()) -> list[TurnEvent]:
+        """End the turn, and the answer in it, which is whole: nothing of what else was `said` is told."""
+        turn.is_over, self._text, self._held = True, None, ()
+        ended = next((each for each in (*said, *turn.parser.close()) if isinstance(each, ItemEnded)), None)
+        return [] if ended is None else [replace(ended, truncated=False)]
+
+
+class Cuts:
+    """Of one response. `one_call`: a turn ends with its first call. `stop` is why the response is to end, if it is."""
+
+    def __init__(
+        self,
+        stream: ResponseStream,
+        model_format: ModelFormat,
+        asides: SummaryTurns,
+        budget: Budget,
+        *,
+        one_call: bool,
+    ) -> None:
+        self._stream = stream
+        self._format = model_format
+        self._asides = asides
+        self._budget = budget
+        self._one_call = one_call
+        self.stop: StopReason | None = None
+
+    def reader_of(self, turn: Turn, *, summing_up: bool) -> Ends | None:
+        """Return what says whether an item of a turn is its last; None where nothing but the model ends it.
+
+        `summing_up`: the turn's text is itself a summary.
+        """
+        if self._one_call or self._stream.called.hosts or self._asides.by_model or self.stop is not None:
+            return partial(self._ends, turn, summing_up)
+        return None
+
+    def _ends(self, turn: Turn, summing_up: bool, started: ItemStarted, ended: ItemEnded) -> bool:
+        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.called.is_hosted(started.name or "")
+        turn.holds = hosted and ended.called
+        if ended.called:
+            return False  # a turn that waits for a call ends by itself
+        one_call = self._one_call and started.kind is ItemKind.CALL
+        # A turn with calls of the client's goes to its end: what continues the response needs their outputs.
+        stopped = self.stop is not None and not turn.has_called
+        if one_call or (hosted and not ended.truncated) or stopped:
+            return True
+        return not summing_up and self._sums_up(turn, started, ended)
+
+    def _sums_up(self, turn: Turn, started: ItemStarted, ended: ItemEnded) -> bool:
+        """Whether the model is to sum up what it has just said, and goes on then."""
+        if self._asides.running or turn.tokens[-1] in self._format.stop_tokens:
+            return False
+        turn.sums_up = self._asides.is_due(started.kind, ended, left=self._budget.left)
+        return turn.sums_up
+
+
+@dataclass(slots=True, kw_only=True)
+class TurnReader:
+    """Of one response. `functions` are the names that the model can call, None where calls are forbidden.
+
+    `turn` is the one that is being read; `turns` count the tokens of all, `repairs` how many of their items were
+    malformed.
+    """
+
+    stream: ResponseStream
+    format: ModelFormat
+    cuts: Cuts
+    asides: SummaryTurns
+    compacting: Compacting
+    functions: Collection[str] | None
+    turns: list[TurnUsage]
+    turn: Turn | None = field(default=None, init=False)
+    stops: AnswerStops | None = field(default=None, init=False)  # None: the request has none
+    repairs: int = field(default=0, init=False)
+
+    def begin(self, given: TurnBegan, wanted: Generate) -> None:
+        """Begin the turn that was wanted."""
+        usage = TurnUsage(input_tokens=given.prompt_tokens, after_tools=self.asides.begins_turn())
+        self.turn = Turn(self.format.parser(self.functions), usage)
+        self.turns.append(usage)
+        if wanted.aside:
+            self.asides.take(self.turn.begin_with(wanted.sampled))
+
+    def read(self, chunk: Sampled) -> tuple[list[Event], FinishReason | None]:
+        """Return what clients hear of tokens, and why the turn ends with them; None where it goes on."""
+        turn = self.turn
+        if turn is None:
+            raise LocalProtocolError("tokens came outside of a turn")
+        if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
+            turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
+        ends = self.cuts.reader_of(turn, summing_up=self.compacting.running)
+        stops = None if self.stops is None or self.compacting.running or self.asides.running else self.stops
+        stopped = False
+        if stops is not None:
+            chunk, stopped = stops.without_stop_token(chunk)
+        said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
+        if stops is not None:
+            said = stops.read(turn, said)
+            if stopped and not turn.is_over:
+                turn.usage.output_tokens += 1
+                said += stops.end(turn)
+        finish = FinishReason.STOP if turn.is_over else chunk.finish
+        if finish is not None:
+            if not turn.is_over:  # else what the parser still holds is what follows its end
+                rest = turn.close(ends=ends)
+                said += rest if stops is None else stops.read(turn, rest)
+            self.repairs += turn.parser.repairs
+        return self._tell(turn, said), finish
+
+    def cut(self) -> list[Event]:
+        """Read no further, and return what clients hear of what was being said; of a summary that is nothing."""
+        if self.turn is None or self.compacting.running:
+            return []
+        ends = self.cuts.reader_of(self.turn, summing_up=False)
+        return self._tell(self.turn, self.turn.close(ends=ends))
+
+    def end(self) -> Turn:
+        """End the turn, and return it."""
+        turn, self.turn = self.turn, None
+        assert turn is not None
+        return turn
+
+    def only_adds(self, token_ids: Sequence[int]) -> bool:
+        """Whether tokens, sampled now, are nothing but more text of an item whose text has begun to be read."""
+        turn = self.turn
+        return turn is not None and self.stream.is_growing and not any(map(turn.parser.is_end, token_ids))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether something is being said that is to come to its end before the turn is ended."""
+        return self.turn is not None and (self.stream.is_open or self.turn.has_called)
+
+    def _tell(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
+        for each in said:
+            if isinstance(each, ItemEnded):
+                turn.usage.reasoning_tokens += each.reasoning_tokens
+                turn.called = each.called
+        said = merged(said)
+        if self.compacting.running:
+            return self.compacting.hear(said)
+        if self.asides.running:
+            return self.stream.sum_up(self.asides.take(said))
+        if turn.sums_up and isinstance(said[-1], ItemEnded):
+            return [*self.stream.receive_all(said[:-1]), *self.stream.hold_reasoning(said[-1])]
+        return self.stream.receive_all(said)

@@ -27,7 +27,9 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.frames import connection_expiring, error_frame
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
-from responses_app.protocol.session.connection_errors import (
+from responses_app.protocol.session.steering import Create, Reply, Send, Steering, Stop
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, whole
+from responses_app.protocol.transport import (
     concurrent_request,
     invalid_lane,
     lifetime_over,
@@ -36,8 +38,6 @@ from responses_app.protocol.session.connection_errors import (
     too_many_lanes,
     unknown_event_type,
 )
-from responses_app.protocol.session.steering import Create, Reply, Send, Steering, Stop
-from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, whole
 
 SERVICE_RESTART = 1012  # the close code for clients that should come back
 _STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")

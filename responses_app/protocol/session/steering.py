@@ -11,7 +11,7 @@ lives. Like the session, which owns it, this is pure: frames in, commands out.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
@@ -23,12 +23,66 @@ from responses_app.protocol.events.frames import (
     steer_failed,
     steer_pending,
 )
+from responses_app.protocol.fields import missing, wrong_type
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
-from responses_app.protocol.response.client_calls import required_input
-from responses_app.protocol.response.inputs import StopReason
-from responses_app.protocol.session.steer_input import Refused, user_messages
-from responses_app.protocol.validation import missing, wrong_type
+from responses_app.protocol.response.calls import required_input
+from responses_app.protocol.response.steps import StopReason
+
+_STEER_FIELDS = frozenset(("type", "previous_response_id", "input"))
+_MESSAGE_FIELDS = frozenset(("type", "role", "content"))
+_PARTS: Mapping[str, str | None] = {"input_text": "text", "input_image": None, "input_file": None}  # and what they need
+
+
+class SteerRefused(Exception):
+    """A word to a response that changes nothing: its code and a sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def user_messages(frame: JsonObject) -> list[JsonObject]:
+    """Return the messages of a `response.steer`, as items. Raises `SteerRefused`."""
+    extra = sorted(frame.keys() - _STEER_FIELDS)
+    if extra:
+        message = f"A steer takes 'type', 'previous_response_id' and 'input' only, not '{extra[0][:80]}'."
+        raise SteerRefused("invalid_input", message)
+    if not isinstance(frame.get("previous_response_id"), str):
+        raise SteerRefused("invalid_input", "'previous_response_id' must be the id of the response to steer.")
+    given = frame.get("input")
+    if not isinstance(given, str | list) or not given:
+        raise SteerRefused("invalid_input", "'input' must be a string that says something, or an array of messages.")
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    for index, message in enumerate(given):
+        if not _is_of_user(message):
+            raise SteerRefused(
+                "invalid_input",
+                f"'input[{index}]' must be a message of the user: 'role' and 'content' (a string, or parts of type "
+                "'input_text', 'input_image' or 'input_file').",
+            )
+    return [{**message, "type": "message"} for message in given]
+
+
+def _is_of_user(message: object) -> bool:
+    if not isinstance(message, dict) or message.keys() - _MESSAGE_FIELDS:
+        return False
+    if message.get("role") != "user" or message.get("type", "message") != "message":
+        return False
+    content = message.get("content")
+    if isinstance(content, str):
+        return bool(content)
+    return isinstance(content, list) and bool(content) and all(map(_is_part, content))
+
+
+def _is_part(part: object) -> bool:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str) or part["type"] not in _PARTS:
+        return False
+    text = _PARTS[part["type"]]
+    return text is None or isinstance(part.get(text), str)
+
 
 MAX_REMEMBERED = 64  # ended responses, of which a late word is told what became of them
 _NOT_INHERITED = ("request_id", "previous_input_messages")  # a successor has an id of its own, and continues the chain
@@ -148,7 +202,7 @@ class Steering:
             if target is None:
                 raise self._absent(response_id)
             self._check(target, size, over=over)
-        except Refused as refused:
+        except SteerRefused as refused:
             return [Reply(steer_failed(refused.code, refused.message, response_id, given), lane)]
         steer = Steer(self._new_id(), given, messages, size)
         target.steers.append(steer)
@@ -162,14 +216,14 @@ class Steering:
         lane = target.create.lane if target else None
         try:
             if not isinstance(response_id, str):
-                raise Refused("invalid_input", "'response_id' must be the id of a response.")
+                raise SteerRefused("invalid_input", "'response_id' must be the id of a response.")
             if mode not in (None, "discard_partial_items"):
-                raise Refused("invalid_input", "'mode' is either left out or 'discard_partial_items'.")
+                raise SteerRefused("invalid_input", "'mode' is either left out or 'discard_partial_items'.")
             if target is None:
                 raise self._absent(response_id)
             if target.interrupted:
-                raise Refused("response_not_active", "The response was interrupted already.")
-        except Refused as refused:
+                raise SteerRefused("response_not_active", "The response was interrupted already.")
+        except SteerRefused as refused:
             return [Reply(interrupt_failed(refused.code, refused.message, response_id), lane)]
         target.interrupted = True
         reason = StopReason.DISCARDED if mode else StopReason.INTERRUPTED
@@ -249,26 +303,26 @@ class Steering:
     def _target(self, response_id: object) -> _Target | None:
         return next((target for target in self._running.values() if target.response_id == response_id), None)
 
-    def _absent(self, response_id: object) -> Refused:
+    def _absent(self, response_id: object) -> SteerRefused:
         status = self._ended.get(response_id) if isinstance(response_id, str) else None
         if status is None:
-            return Refused("response_not_found", "No response of this connection has this id.")
+            return SteerRefused("response_not_found", "No response of this connection has this id.")
         if status is Status.COMPLETED:
             message = "The response has completed. Continue it with 'response.create'."
-            return Refused("response_already_completed", message)
-        return Refused("response_not_active", f"The response is {status.value}, and takes no more input.")
+            return SteerRefused("response_already_completed", message)
+        return SteerRefused("response_not_active", f"The response is {status.value}, and takes no more input.")
 
     def _check(self, target: _Target, size: int, *, over: bool) -> None:
         """Refuse what cannot be applied to a response that runs."""
         if target.unsupported:
-            raise Refused("steering_not_supported", target.unsupported)
+            raise SteerRefused("steering_not_supported", target.unsupported)
         if target.interrupted:
-            raise Refused("response_not_active", "The response was interrupted, and takes no more input.")
+            raise SteerRefused("response_not_active", "The response was interrupted, and takes no more input.")
         if over:
-            raise Refused("successor_creation_failed", _OVER)
+            raise SteerRefused("successor_creation_failed", _OVER)
         if len(target.steers) >= self._max_steers or self._bytes() + size > self._max_bytes:
             message = "Too much input waits for this response. Wait for its successor."
-            raise Refused("too_many_pending_steers", message)
+            raise SteerRefused("too_many_pending_steers", message)
 
     def _bytes(self) -> int:
         parked = [steer.size for each in self._parked.values() for steer in each.steers]

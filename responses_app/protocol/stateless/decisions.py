@@ -16,9 +16,8 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.fields import CACHES_ALL, ClientModel
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, missing, validate
 from responses_app.protocol.items.items import ParsedItem, parse_input
-from responses_app.protocol.validation import missing, validate
 
 MAX_QUESTIONS = 400  # as OpenAI takes
 MAX_OPTIONS = 255

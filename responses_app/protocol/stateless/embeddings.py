@@ -16,8 +16,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.fields import ClientModel, Refused
-from responses_app.protocol.validation import json_name, missing, validate, wrong_type
+from responses_app.protocol.fields import ClientModel, Refused, json_name, missing, validate, wrong_type
 
 MAX_INPUTS = 2048  # as OpenAI takes
 MAX_DESCRIBED = 64  # inputs whose places stand in a header, with `bytes`

@@ -4,23 +4,45 @@ A turn that is cut goes on behind what of it was sampled: where its worker died,
 where only a replica of the engine died, here. Both are the same: the machine wants a `Generate` that has begun.
 Example: of a turn with a prompt of 9 tokens and a budget of 50, 20 tokens were sampled when the replica went away. The
 engine is asked again with a prompt of 29 tokens and a budget of 30, and readers see nothing of it but a pause.
+
+`Continuing`: how often, and how long, a turn that is cut is tried again.
+
+The number is bounded, since a request may be what kills the replicas that get it. The time is, since a client waits: it
+is there for the moment in which all that ran on a dead replica comes to those that are left, and finds them full.
+
+`DelayedTexts`: text that is held back for a while, so that fewer and longer deltas are made of it (STREAM_DELTA_MS).
+
+It stands before the machine, which knows no clock: what is held back has not happened yet, for readers and for the log.
+Only text of an item whose text has begun is held back; whatever begins or ends something takes along what waits, in
+its place. So between two deltas of a response are at least `seconds`, but for those next to an item's edges. Example
+with 0.1 s, and a token every 0.04 s:
+
+    token at        0.00   0.04   0.08        0.12   0.16   0.20 (the last)
+    told at         0.00                0.10                0.20
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineError, GrammarBroken
+from engine.errors import (
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    GrammarBroken,
+    GrammarCut,
+)
 from engine.formats.base import ItemEnded, as_tokens
-from engine.grammar import TurnGrammar
-from engine.types import FinishReason, GenerationRequest, TokenChunk
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
-from responses_app.protocol.response.commands import Generate
+from responses_app.protocol.response.steps import Command, Generate, Sampled
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.queues.fair_turns import Place
+from responses_app.runs.queues.turns import Place
 
 logger = logging.getLogger("respsite.runs")
 
@@ -143,3 +165,140 @@ def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
     if wanted.sampled and wanted.sampled[-1] in plan.generation.sampling.stop_token_ids:
         return FinishReason.STOP
     return None
+
+
+MAX_CUTS = 4  # of one turn; the next one ends it
+GO_ON_SECONDS = 5.0  # from a cut until the engine takes the turn again
+RETRY_SECONDS = 0.2  # between two attempts at that
+
+
+class Continuing:
+    """Of one turn. `cuts` is how often it was cut, `avoid` where it was then."""
+
+    def __init__(self, engine: BaseEngine) -> None:
+        self.cuts = 0
+        self.avoid = ""
+        self._engine = engine
+        self._until: float | None = None
+        self._grammar_cut = False
+
+    async def wait(self, error: EngineError) -> None:
+        """Return when the turn is to be tried again; raises `error`, or what it means, where it ends with it."""
+        if self._grammar_cut and isinstance(error, GrammarCut | GenerationFailed):
+            raise GrammarBroken(str(error)) from error
+        if isinstance(error, GenerationCut):
+            self._note(error)
+            await asyncio.sleep(0)  # a turn that something else has ended meanwhile is cancelled here
+        elif not isinstance(error, EngineUnavailable | EngineOverloaded) or self._is_over:
+            raise error
+        else:
+            await asyncio.sleep(RETRY_SECONDS)
+        await self._engine_is_there()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it has not been cut, or the time is over since it was."""
+        return self._until is None or asyncio.get_running_loop().time() >= self._until
+
+    def _note(self, cut: GenerationCut) -> None:
+        if self.cuts == MAX_CUTS:
+            raise cut
+        self._grammar_cut = self._grammar_cut or isinstance(cut, GrammarCut)
+        self.cuts += 1
+        self.avoid = cut.at
+        self._until = asyncio.get_running_loop().time() + GO_ON_SECONDS
+
+    async def _engine_is_there(self) -> None:
+        """Return when the engine can take a request: to plan a long turn that nobody takes is work for nothing."""
+        while True:
+            try:
+                await self._engine.health()
+            except EngineUnavailable:
+                if self._is_over:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+
+Tell = Callable[[Sampled], Command | None]  # what was sampled → what is to be done next
+
+
+@contextmanager
+def delayed(tell: Tell, only_adds: Callable[[Sequence[int]], bool], *, seconds: float) -> Iterator[Tell]:
+    """Give what is to be told of a turn's chunks in the place of `tell`; what waits at the end is told then.
+
+    `only_adds` says whether tokens are nothing but more text of an item that grows.
+    """
+    if not seconds:
+        yield tell
+        return
+    texts = DelayedTexts(seconds, tell, only_adds)
+    try:
+        yield texts.take
+    finally:
+        texts.flush()
+
+
+class DelayedTexts:
+    """The text of one turn that waits."""
+
+    def __init__(self, seconds: float, tell: Tell, only_adds: Callable[[Sequence[int]], bool]) -> None:
+        self._seconds = seconds
+        self._tell = tell
+        self._only_adds = only_adds
+        self._loop = asyncio.get_running_loop()
+        self._waiting: Sampled | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._told_at = -seconds
+        self._problem: Exception | None = None  # of the timer, for whoever comes next
+
+    def take(self, sampled: Sampled) -> Command | None:
+        """Take what was sampled, tell it now or later, and return what is to be done next."""
+        if self._problem is not None or not _can_be_one(self._waiting, sampled):
+            self.flush()
+        whole = sampled if self._waiting is None else _joined(self._waiting, sampled)
+        due = self._told_at + self._seconds
+        if sampled.finish is None and self._loop.time() < due and self._only_adds(sampled.token_ids):
+            self._waiting = whole
+            if self._timer is None:
+                self._timer = self._loop.call_at(due, self._ring)
+            return None
+        self._waiting = None
+        return self._tell_now(whole)
+
+    def _ring(self) -> None:
+        self._timer = None
+        try:
+            self.flush()
+        except Exception as problem:  # noqa: BLE001 - it is the run's, which gets it with what comes next
+            self._problem = problem
+
+    def flush(self) -> None:
+        """Tell what waits."""
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            command = self._tell_now(waiting)
+            assert command is None, "more text of an item asks for nothing"
+
+    def _tell_now(self, sampled: Sampled) -> Command | None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        self._told_at = self._loop.time()
+        return self._tell(sampled)
+
+
+def _can_be_one(first: Sampled | None, then: Sampled) -> bool:
+    return first is None or (first.logprobs is None) == (then.logprobs is None)
+
+
+def _joined(first: Sampled, then: Sampled) -> Sampled:
+    """Return what was sampled in two chunks as one; both have log probabilities, or neither."""
+    logprobs = None if first.logprobs is None else [*first.logprobs, *(then.logprobs or ())]
+    cached = then.cached_tokens if first.cached_tokens is None else first.cached_tokens
+    tokens = [*first.token_ids, *then.token_ids]
+    return replace(then, token_ids=tokens, cached_tokens=cached, logprobs=logprobs)

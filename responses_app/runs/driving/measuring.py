@@ -3,7 +3,7 @@
 import logging
 import time
 
-from responses_app.observing.context import FACTS
+from responses_app.observing.logs import FACTS
 from responses_app.observing.metrics import ModelMeter, Outcome
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.runs.driving.persistence import Measured
@@ -21,11 +21,6 @@ class RunMeasure:
         self._meter = meter
         self._started = time.monotonic()
         self._first_token: float | None = None
-
-    @property
-    def has_spoken(self) -> bool:
-        """Whether the model has said anything."""
-        return self._first_token is not None
 
     def note_first_token(self) -> None:
         """The model has begun to speak."""

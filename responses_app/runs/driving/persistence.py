@@ -10,14 +10,13 @@ from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.limits.rates import Ticket
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import SampledItem, fingerprint
-from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_states
 from responses_app.protocol.rate_limits import Amount
-from responses_app.protocol.requests.resources import CONTINUABLE, ResponseObject, Status, as_failed
+from responses_app.protocol.requests.resources import CONTINUABLE, Ending, ResponseObject, Status, as_failed
 from responses_app.protocol.requests.server_tools import ITEMS
-from responses_app.protocol.response.inputs import Ended
 from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import Ended
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
 from responses_app.runs.log.run_log import RunLog

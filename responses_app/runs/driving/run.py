@@ -36,52 +36,60 @@ from responses_app.limits.rates import FREE
 from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.output.endings import Ending
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rate_limits import Amount
-from responses_app.protocol.requests.resources import TERMINAL_STATUSES, ResponseObject, Status
-from responses_app.protocol.response.commands import (
+from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, ResponseObject, Status
+from responses_app.protocol.response.input_codec import decode
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import (
     Await,
     CallTool,
     Command,
-    Finish,
-    Generate,
-    ListTools,
-    Prefill,
-    Seal,
-)
-from responses_app.protocol.response.input_codec import decode
-from responses_app.protocol.response.inputs import (
     Ended,
     Enqueued,
     Failed,
+    Finish,
+    Generate,
     Input,
+    ListTools,
     OutputGiven,
+    Prefill,
     Prefilled,
     Sampled,
+    Seal,
     Sealed,
     Stopped,
     StopReason,
     ToolsListed,
     TurnBegan,
 )
-from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
-from responses_app.runs.driving.continuing import Continuing
-from responses_app.runs.driving.delays import delayed
-from responses_app.runs.driving.effects import Effects
-from responses_app.runs.driving.generating import generated, prefill, request_of, span_of, unlogged_finish
+from responses_app.runs.driving.generating import (
+    Continuing,
+    delayed,
+    generated,
+    prefill,
+    request_of,
+    span_of,
+    unlogged_finish,
+)
 from responses_app.runs.driving.measuring import RunMeasure
 from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
-from responses_app.runs.driving.tool_calls import cut_call, list_tools, permitted_call, that_fits, wait_for_outputs
+from responses_app.runs.driving.tool_calls import (
+    Effects,
+    cut_call,
+    list_tools,
+    permitted_call,
+    that_fits,
+    wait_for_outputs,
+)
 from responses_app.runs.log.journal import EventJournal
-from responses_app.runs.plan.compaction import compacted, go_on
 from responses_app.runs.plan.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
-from responses_app.runs.plan.listed_tools import listed_elsewhere, nothing_to_call, with_tools
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
+from responses_app.runs.plan.replanning import compacted, go_on, listed_elsewhere, nothing_to_call, with_tools
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.queues.background import BackgroundQueue
+from responses_app.runs.queues.turns import BackgroundQueue
 from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -111,6 +119,7 @@ class Run:
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
         self.stopping = False  # a cancellation means that the server stops
         self.deleted = False  # a client has deleted the response while it ran
+        self.has_spoken = False  # the model has said anything
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.given_back = False  # to whichever worker looks first
         self.abandoned_reason = ""  # why the readers went away, for the log
@@ -120,7 +129,7 @@ class Run:
         self._model = model
         self._machine = machine
         self._persistence = persistence
-        self._log = persistence.log  # None for one that is not stored
+        self.log = persistence.log  # None for one that is not stored
         self._queue = queue
         self._measure = RunMeasure(plan, machine, model.meter)
         self._settings = settings
@@ -139,11 +148,6 @@ class Run:
     def finishing(self) -> bool:
         """Whether its end is decided, so that a cancellation changes nothing any more."""
         return self.given_back or self._machine.ending is not None or self._machine.status in TERMINAL_STATUSES
-
-    @property
-    def has_spoken(self) -> bool:
-        """Whether the model has said anything."""
-        return self._measure.has_spoken
 
     @property
     def said(self) -> Exact:
@@ -165,11 +169,6 @@ class Run:
         """By what right it runs here; None for one that no other worker knows of."""
         return self._persistence.claim if self._persistence.accepted else None
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether a reader on another worker follows it, as far as is known here."""
-        return self._log is not None and self._log.is_followed
-
     def is_behind(self, number: int | None) -> bool:
         """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.
 
@@ -184,8 +183,8 @@ class Run:
 
     def recorded(self) -> StoredLog:
         """Return the response, which is stored, and all that came to it so far."""
-        assert self._log is not None, "only a stored response has a log"
-        return StoredLog(self._machine.stream.kept(), self._log.so_far())
+        assert self.log is not None, "only a stored response has a log"
+        return StoredLog(self._machine.stream.kept(), self.log.so_far())
 
     # How it begins.
 
@@ -204,7 +203,7 @@ class Run:
 
         Raises `BrokenLog`, and `PromptTooLong` where there was a compaction that does not fit here.
         """
-        assert self._log is not None, "only a stored response has a log"
+        assert self.log is not None, "only a stored response has a log"
         for given in decode(log):
             seal = self._machine.due
             self.journal.extend(self._machine.receive(given).events)
@@ -213,7 +212,7 @@ class Run:
                 self._go_on_with_summary(go_on(self.plan, compaction, compacted(compaction, seal.summary)))
             elif isinstance(given, ToolsListed):
                 self._use(listed_elsewhere(self.plan, given))
-        self._log.go_on_behind(log)
+        self.log.go_on_behind(log)
 
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
@@ -327,10 +326,10 @@ class Run:
     def _tell(self, given: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(given)
-        if self._log is None:
+        if self.log is None:
             self.journal.extend(events)
         else:
-            self._log.take(given, events)
+            self.log.take(given, events)
         return command
 
     def _may_wait(self) -> bool:
@@ -403,6 +402,7 @@ class Run:
     async def _note_speech(self) -> None:
         """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
         if not self.has_spoken:
+            self.has_spoken = True
             self._measure.note_first_token()
             await self._persistence.begin(may_wait=self._may_wait)
 
@@ -483,13 +483,13 @@ class Run:
 
     async def keep_inputs(self) -> None:
         """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
-        if self._log is not None and self._persistence.accepted:
-            await self._log.keep()
+        if self.log is not None and self._persistence.accepted:
+            await self.log.keep()
 
     def follow(self) -> None:
         """Keep its log while it runs: a reader on another worker follows it."""
-        if self._log is not None:
-            self._log.follow()
+        if self.log is not None:
+            self.log.follow()
 
     # How it ends: decided ──> kept ──> told, or failed, where that cannot be kept.
 
@@ -539,8 +539,8 @@ class Run:
         self.link = kept.link
         if kept.ended.error is not None:  # it could not be kept as it was decided
             self.problem = unanswered(None, self.plan.origin.request_id)
-        if self._log is not None:
-            self._log.end()
+        if self.log is not None:
+            self.log.end()
         self._tell(kept.ended)
         self._measure.report(self.journal.appended_bytes, self.abandoned_reason)
 
@@ -556,8 +556,8 @@ class Run:
             self.journal.end()  # what was held back is not told: it is not kept
         else:
             error = server_stopped()
-            if self._log is not None:
-                self._log.end()  # it is another worker's to keep
+            if self.log is not None:
+                self.log.end()  # it is another worker's to keep
             self._tell(Failed(error))
             self._tell(Ended(0, error))
 

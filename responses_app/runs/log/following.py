@@ -20,22 +20,45 @@ then on, and look at its log no more; should it leave this worker again, they go
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.response.input_codec import decode
-from responses_app.protocol.response.inputs import Input
 from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import Input
 from responses_app.runs.log.journal import Entry, EventJournal, JournalReader, ReaderTooSlow, Waiter
-from responses_app.runs.log.others import OtherWorkers
 from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import as_begun, end_of_failure, last_number, so_far
-from responses_app.runs.log.run_log import INTEREST_SECONDS
-from responses_app.runs.log.tasks import end_tasks
+from responses_app.runs.log.run_log import INTEREST_SECONDS, end_tasks
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
+
+
+class OtherWorkers(Protocol):
+    """What reaches the other workers."""
+
+    @property
+    def reaches_others(self) -> bool:
+        """Whether there is a way to them."""
+
+    async def ask_to_cancel(self, response_id: str) -> bool:
+        """Tell them to cancel a response; return whether the word went out."""
+
+    async def ask_to_take(self, told: JsonObject) -> JsonObject | None:
+        """Give them an output of a tool; return what the one that runs its response says, None where none answers."""
+
+    async def ask_to_follow(self, response_id: str) -> bool:
+        """Tell them that somebody here follows a response of theirs; return whether the word went out."""
+
+    async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
+        """Tell them that responses were deleted; return whether the word went out."""
+
+    async def tell_followers(self, response_ids: Collection[str]) -> bool:
+        """Tell them that there is more of these responses in the store; return whether the word went out."""
+
 
 logger = logging.getLogger("respsite.runs")
 

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from responses_app.protocol.events.dialects import CallNames, Wording
 from responses_app.protocol.events.events import TERMINAL, Event, EventType
-from responses_app.protocol.events.wording import Call, Wording
 
 logger = logging.getLogger("respsite.runs")
 
@@ -63,7 +63,9 @@ class EventJournal:
         self.last_number = first - 1
         self._ending: Event | None = None  # the terminal event, and its JSON with the usage of each turn
         self._ending_per_turn: bytes | None = None
-        self.calls: dict[str, Call] = {}  # by their items' ids: events tell a call's name once, dialects more often
+        self.calls: dict[
+            str, CallNames
+        ] = {}  # by their items' ids: events tell a call's name once, dialects more often
 
     @property
     def readers(self) -> int:
@@ -120,7 +122,7 @@ class EventJournal:
         """Remember what later events do not tell again, of an item that begins; also of one that nobody reads here."""
         item = event.fields["item"]
         if isinstance(item, dict) and "call_id" in item and "name" in item:
-            self.calls[str(item["id"])] = Call(str(item["call_id"]), str(item["name"]))
+            self.calls[str(item["id"])] = CallNames(str(item["call_id"]), str(item["name"]))
 
     def _tell_readers(self) -> None:
         # A lot is given to readers whole, so one that had taken everything before is behind by the lot at once: that

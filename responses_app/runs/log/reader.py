@@ -11,7 +11,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject, Status
-from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.log.journal import EventJournal, JournalReader
 
 

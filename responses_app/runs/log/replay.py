@@ -2,19 +2,30 @@
 
 Nothing of the stream itself is kept but its inputs (about 4 bytes a token). The response's body tells how it began:
 what it was asked is echoed there, and what became of it is made anew from the inputs.
+
+`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events.
+
+It knows the models and the keys of this server, and hands `machines.machine_of` those of one response.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engine.formats.base import ModelFormat
 from responses_app.protocol.errors import ApiError, ResponseError
+from responses_app.protocol.ids import DerivedIds, milliseconds_of
+from responses_app.protocol.items.client_tools import ClientTools, read_tools
+from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.inputs import Ended, Enqueued, Failed, Input, Started
 from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, Started
+from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
-from responses_app.stores.base import StoredLog
+from responses_app.runs.plan.served import ServedModel, ServedModels
+from responses_app.stores.base import AcceptedResponse, StoredLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +138,74 @@ def failed(stored: StoredLog, machine: ResponseMachine, error: ResponseError) ->
     for given in before:
         machine.receive(given)
     return StoredLog(machine.outcome(0, error), stored.data + encode([*before, end]))
+
+
+def machine_of(
+    response: ResponseObject,
+    model_format: ModelFormat,
+    *,
+    key: bytes,
+    seal: Callable[[str, bytes], str],
+    tools: ClientTools | None = None,
+) -> ResponseMachine:
+    """Return the machine of a response that has said nothing yet.
+
+    `key` makes its ids, and is the same on all workers. `seal` seals for its project what stands in a place, such as an
+    item: the same for the same. `tools` are the client's, where they have been read already. Which tools of this server
+    it may call comes with its inputs.
+    """
+    response_id = response["id"]
+    client_tools = ClientTools(read_tools(response["tools"])) if tools is None else tools
+    created_ms = milliseconds_of(response_id) or response["created_at"] * 1000
+    stream = ResponseStream(
+        response,
+        new_id=DerivedIds(response_id, created_ms=created_ms, key=key),
+        tools=client_tools,
+        seals=ItemSeals(model_format, seal=seal),
+    )
+    return ResponseMachine(
+        stream,
+        model_format,
+        functions=None if response["tool_choice"] == "none" else client_tools.names,
+        one_call=response["parallel_tool_calls"] is False,
+        summary_style=str(response["reasoning"].get("summary") or "auto"),
+        max_tool_calls=response["max_tool_calls"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Makes machines, the same ones on every worker: `models` are those of this server.
+
+    `id_key` makes the ids inside responses; all workers have the same, and the same secrets of the `sealer`.
+    """
+
+    models: ServedModels
+    id_key: bytes
+    sealer: Sealer
+
+    def of(self, project: str, response: ResponseObject, tools: ClientTools | None = None) -> ResponseMachine:
+        """Return the machine of a project's response, which is as it began; `tools`: see `machine_of`."""
+
+        def seal(place: str, data: bytes) -> str:
+            return self.sealer.seal_again(PURPOSE, project, data, place=f"{response['id']} {place}")
+
+        model_format = self._model_of(response).format.at_effort(response["reasoning"].get("effort"))
+        return machine_of(response, model_format, key=self.id_key, seal=seal, tools=tools)
+
+    def replay(self, project: str, stored: StoredLog) -> Replay | None:
+        """Make a finished response's stream again, as a run here would have made it; see `runs.log.replay`.
+
+        None, too, where its model is served no more, and no served one reads its tokens as it did.
+        """
+        made = replay(stored, self.of(project, as_begun(stored.response)))
+        is_served = self.models.named(stored.response["model"]) is not None
+        return made if made is None or is_served or made.body["output"] == stored.response["output"] else None
+
+    def failed(self, accepted: AcceptedResponse, error: ResponseError) -> StoredLog:
+        """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
+        stored = StoredLog(accepted.response, accepted.log)
+        return failed(stored, self.of(accepted.project, as_begun(accepted.response)), error)
+
+    def _model_of(self, response: ResponseObject) -> ServedModel:
+        return self.models.named(response["model"]) or self.models.first  # its own may be served no more

@@ -23,14 +23,24 @@ same.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any
 
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode_one
-from responses_app.protocol.response.inputs import Enqueued, Input, Sampled, Started
+from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Started
 from responses_app.runs.log.journal import EventJournal
-from responses_app.runs.log.tasks import end_tasks
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
+
+
+async def end_tasks(tasks: Iterable["asyncio.Task[Any] | None"]) -> None:
+    """Cancel tasks, and return when they have ended; whatever they raise is not raised here."""
+    present = [task for task in tasks if task is not None]
+    for task in present:
+        task.cancel()
+    if present:
+        await asyncio.wait(present)
+
 
 logger = logging.getLogger("respsite.runs")
 

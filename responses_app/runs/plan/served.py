@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
 from engine.errors import EngineUnavailable
-from engine.formats.base import ModelFormat, RenderedMessage
-from engine.told import Told
+from engine.formats.base import ModelFormat, RenderedMessage, Told
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
 from responses_app.protocol.api_keys import model_not_allowed
 from responses_app.protocol.errors import model_not_found
-from responses_app.runs.queues.fair_turns import FairTurns
+from responses_app.runs.queues.turns import FairTurns
 
 # What a message of a chain says, whichever model's it is; None where nobody can read it.
 Tell = Callable[[RenderedMessage], Sequence[Told] | None]

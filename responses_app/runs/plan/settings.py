@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from responses_app.protocol.response.summaries import Summaries
+from responses_app.protocol.response.steps import Summaries
 from responses_app.protocol.setting import KIB, MIB, choice, flag, seconds, setting, whole
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.stores.base import RetentionSettings

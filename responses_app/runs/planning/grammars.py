@@ -6,16 +6,14 @@ A request that cannot be served as it asks is refused before anything is accepte
 from collections.abc import Iterator
 
 from engine.backends.base import BaseEngine
-from engine.contents.sharing import SharedBudgetSpent, shared_budget
+from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused
 from engine.formats.base import ModelFormat
-from engine.grammar import AnyText, CallRule, TurnGrammar, TurnRules
+from engine.types import AnyText, CallRule, TurnGrammar, TurnRules
 from responses_app.protocol.errors import ApiError, invalid_request, unsupported_parameter
 from responses_app.protocol.items.client_tools import ClientTools
-from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.turn_rules import RulesOfTurns, enforced_field, rules_of_turns
-from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.plan.toolbox import Toolbox
+from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, enforced_field, rules_of_turns
+from responses_app.runs.plan.plan import RunPlan, Toolbox
 
 _NONE_TO_CALL = "Invalid value for 'tool_choice'. A call is demanded, and there is no tool that can be called."
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items.approvals import approved_calls
-from responses_app.protocol.items.offers import ApprovedCall
+from responses_app.protocol.items.offers import ApprovedCall, approved_calls
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
-from responses_app.runs.plan.toolbox import MAX_OUTPUT_BYTES, NO_TOOLS, Entry, Toolbox
+from responses_app.runs.plan.plan import MAX_OUTPUT_BYTES, NO_TOOLS, Entry, Toolbox
 from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
 

@@ -1,40 +1,100 @@
 """A request and what it continues → the plan of its run. Pure computation, off the event loop where it is long."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Protocol
 
 import orjson
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage
-from engine.grammar import AnyText
-from engine.types import EngineInfo, GenerationRequest
+from engine.types import AnyText, EngineInfo, GenerationRequest, SamplingOptions
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.items.approvals import taken_as_refused, unanswered
+from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.calls import check_outputs, no_call
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.compaction import digest
-from responses_app.protocol.items.item_resources import input_item_resource
 from responses_app.protocol.items.items import ItemReference, OpenedCompaction
-from responses_app.protocol.items.offers import mcp_name
+from responses_app.protocol.items.offers import mcp_name, taken_as_refused, unanswered
+from responses_app.protocol.items.resources import input_item_resource
 from responses_app.protocol.prompt.chain import ChainLink, new_link
-from responses_app.protocol.prompt.long_texts import check_request_can_fit, text_size
-from responses_app.protocol.prompt.prompt import PromptWriter, count_omitted, is_of_user, render_items, text_of
-from responses_app.protocol.public_ids import PublicId
+from responses_app.protocol.prompt.prompt import (
+    PromptWriter,
+    check_request_can_fit,
+    count_omitted,
+    is_of_user,
+    render_items,
+    text_of,
+    text_size,
+)
 from responses_app.protocol.requests.requests import CreateRequest, with_choice
-from responses_app.protocol.response.inputs import Asked
+from responses_app.protocol.response.steps import Asked
 from responses_app.protocol.tiers import PRIORITIES, ServiceTier
-from responses_app.runs.plan.compaction import bounded, plan_compaction, summary_sampling
-from responses_app.runs.plan.plan import Origin, RunPlan
+from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
+from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling
 from responses_app.runs.plan.served import Tell
-from responses_app.runs.plan.toolbox import Toolbox
 from responses_app.runs.planning.grammars import plan_rules
-from responses_app.runs.planning.history import LONG_INPUT, Context
-from responses_app.runs.planning.sampling import sampling_of
-from responses_app.runs.planning.translating import in_format, is_foreign
+from responses_app.runs.planning.history import LONG_INPUT, Context, in_format, is_foreign
+
+
+class Wishes(Protocol):
+    """The fields of a request that responses and raw completions have under the same names."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    stop_token_ids: list[int] | None
+    logit_bias: dict[str, float] | None
+    ignore_eos: bool | None
+
+
+def sampling_of(
+    wishes: Wishes,
+    model_format: ModelFormat,
+    *,
+    top_logprobs: int | None,
+    prompt_logprobs: int | None = None,
+    max_output_tokens: int | None = None,
+) -> SamplingOptions:
+    """Return how to sample. Raises `ApiError` for tokens that the model does not have."""
+    bias = {int(token): value for token, value in (wishes.logit_bias or {}).items()}
+    stop_tokens = wishes.stop_token_ids or ()
+    check_tokens(bias, model_format, "logit_bias")
+    check_tokens(stop_tokens, model_format, "stop_token_ids")
+    return SamplingOptions(
+        max_output_tokens=max_output_tokens,
+        temperature=wishes.temperature,
+        top_p=wishes.top_p,
+        top_k=wishes.top_k,
+        min_p=wishes.min_p,
+        presence_penalty=wishes.presence_penalty,
+        frequency_penalty=wishes.frequency_penalty,
+        repetition_penalty=wishes.repetition_penalty,
+        seed=wishes.seed,
+        logit_bias=bias or None,
+        ignore_eos=wishes.ignore_eos,
+        top_logprobs=top_logprobs,
+        prompt_logprobs=prompt_logprobs,
+        stop_token_ids=tuple(dict.fromkeys((*model_format.stop_tokens, *stop_tokens))),
+    )
+
+
+def check_tokens(tokens: Iterable[int], model_format: ModelFormat, param: str) -> None:
+    """Refuse tokens that the model does not have."""
+    strange = next((token for token in tokens if not model_format.is_token(token)), None)
+    if strange is not None:
+        raise invalid_request(
+            f"Invalid value for '{param}': the model has no token {strange}.", param=param, code="invalid_value"
+        )
+
 
 _USER = MessageKind.USER.value
 NOT_APPROVED = "[the user has not approved this call, and went on]"

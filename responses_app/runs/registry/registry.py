@@ -3,6 +3,11 @@
 A transport attaches to a run's journal and detaches; a foreground run that no transport reads any more is cancelled, at
 once or after its reconnect grace. So a cancelled request or a closed socket never cancels a run by itself, and no task
 outlives the registry.
+
+`Forgetting`: what was deleted is unknown at once, wherever it may still be remembered.
+
+That is: among what runs or can be picked up again, in the connections of this process, and in the other workers. It is
+for speed and tidiness: whether a stored response can be continued is the store's word in the end (see `ParentGone`).
 """
 
 import asyncio
@@ -11,18 +16,17 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from responses_app.observing.context import bind
+from responses_app.observing.logs import bind
 from responses_app.protocol.errors import overloaded
-from responses_app.protocol.events.dialects import OPENAI, Dialect
-from responses_app.protocol.events.wording import Scene, no_limits, wording
+from responses_app.protocol.events.dialects import OPENAI, Dialect, Scene, no_limits, wording
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.response.inputs import StopReason
+from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.driving.run import Run
-from responses_app.runs.log.following import FollowedResponse
+from responses_app.runs.log.following import FollowedResponse, OtherWorkers
 from responses_app.runs.log.journal import JournalReader
 from responses_app.runs.log.reader import EventSource, ResponseReader
 from responses_app.runs.plan.settings import RunSettings
-from responses_app.runs.queues.background import BackgroundQueue
+from responses_app.runs.queues.turns import BackgroundQueue
 from responses_app.runs.registry.resumable import ResumableStreams
 from responses_app.runs.registry.tracing import execute_in_span
 
@@ -234,7 +238,7 @@ class RunRegistry:
         """Cancel a run in a while, unless its client comes back, here or at another worker."""
 
         def over() -> None:
-            if run.is_followed:
+            if run.log is not None and run.log.is_followed:
                 self._begin_grace(run, reason)
             else:
                 self.cancel(run, reason=f"{reason} and did not come back")
@@ -364,3 +368,43 @@ def _about(run: Run) -> dict[str, str]:
 def _cancel(run: Run, task: "asyncio.Task[None]") -> None:
     if not run.finishing:
         task.cancel()
+
+
+Forget = Callable[[Collection[str]], None]
+
+DELETED = "it was deleted"
+
+
+class Forgetting:
+    """One per process."""
+
+    def __init__(self, registry: RunRegistry, *, others: OtherWorkers | None = None) -> None:
+        self._registry = registry
+        self._others = others
+        self._memories: set[Forget] = set()
+
+    def add_memory(self, forget: Forget) -> None:
+        """Call `forget` with the ids of what is deleted from now on."""
+        self._memories.add(forget)
+
+    def remove_memory(self, forget: Forget) -> None:
+        """Call it no more."""
+        self._memories.discard(forget)
+
+    async def everywhere(self, response_ids: Collection[str], *, reason: str = DELETED) -> None:
+        """Forget responses here, and tell the other workers."""
+        if not response_ids:
+            return
+        self.here(response_ids, reason=reason)
+        if self._others is not None and self._others.reaches_others:
+            await self._others.ask_to_forget(response_ids)
+
+    def here(self, response_ids: Collection[str], *, reason: str = DELETED) -> None:
+        """Forget responses in this process; those that run are cancelled, and nothing is kept of them."""
+        gone = frozenset(response_ids)
+        for response_id in gone:
+            run = self._registry.remembered(response_id)
+            if run is not None and run.plan.stored:
+                self._registry.forget(run, reason=reason)
+        for forget in self._memories:
+            forget(gone)

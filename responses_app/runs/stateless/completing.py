@@ -9,6 +9,7 @@ dies, and ends with its reader: who lets go of a `Completing` ends all its gener
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -22,15 +23,77 @@ from responses_app.observing.metrics import Outcome
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error, too_slow
 from responses_app.protocol.rate_limits import Amount
-from responses_app.protocol.stateless.completion_text import CompletionText
-from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionTokens
-from responses_app.runs.driving.continuing import Continuing
-from responses_app.runs.log.journal import ReaderTooSlow
+from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionText, CompletionTokens
+from responses_app.runs.driving.generating import Continuing
+from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
 from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.queues.fair_turns import Place
-from responses_app.runs.stateless.deltas import Deltas
+from responses_app.runs.queues.turns import Place
+
+READ_AT_ONCE = 64  # that are taken and written together, where a reader is behind
+TOKEN_BYTES = 16  # of memory for a token, about, and ten times that for each of its log probabilities
+
+
+class Deltas:
+    """A queue with one reader, which may be `max_bytes` behind."""
+
+    def __init__(self, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._waiting: deque[tuple[ChoiceDelta, int]] = deque()  # with their bytes
+        self._problem: ApiError | None = None
+        self._news = asyncio.Event()
+
+    @property
+    def are_many(self) -> bool:
+        """Whether more wait than are taken at once."""
+        return len(self._waiting) > READ_AT_ONCE
+
+    def put(self, delta: ChoiceDelta, tokens: int) -> None:
+        """Add what this many tokens say. Raises `ReaderTooSlow` where too much waits already.
+
+        An echo does not count: it comes at once, and is as long as the request.
+        """
+        if self._bytes > self._max_bytes:
+            raise ReaderTooSlow
+        size = ENTRY_BYTES + tokens * TOKEN_BYTES
+        if delta.logprobs is not None:
+            size += 10 * TOKEN_BYTES * sum(map(len, delta.logprobs.top_logprobs))
+        self._bytes += size
+        self._waiting.append((delta, size))
+        self._news.set()
+
+    def fail(self, problem: ApiError) -> None:
+        """Tell of a failure behind what waits; the first one is told."""
+        self._problem = self._problem or problem
+        self._news.set()
+
+    def give_up(self, problem: ApiError) -> None:
+        """Tell of a failure instead of what waits."""
+        self._waiting.clear()
+        self._bytes = 0
+        self._problem = problem
+        self._news.set()
+
+    async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
+        """Return the next ones, none where nothing came in these seconds. Raises the failure once it is their turn."""
+        if not self._waiting and self._problem is None:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                return []
+        if not self._waiting and self._problem is not None:
+            raise self._problem
+        taken: list[ChoiceDelta] = []
+        while self._waiting and len(taken) < READ_AT_ONCE:
+            delta, size = self._waiting.popleft()
+            self._bytes -= size
+            taken.append(delta)
+        return taken
+
 
 logger = logging.getLogger("respsite.runs")
 

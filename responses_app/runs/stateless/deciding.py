@@ -20,8 +20,7 @@ from engine.types import GenerationRequest, SamplingOptions, TokenChunk
 from responses_app.observing.metrics import Outcome
 from responses_app.protocol import ids
 from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
-from responses_app.protocol.prompt.long_texts import characters_of, check_can_fit, text_size
-from responses_app.protocol.prompt.prompt import Items, render_items
+from responses_app.protocol.prompt.prompt import Items, characters_of, check_can_fit, render_items, text_size
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.stateless.decisions import (
     INSTRUCTIONS,
@@ -41,7 +40,7 @@ from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.planning.planning import project_salt
-from responses_app.runs.queues.fair_turns import Place
+from responses_app.runs.queues.turns import Place
 from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")

@@ -21,7 +21,7 @@ from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.stateless.embeddings import EmbeddingsWanted
 from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
-from responses_app.runs.queues.fair_turns import FairTurns
+from responses_app.runs.queues.turns import FairTurns
 
 logger = logging.getLogger("respsite.runs")
 

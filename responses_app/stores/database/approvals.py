@@ -9,9 +9,9 @@ from hashlib import blake2b
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import ApprovalClaim
-from responses_app.stores.approvals import ApprovalHolder, BaseApprovalStore
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 
 KEPT = timedelta(days=1)  # far longer than any response runs
 TRIES = 5  # where others claim and let go of the same meanwhile

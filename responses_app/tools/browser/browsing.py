@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.output.page_stack import PageStack, Shown
-from responses_app.tools.browser.page_cache import PageCache
-from responses_app.tools.browser.page_reader import PageReader
+from responses_app.protocol.output.citations import PageStack, ShownPage
+from responses_app.tools.browser.fetching import Fetcher, FetchLimits, PageCache, PageReader
 from responses_app.tools.browser.searching import (
     MAX_QUERY,
     MAX_RESULTS,
@@ -24,7 +23,6 @@ from responses_app.tools.browser.searching import (
     results_page,
     within,
 )
-from responses_app.tools.fetching import Fetcher, FetchLimits
 from responses_app.tools.network import NetworkError
 from responses_app.tools.reading.pages import BYTES_PER_TOKEN, Page
 
@@ -148,7 +146,7 @@ class _Visit:
             raise BrowsingFailed(str(problem), action) from None
         page, listed = results_page(query, found)
         action["sources"] = [{"type": "url", "url": result.url} for result in found]
-        shown = Shown(kind=_SEARCH, url="", title=page.title, pattern=query, listed=tuple(listed))
+        shown = ShownPage(kind=_SEARCH, url="", title=page.title, pattern=query, listed=tuple(listed))
         return self._show(page, shown, action)
 
     async def open(self, asked: JsonObject) -> Browsed:
@@ -173,10 +171,10 @@ class _Visit:
             page, _ = await self._again(shown)
         except NetworkError as problem:
             raise BrowsingFailed(f"{shown.url} could not be opened. {problem}", action) from None
-        found = Shown(kind=_FIND, url=shown.url, title=shown.title, pattern=pattern)
+        found = ShownPage(kind=_FIND, url=shown.url, title=shown.title, pattern=pattern)
         return self._show(page.find(pattern), found, action)
 
-    async def _opened(self, kind: str, target: int | str, cursor: int, action: JsonObject) -> tuple[Page, Shown]:
+    async def _opened(self, kind: str, target: int | str, cursor: int, action: JsonObject) -> tuple[Page, ShownPage]:
         """Return a page and what is remembered of it: one by its address, a link of another, or another place on it."""
         if isinstance(target, str):
             return await self._visited(kind, target, anew=True)
@@ -188,23 +186,23 @@ class _Visit:
         action["url"] = url
         return await self._visited(kind, url)
 
-    async def _visited(self, kind: str, url: str, *, anew: bool = False) -> tuple[Page, Shown]:
+    async def _visited(self, kind: str, url: str, *, anew: bool = False) -> tuple[Page, ShownPage]:
         self._check(url)
         if kind == _SOURCE:
             page = await self._browser.source(url)
         else:
             page = await self._browser.page(url, self._project, anew=anew)
         self._check(page.url)  # it may have redirected
-        return page, Shown(kind=kind, url=page.url, title=page.title)
+        return page, ShownPage(kind=kind, url=page.url, title=page.title)
 
-    async def _again(self, shown: Shown) -> tuple[Page, Shown]:
+    async def _again(self, shown: ShownPage) -> tuple[Page, ShownPage]:
         """Return the page that was shown, as it is now where it is not known any more. Raises `NetworkError`."""
         if shown.kind == _SEARCH:
             return _listed_again(shown)
         page, _ = await self._visited(_SOURCE if shown.kind == _SOURCE else _PAGE, shown.url)
         return page.find(shown.pattern) if shown.kind == _FIND else page, shown
 
-    async def _linked(self, shown: Shown, number: int) -> str:
+    async def _linked(self, shown: ShownPage, number: int) -> str:
         """Return where a link of a page leads; that of a match leads to its place on the page."""
         matches: Sequence[int] = ()
         if shown.kind == _SEARCH:
@@ -218,7 +216,7 @@ class _Visit:
             self._start = max(0, matches[number] - LINES_BEFORE_MATCH)
         return links[number]
 
-    def _at(self, cursor: int) -> Shown:
+    def _at(self, cursor: int) -> ShownPage:
         shown = self._stack.at(cursor)
         if shown is not None:
             return shown
@@ -234,7 +232,7 @@ class _Visit:
             allowed = ", ".join(sorted(self._options.domains)[:20])
             raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
 
-    def _show(self, page: Page, shown: Shown, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
+    def _show(self, page: Page, shown: ShownPage, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
         loc, count = _whole(asked or {}, "loc", -1), max(_whole(asked or {}, "num_lines", 0), 0)
         start = loc if loc >= 0 else self._start
         if start >= len(page.lines):
@@ -260,7 +258,7 @@ def options_of(tool: JsonObject) -> BrowsingOptions:
 _SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search
 
 
-def _listed_again(shown: Shown) -> tuple[Page, Shown]:
+def _listed_again(shown: ShownPage) -> tuple[Page, ShownPage]:
     """Return a page of results that was shown before; what they said of their pages is not kept."""
     if not shown.listed:
         raise BrowsingFailed("These search results are too old. Search again.")

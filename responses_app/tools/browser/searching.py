@@ -1,12 +1,34 @@
-"""The contract of a search backend, and the page that shows its results."""
+"""The contract of a search backend, and the page that shows its results.
+
+Search backends that answer with JSON over HTTP: a SearXNG of the operator's, or the server that comes with `ddgs`.
+
+    SEARCH_URL=http://searxng:8080         GET /search?q=…&format=json   {"results": [{"url", "title", "content"}]}
+    SEARCH_URL=ddgs+http://127.0.0.1:8000  GET /search/text?query=…      {"results": [{"href", "title", "body"}]}
+
+The operator names the server, so it may be anywhere; a redirect of it may not lead elsewhere in the operator's network.
+
+A search by a tool of an MCP server: SEARCH_MCP names the server's label in MCP_SERVERS, or `label.tool`.
+
+    SEARCH_MCP=brave                      the first tool of the server whose name has `search` in it
+    SEARCH_MCP=brave.brave_web_search     this one
+
+Nobody has said what such a tool gives back. It is read as JSON, in which a list of objects with addresses is looked
+for, or else as text: `URL: …` lines, links in Markdown, or bare addresses.
+"""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from responses_app.protocol.output.page_stack import Listed
-from responses_app.tools.network import AddressRefused, normal_host
+import orjson
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.output.citations import ListedPage
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolUse
+from responses_app.tools.browser.fetching import Fetched, Fetcher, FetchLimits
+from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError, normal_host
 from responses_app.tools.reading.pages import Page, domain_of, escaped, link, one_line, wrapped
 
 MAX_QUERY = 1000  # characters
@@ -72,11 +94,11 @@ def normal_domain(domain: str) -> str:
         return domain.lower()
 
 
-def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Sequence[Listed]]:
+def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Sequence[ListedPage]]:
     """Return the page that shows results, and where on it each stands."""
     lines, listed, links = ["# Search Results", ""], [], []
     for number, result in enumerate(results):
-        listed.append(Listed(len(lines), result.url, result.title))
+        listed.append(ListedPage(len(lines), result.url, result.title))
         links.append(result.url)
         shown = link(number, result.title, domain_of(result.url))
         lines += [
@@ -85,3 +107,239 @@ def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Seq
     if not links:
         lines.append("Nothing was found.")
     return Page(url="", title=escaped(one_line(query)), lines=lines, links=links, is_list=True), listed
+
+
+SEARCH_LIMITS = FetchLimits(seconds=20, max_bytes=2 * 1024 * 1024, max_redirects=2, whole=True)
+DDGS = "ddgs+"  # before the URL of a server of `ddgs`
+
+
+class JsonSearch(BaseSearch):
+    """A search over HTTP. What it is asked, and which fields of a result are which, is its subclasses' to say."""
+
+    path: ClassVar[str]
+    fields: ClassVar[tuple[str, str, str]]  # of a result: address, title and text
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/").removesuffix(self.path) + self.path
+        self._fetcher = Fetcher(Network("SEARCH_URL", AllowedHosts.of_url(url)))
+
+    async def search(self, query: str, *, count: int) -> list[SearchResult]:
+        try:
+            fetched = await self._fetcher.get(
+                self._url, SEARCH_LIMITS, params=self.parameters(query, count), accept="application/json"
+            )
+        except NetworkError as problem:
+            raise SearchFailed(f"The search failed. {problem}") from None
+        if fetched.status != 200:
+            raise SearchFailed(self.refusal(fetched.status))
+        return self._results(fetched)[:count]
+
+    async def aclose(self) -> None:
+        await self._fetcher.aclose()
+
+    def parameters(self, query: str, count: int) -> Mapping[str, str]:
+        """Return what is asked."""
+        raise NotImplementedError
+
+    def refusal(self, status: int) -> str:
+        """Say what a status means that is not 200."""
+        return f"The search failed: the search server (SEARCH_URL) answered with status {status}."
+
+    def _results(self, fetched: Fetched) -> list[SearchResult]:
+        try:
+            answer = orjson.loads(fetched.body)
+        except orjson.JSONDecodeError:
+            raise SearchFailed("The search failed: the search server (SEARCH_URL) did not answer with JSON.") from None
+        found = answer.get("results") if isinstance(answer, dict) else None
+        if not isinstance(found, list):
+            raise SearchFailed("The search failed: the answer of the search server (SEARCH_URL) has no 'results'.")
+        address, title, text = self.fields
+        told = (each for each in found if isinstance(each, dict))
+        results = (result_of(each.get(address), each.get(title), each.get(text)) for each in told)
+        return [result for result in results if result is not None]
+
+
+class SearxngSearch(JsonSearch):
+    """A SearXNG."""
+
+    path = "/search"
+    fields = ("url", "title", "content")
+
+    def parameters(self, query: str, count: int) -> Mapping[str, str]:
+        return {"q": query, "format": "json"}
+
+    def refusal(self, status: int) -> str:
+        if status == 403:
+            return (
+                "The search failed: SearXNG answered with status 403. Its settings.yml must have 'json' among "
+                "'search.formats'."
+            )
+        if status == 429:
+            return (
+                "The search failed: SearXNG answered with status 429. Its limiter must let this server in "
+                "('server.limiter' in its settings.yml)."
+            )
+        return super().refusal(status)
+
+
+class DdgsSearch(JsonSearch):
+    """The server that comes with the package `ddgs`."""
+
+    path = "/search/text"
+    fields = ("href", "title", "body")
+
+    def parameters(self, query: str, count: int) -> Mapping[str, str]:
+        return {"query": query, "max_results": str(min(count, MAX_RESULTS))}
+
+
+def json_search(url: str) -> JsonSearch:
+    """Return what searches at a SEARCH_URL."""
+    return DdgsSearch(url.removeprefix(DDGS)) if url.startswith(DDGS) else SearxngSearch(url)
+
+
+_QUERIES = ("query", "q", "search_query", "search_term", "keywords", "search", "text", "input")
+_COUNTS = ("count", "max_results", "num_results", "numResults", "maxResults", "limit", "top_k", "topn")
+_ADDRESSES = ("url", "link", "href", "uri")
+_TITLES = ("title", "name", "heading")
+_TEXTS = ("snippet", "description", "content", "body", "text", "summary", "highlights")
+_DEEPEST = 5  # levels of JSON in which results are looked for
+_MARKDOWN = re.compile(r"\[([^\]\n]{1,300})\]\((https?://[^\s)]{1,2048})\)")
+_NAMED = re.compile(
+    r"^[\W\d]*(title|name|url|link|description|snippet|content|text|summary)\W*:\W*(\S.*)$", re.IGNORECASE
+)
+_BARE = re.compile(r"https?://[^\s<>\"'\])]{3,2048}")
+
+
+class McpSearch(BaseSearch):
+    """Searches with a tool of one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
+
+    def __init__(self, mcp: BaseTool, wanted: str) -> None:
+        self._mcp = mcp
+        self._label, _, self._tool = wanted.partition(".")
+        declared: JsonObject = {"type": "mcp", "server_label": self._label, "server_url": None}
+        # The server is the operator's, and is told nothing of who asks: all projects share one connection.
+        self._use = ToolUse(declared=declared, project="", response_id="web search", chain_id="web search")
+
+    async def search(self, query: str, *, count: int) -> list[SearchResult]:
+        try:
+            tool = self._chosen(await self._mcp.list_tools(self._use))
+            call = ToolCall(
+                use=self._use,
+                name=f"{self._label}.{tool['name']}",
+                tool=str(tool["name"]),
+                arguments=orjson.dumps(_arguments(tool, query, count)).decode(),
+                item_id="",
+            )
+            result = await self._mcp.call(call)
+        except ToolFailed as problem:
+            raise SearchFailed(f"The search failed: the MCP server of SEARCH_MCP says: {problem}") from None
+        if result.failed:
+            raise SearchFailed(f"The search failed: the MCP server of SEARCH_MCP says: {result.text[:500]}")
+        return read_results(result.text)[:count]
+
+    def _chosen(self, tools: Sequence[JsonObject]) -> JsonObject:
+        names = [str(tool.get("name")) for tool in tools]
+        wanted = self._tool if self._tool else next((name for name in names if "search" in name.lower()), "")
+        if wanted not in names:
+            raise SearchFailed(
+                f"The search failed: the MCP server '{self._label}' of SEARCH_MCP has no tool "
+                f"{wanted or 'whose name has search in it'}. It has: {', '.join(names)[:500] or 'none'}."
+            )
+        return tools[names.index(wanted)]
+
+
+def read_results(text: str) -> list[SearchResult]:
+    """Return the results that a tool's output tells of, each address once."""
+    try:
+        found = list(_of_json(orjson.loads(text), 0))
+    except orjson.JSONDecodeError:
+        found = [*_of_json_lines(text)] or [*_of_named_lines(text)] or [*_of_links(text)]
+    results: dict[str, SearchResult] = {}
+    for result in found:
+        results.setdefault(result.url, result)
+    return list(results.values())
+
+
+def _arguments(tool: JsonObject, query: str, count: int) -> JsonObject:
+    schema = tool.get("input_schema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    known: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
+    named = next((name for name in _QUERIES if name in known), None)
+    if named is None:
+        texts = (name for name, each in known.items() if isinstance(each, dict) and each.get("type") == "string")
+        named = next(texts, "query")
+    counted = next((name for name in _COUNTS if _takes(known.get(name), count)), None)
+    return {named: query, **({counted: count} if counted else {})}
+
+
+def _takes(schema: object, count: int) -> bool:
+    """Whether a parameter takes this number."""
+    if not isinstance(schema, dict) or schema.get("type") not in ("integer", "number"):
+        return False
+    most = schema.get("maximum")
+    return not isinstance(most, int | float) or count <= most
+
+
+def _of_json(value: object, depth: int) -> Iterator[SearchResult]:
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, list):
+        for each in value:
+            yield from _of_json(each, depth + 1)
+    elif isinstance(value, dict):
+        result = result_of(_first(value, _ADDRESSES), _first(value, _TITLES), _first(value, _TEXTS))
+        if result is not None:
+            yield result
+            return
+        for each in value.values():
+            yield from _of_json(each, depth + 1)
+
+
+def _of_json_lines(text: str) -> Iterator[SearchResult]:
+    """Several results, each as a JSON object of its own: one content block a result."""
+    for line in text.split("\n"):
+        if line.lstrip().startswith("{"):
+            try:
+                yield from _of_json(orjson.loads(line), 0)
+            except orjson.JSONDecodeError:
+                continue
+
+
+def _of_named_lines(text: str) -> Iterator[SearchResult]:
+    """Lines as `Title: …`, `Description: …` and `URL: …`, in any order; a field that comes again begins a result."""
+    fields: dict[str, str] = {}
+    for line in [*text.split("\n"), "---", "Title: end"]:
+        named = _NAMED.match(line[:4096])
+        if named is None:
+            continue
+        name = _FIELDS.get(named[1].lower(), "text")
+        if name in fields:
+            result = result_of(fields.get("url"), fields.get("title"), fields.get("text"))
+            if result is not None:
+                yield result
+            fields = {} if "url" in fields else fields
+        fields[name] = named[2].strip()
+
+
+_FIELDS = {"title": "title", "name": "title", "url": "url", "link": "url"}
+
+
+def _of_links(text: str) -> Iterator[SearchResult]:
+    for line in text.split("\n"):
+        links = _MARKDOWN.findall(line[:8192])
+        for title, url in links:
+            if result := result_of(url, title, line.partition(f"({url})")[2]):
+                yield result
+        for url in () if links else _BARE.findall(line[:8192]):
+            if result := result_of(url, "", line.replace(url, "")):
+                yield result
+
+
+def _first(value: JsonObject, names: Sequence[str]) -> object:
+    for name in names:
+        found = value.get(name)
+        if isinstance(found, list) and found and isinstance(found[0], str):
+            return " ".join(each for each in found if isinstance(each, str))
+        if isinstance(found, str) and found:
+            return found
+    return None

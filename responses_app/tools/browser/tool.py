@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from engine.formats.base import FunctionTool, ToolNamespace
-from engine.grammar import JsonSchema
+from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
-from responses_app.protocol.output.page_stack import PAGES, PageStack, Shown
+from responses_app.protocol.output.citations import PAGES, PageStack, ShownPage
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.browser.browsing import Browser, BrowsingFailed, options_of
@@ -144,7 +144,7 @@ def _stack_of(call: ToolCall) -> PageStack:
     return stack
 
 
-def _shown_before(items: Iterable[JsonObject]) -> Iterable[Shown]:
+def _shown_before(items: Iterable[JsonObject]) -> Iterable[ShownPage]:
     for item in items:
         action = item.get("action")
         if item.get("type") != PAGES or item.get("status") != "completed" or not isinstance(action, dict):
@@ -152,11 +152,11 @@ def _shown_before(items: Iterable[JsonObject]) -> Iterable[Shown]:
         url, query, pattern = (_text(action, name) for name in ("url", "query", "pattern"))
         match action.get("type"):
             case "open_page":
-                yield Shown(kind="page", url=url, title=domain_of(url))
+                yield ShownPage(kind="page", url=url, title=domain_of(url))
             case "find_in_page":
-                yield Shown(kind="find", url=url, title=domain_of(url), pattern=pattern)
+                yield ShownPage(kind="find", url=url, title=domain_of(url), pattern=pattern)
             case _:
-                yield Shown(kind="search", url="", title=query, pattern=query)
+                yield ShownPage(kind="search", url="", title=query, pattern=query)
 
 
 def _text(action: JsonObject, name: str) -> str:

@@ -2,11 +2,22 @@
 
 The container is the one that a request names; with `{"type": "auto"}` it is the one of the chain, made where there is
 none any more. Which sandbox this machine has is tried when the tool is first asked for.
+
+`GivenFiles`: files of the Files API on their way into containers: `file_ids` of a request, or of a container's own.
+
+A file is copied once: which one lies where is remembered by the chain (see `copied_in`), and one that is not there any
+more, as its container has begun anew, is copied again.
+
+The code interpreter by a tool of an MCP server: SANDBOX_MCP names its label in MCP_SERVERS, or `label.tool`.
+
+For machines on which no sandbox holds. Such a server has no containers of ours: clients cannot name one, and whether
+variables last from one call to the next is the server's to decide.
 """
 
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, cast
@@ -22,19 +33,111 @@ from responses_app.protocol.errors import (
     unsupported_parameter,
 )
 from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.files.files import file_not_found, name_in_container
 from responses_app.protocol.items.offers import Offer, OfferedTool
-from responses_app.protocol.output.produced_files import state_of
+from responses_app.protocol.output.citations import state_of
 from responses_app.stores.base import StoreError
-from responses_app.stores.files import BaseFileStore
+from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.code_interpreter.given_files import GivenFile, GivenFiles, copied_in, with_copied
 from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import CellRun, Containers, Policy
-from responses_app.tools.sandbox.executions import Ended, Execution, Image
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, ContainerRecord, FileUnknown
-from responses_app.tools.sandbox.shared.sharing import SharedContainers
+from responses_app.tools.sandbox.records import (
+    ContainerFile,
+    ContainerNotFound,
+    ContainerRecord,
+    Ended,
+    Execution,
+    FileUnknown,
+    Image,
+)
+from responses_app.tools.sandbox.sharing import SharedContainers
+
+COPIED = "copied"  # in a chain's state: [[file id, path], …]
+MAX_COPIED = 50  # of a chain that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFile:
+    """A file, and its path under the work folder."""
+
+    id: str
+    path: str
+
+
+class GivenFiles:
+    """Of one process. A file of more than `max_bytes` does not fit into a container."""
+
+    def __init__(self, files: BaseFileStore, containers: SharedContainers, *, max_bytes: int) -> None:
+        self._files = files
+        self._containers = containers
+        self._max_bytes = max_bytes
+
+    async def find(
+        self, project: str, file_ids: Sequence[str], copied: Mapping[str, str] | None = None
+    ) -> list[GivenFile]:
+        """Return files with the paths that they have, or are to have, beside those that are `copied`, by their ids.
+
+        Raises `FileUnknown`, `SandboxError` for one that is too large, and `StoreError`.
+        """
+        paths = dict(copied or {})
+        known = {record.id: record for record in await self._files.some(project, file_ids)}
+        for file_id in file_ids:
+            if file_id in paths:
+                continue
+            if file_id not in known:
+                raise FileUnknown(file_id)
+            if known[file_id].bytes > self._max_bytes:
+                raise SandboxError(f"{file_id} has more than the {self._max_bytes} bytes that a container may have")
+            paths[file_id] = name_in_container(known[file_id].filename, set(paths.values()))
+        return [GivenFile(file_id, paths[file_id]) for file_id in dict.fromkeys(file_ids)]
+
+    async def copy(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[ContainerFile]:
+        """Write files into a container. Raises `FileUnknown`, `ContainerNotFound`, `SandboxError` and `StoreError`."""
+        return [await self._copy(project, container_id, each) for each in given]
+
+    async def provide(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[GivenFile]:
+        """Copy those that do not lie in a container yet; return those that do then: one may have been deleted since.
+
+        Raises as `copy` does, but for `FileUnknown`.
+        """
+        there = {file.path for file in await self._containers.files_of(project, container_id)} if given else set()
+        provided = []
+        for each in given:
+            try:
+                if each.path not in there:
+                    await self._copy(project, container_id, each)
+            except FileUnknown:
+                continue
+            provided.append(each)
+        return provided
+
+    async def _copy(self, project: str, container_id: str, given: GivenFile) -> ContainerFile:
+        try:
+            pieces = self._files.pieces(project, given.id)
+            return await self._containers.put_file(project, container_id, given.path, pieces)
+        except FileGone:
+            raise FileUnknown(given.id) from None
+
+
+def copied_in(state: JsonObject | None, container_id: str) -> dict[str, str]:
+    """Return the paths of the files that a chain's state says were copied into this container, by their ids."""
+    if state is None or state.get("container_id") != container_id:
+        return {}
+    return dict(_pairs(state.get(COPIED)))
+
+
+def with_copied(state: JsonObject, copied: Mapping[str, str]) -> JsonObject:
+    """Return a chain's state with where files were copied to, by their ids."""
+    return {**state, COPIED: [list(each) for each in copied.items()][-MAX_COPIED:]} if copied else state
+
+
+def _pairs(told: object) -> Iterator[tuple[str, str]]:
+    for each in told if isinstance(told, list) else ():
+        match each:
+            case [str(file_id), str(path)]:
+                yield file_id, path
+
 
 logger = logging.getLogger("respsite.tools")
 
@@ -246,3 +349,74 @@ def _data_url(image: Image) -> str:
 
 def _failed() -> JsonObject:
     return {"outputs": None}
+
+
+_ABOUT_MCP = (
+    "Use this tool to execute Python code in your chain of thought. The code will not be shown to the user. This tool "
+    "should be used for internal reasoning, but not for code that is intended to be visible to the user (e.g. when "
+    "creating plots, tables, or files).\n"
+    "When you send a message containing Python code to python, it will be executed, and python will respond with what "
+    "it printed. Variables and files of earlier calls may be gone: make each call whole, and print what you want to "
+    "see."
+)
+_RUNS_CODE = ("python", "code", "execute", "run")  # in the name of a tool that runs it
+_CODES = ("code", "python_code", "python", "script", "source", "command", "input")
+
+
+class McpInterpreter(BaseTool):
+    """Runs code by one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
+
+    kinds: ClassVar = ("code_interpreter",)
+
+    def __init__(self, mcp: BaseTool, wanted: str) -> None:
+        self._mcp = mcp
+        self._label, _, self._tool = wanted.partition(".")
+        self.max_seconds, self.idle_seconds = mcp.max_seconds, mcp.idle_seconds
+
+    async def offer(self, use: ToolUse) -> Offer:
+        container = use.declared.get("container")
+        if isinstance(container, str):
+            raise container_not_found(container, param="tools")
+        fields: JsonObject = {"container_id": f"cntr_{use.chain_id.partition('_')[2]}"}
+        return Offer(ToolNamespace("python", _ABOUT_MCP), [OfferedTool(name="python", item=ITEM, fields=fields)])
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        declared: JsonObject = {"type": "mcp", "server_label": self._label, "server_url": None}
+        use = replace(call.use, declared=declared, private={}, items=())  # each project has a connection of its own
+        try:
+            tool = self._chosen(await self._mcp.list_tools(use))
+            made = ToolCall(
+                use=use,
+                name=f"{self._label}.{tool['name']}",
+                tool=str(tool["name"]),
+                arguments=orjson.dumps({_parameter(tool): code_of(call.arguments)}).decode(),
+                item_id=call.item_id,
+                report=lambda _: call.report({}),
+            )
+            result = await self._mcp.call(made)
+        except ToolFailed as problem:
+            raise ToolFailed(f"the MCP server of SANDBOX_MCP says: {problem}", shown={"outputs": None}) from None
+        text = result.text or _NOTHING
+        shown: JsonObject = {}
+        if OUTPUTS in call.use.include:
+            shown["outputs"] = [{"type": "logs", "logs": result.text}] if result.text else []
+        return ToolResult(text, shown, result.failed)
+
+    def _chosen(self, tools: Sequence[JsonObject]) -> JsonObject:
+        names = [str(tool.get("name")) for tool in tools]
+        likely = (name for word in _RUNS_CODE for name in names if word in name.lower())
+        wanted = self._tool or next(likely, "")
+        if wanted not in names:
+            has = ", ".join(names)[:500] or "none"
+            raise ToolFailed(f"it has no tool {wanted or 'that runs code'}. It has: {has}.")
+        return tools[names.index(wanted)]
+
+
+def _parameter(tool: JsonObject) -> str:
+    """Return the parameter that takes the code."""
+    schema = tool.get("input_schema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    known: JsonObject = properties if isinstance(properties, dict) else {}
+    named = next((name for name in _CODES if name in known), None)
+    texts = (name for name, each in known.items() if isinstance(each, dict) and each.get("type") == "string")
+    return named or next(texts, "code")

@@ -32,9 +32,9 @@ from responses_app.tools.images.answers import (
     told_of,
     too_large,
 )
-from responses_app.tools.images.settings import ImageSettings
 from responses_app.tools.network import AllowedHosts, Network, NetworkError
 from responses_app.tools.places import Places
+from responses_app.tools.settings import ImageSettings
 
 if TYPE_CHECKING:
     import httpx2

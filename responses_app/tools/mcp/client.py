@@ -23,8 +23,8 @@ from mcp.shared.exceptions import MCPError
 from responses_app.protocol.errors import JsonObject
 from responses_app.tools.httpx_network import CheckedTransport
 from responses_app.tools.mcp.connections import cause_of
-from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.network import Network
+from responses_app.tools.settings import ServerAccess
 
 __all__ = ["MCPError", "Opener", "statuses"]
 

@@ -16,12 +16,18 @@ import orjson
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.offers import Offer
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.mcp.answers import (
+    CONNECTION_CLOSED,
+    arguments_of,
+    http_failure,
+    kept_tools,
+    offer_of,
+    protocol_failure,
+    result_of,
+)
 from responses_app.tools.mcp.connections import Connection, Connections, Listing, cause_of
-from responses_app.tools.mcp.listing import kept_tools, offer_of
-from responses_app.tools.mcp.results import CONNECTION_CLOSED, arguments_of, http_failure, protocol_failure, result_of
-from responses_app.tools.mcp.servers import ServerAccess, allowed_with
-from responses_app.tools.mcp.settings import McpSettings
 from responses_app.tools.network import Network, NetworkError
+from responses_app.tools.settings import McpSettings, ServerAccess, allowed_with
 
 logger = logging.getLogger("respsite.tools")
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from responses_app.protocol.files.chunking import Chunking, chunks_of
-from responses_app.tools.reading.extraction import decoded, said_by
-from responses_app.tools.reading_process import serve
+from responses_app.protocol.files.searches import Chunking, chunks_of
+from responses_app.tools.reading.pages import decoded, said_by
+from responses_app.tools.reading.processes import serve
 
 if TYPE_CHECKING:
     from docx.table import Table

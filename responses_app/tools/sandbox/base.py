@@ -3,15 +3,71 @@
 A sandbox holds one program of ours, the warden (`inside/respsite_kernel/warden.py`), which runs code that nobody has
 looked at. That code must never reach the network, files and processes of others, or more memory and disk than it was
 given. A sandbox says how the warden is started (`BaseSandbox.launch`); `escapes` tests whether it holds.
+
+Users of containers: where the server is root, each container has one that no other process of the machine has.
+
+The kernel counts processes by user, so two containers with one user would be in each other's way, also those of two
+servers. A user is claimed by binding a local socket of its name: nobody else can, and when the server dies the kernel
+gives it free.
 """
 
+import json
+import os
+import random
+import socket
+import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from responses_app.tools.sandbox.interpreter import Interpreter
+ASK_SECONDS = 10.0
+# Of the system's own, what every sandbox shows; all but the first are links into it on most systems.
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_QUESTION = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, sys.version_info[:2]]))"
+OLDEST = (3, 9)
+
+
+class InterpreterError(Exception):
+    """There is no such Python, or it is too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python. `executable` is its path as it is called, `folders` what it needs beside the system's folders."""
+
+    executable: str
+    folders: tuple[str, ...]
+
+
+def find_interpreter(executable: str) -> Interpreter:
+    """Ask a Python where it lives. Takes 20 ms. Raises `InterpreterError`."""
+    try:
+        asked = subprocess.run(
+            [executable, "-I", "-c", _QUESTION], capture_output=True, timeout=ASK_SECONDS, check=True, text=True
+        )
+        *prefixes, version = json.loads(asked.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        raise InterpreterError(f"{executable} is not a Python that can be run") from None
+    if tuple(version) < (*OLDEST,):
+        raise InterpreterError(f"{executable} is older than Python {'.'.join(map(str, OLDEST))}")
+    wanted = [*prefixes, *(str(folder) for folder in _on_the_way(Path(executable)))]
+    return Interpreter(executable, tuple(dict.fromkeys(each for each in wanted if not _is_system(each))))
+
+
+def _on_the_way(path: Path) -> Iterator[Path]:
+    """Yield the folders of the links that lead to the program: each must be seen, or it cannot be found inside."""
+    for _ in range(40):  # as many links as the kernel follows
+        if not path.is_symlink():
+            return
+        path = path.parent / path.readlink()
+        yield path.parent
+
+
+def _is_system(folder: str) -> bool:
+    return folder in ("/", "") or any(folder == each or folder.startswith(f"{each}/") for each in SYSTEM_FOLDERS)
+
 
 KIB, MIB = 1024, 1024 * 1024
 WORK_FOLDER = "/mnt/data"  # where the model was told that files are kept
@@ -78,3 +134,94 @@ class BaseSandbox(ABC):
 
         Descriptors in `pass_fds` are the caller's to close.
         """
+
+
+SCRATCH = "/tmp"  # inside
+PROGRAMS = "/opt/respsite"  # where our programs (`base.INSIDE`) are seen inside
+# Files and folders of `/etc` that programs need, and that hold nothing of the machine's users or services.
+OF_ETC = ("alternatives", "fonts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
+_MAIN = "import sys; sys.path.insert(0, {folder!r}); from respsite_kernel.warden import main; main()"
+
+
+def warden_command(interpreter: Interpreter, settings: str, *, programs: str = PROGRAMS) -> Sequence[str]:
+    """Return how the warden is started, with its `warden_settings`; it finds our programs in the folder `programs`.
+
+    It writes no compiled files.
+    """
+    return [interpreter.executable, "-I", "-B", "-c", _MAIN.format(folder=programs), settings]
+
+
+def warden_settings(
+    limits: Limits, *, folder: str, uid: int | None, has_own_processes: bool, seccomp: bytes = b""
+) -> str:
+    """Return the warden's argument: see `Settings` in `inside/respsite_kernel/warden.py`."""
+    return json.dumps(
+        {
+            "uid": uid,
+            "folder": folder,
+            "memory": limits.memory,
+            "disk": limits.disk,
+            "processes": limits.processes,
+            "open_files": limits.open_files,
+            "has_own_processes": has_own_processes,
+            "seccomp": seccomp.hex(),
+        }
+    )
+
+
+def environment(limits: Limits) -> Mapping[str, str]:
+    """Return the environment of a container: nothing of the server's is in it."""
+    threads = str(limits.cpus)
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": SCRATCH,
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "module://respsite_kernel.figures",
+        "MPLCONFIGDIR": f"{SCRATCH}/.matplotlib",
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+    }
+
+
+# systemd leaves these ids to services that have a user of their own while they run, and no file belongs to one for
+# good (https://systemd.io/UIDS-GIDS, "Dynamic Service Users"); the usual map of a container's ids has them, too.
+_FIRST, _USERS = 61184, 4336
+
+
+@dataclass(frozen=True, slots=True)
+class UserClaim:
+    """A user that is nobody else's until `close`; `uid` is None where the server is not root, and has only its own."""
+
+    uid: int | None = None
+    lock: socket.socket | None = None
+
+    def close(self) -> None:
+        """Leave the user to others."""
+        if self.lock is not None:
+            self.lock.close()
+
+
+def _has_users() -> bool:
+    """Whether these users are there: a user namespace may have but one, which only looks like root."""
+    try:
+        lines = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    except (OSError, ValueError):
+        return False
+    return any(first <= _FIRST and first + count >= _FIRST + _USERS for first, _, count in lines)
+
+
+def claim_user() -> UserClaim:
+    """Return a user for a container. Raises `OSError` where all are taken."""
+    if os.geteuid() != 0 or not _has_users():
+        return UserClaim()
+    begin = random.randrange(_USERS)  # servers that do not see each other's sockets hardly meet
+    for place in range(_USERS):
+        uid = _FIRST + (begin + place) % _USERS
+        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            lock.bind(f"\0respsite-user-{uid}")
+        except OSError:
+            lock.close()
+            continue
+        return UserClaim(uid, lock)
+    raise OSError("all users are taken")

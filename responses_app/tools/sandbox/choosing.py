@@ -1,18 +1,365 @@
-"""Which sandbox this machine has: each is tried, in the order of their strength, and the first that holds is used."""
+"""Which sandbox this machine has: each is tried, in the order of their strength, and the first that holds is used.
+
+The self-test of a sandbox: code that tries to get out, and whether it did.
+
+It is run before a sandbox is used for the first time on a machine: what a kernel allows differs too much to be trusted.
+Everything that is tried has a counterpart on the host which tells whether it worked: a server that listens, a file with
+a secret, a process that is to be killed. It takes a second or two, of which most is the start of two containers.
+"""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from responses_app.tools.sandbox.base import BaseSandbox, SandboxError
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.cgroups import Cgroups, find_cgroups
-from responses_app.tools.sandbox.escapes import escapes
-from responses_app.tools.sandbox.interpreter import Interpreter, InterpreterError, find_interpreter
-from responses_app.tools.sandbox.sandlock import Sandlock
+from responses_app.tools.sandbox.base import (
+    KIB,
+    MIB,
+    BaseSandbox,
+    Interpreter,
+    InterpreterError,
+    Limits,
+    SandboxError,
+    find_interpreter,
+)
+from responses_app.tools.sandbox.records import Ended, Execution
+from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.stillness import Cgroups, find_cgroups
 
 logger = logging.getLogger("respsite.sandbox")
+
+LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=60.0, output=16 * KIB)
+_STAYED_IN = "stayed in"  # what code prints that found no way
+_MANY = 8  # processes that take a third of the memory each
+_NOTICE_SECONDS = 10.0  # until the host must have seen that they did
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process.
+
+    `letter_box` is a local socket that takes datagrams. `secret` is what stands in the file, and in the environment
+    and the command line of the process.
+    """
+
+    port: int
+    socket_path: str
+    letter_box: str
+    file: str
+    canary: "subprocess.Popen[bytes]"
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Escape:
+    """One attempt: `code` is what is run; `failed` whether it stayed in, by what came of it."""
+
+    name: str
+    code: Callable[[Host], str]
+    failed: Callable[[Execution, Host], bool]
+
+
+def _stayed_in(done: Execution, host: Host) -> bool:
+    return done.ended is Ended.DONE and done.output.strip().endswith(_STAYED_IN) and host.secret not in done.output
+
+
+def _canary_lives(done: Execution, host: Host) -> bool:
+    return _stayed_in(done, host) and host.canary.poll() is None
+
+
+def _was_ended(done: Execution, host: Host) -> bool:
+    too_much = done.ended in (Ended.TOO_MUCH_MEMORY, Ended.DIED)
+    return too_much or done.error in ("MemoryError", "BlockingIOError")  # of a fork
+
+
+def _was_bounded(done: Execution, host: Host) -> bool:
+    return _stayed_in(done, host) or done.ended is Ended.TOO_MUCH_DISK
+
+
+def _was_cut(done: Execution, host: Host) -> bool:
+    return done.ended is Ended.TOO_MUCH_OUTPUT and len(done.output) < 2 * LIMITS.output
+
+
+def _network(host: Host) -> str:
+    return f"""
+import socket
+reached = []
+targets = [
+    (socket.AF_INET, ("127.0.0.1", {host.port})), (socket.AF_INET, ("10.0.0.1", 53)),
+    (socket.AF_UNIX, {host.socket_path!r}), (socket.AF_UNIX, {_abstract(host)!r}),
+]
+for family, address in targets:
+    try:
+        with socket.socket(family) as one:
+            one.settimeout(0.2)
+            one.connect(address)
+            reached.append(address)
+    except OSError:
+        pass
+try:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.sendto(b"hello", {host.letter_box!r})
+    reached.append("letters")
+except OSError:
+    pass
+print(reached or {_STAYED_IN!r})
+"""
+
+
+def _files(host: Host) -> str:
+    return f"""
+import os
+found = []
+for path in ({host.file!r}, "/proc/1/root" + {host.file!r}, "/proc/self/cwd/../.." + {host.file!r}):
+    try:
+        found.append(open(path).read())
+    except OSError:
+        pass
+for folder in ("/usr", "/usr/bin", "/etc", "/", "/dev", os.path.dirname(os.__file__)):
+    try:
+        open(os.path.join(folder, "respsite-escape"), "w").close()
+        found.append(folder)
+    except OSError:
+        pass
+print(found or {_STAYED_IN!r})
+"""
+
+
+def _processes(host: Host) -> str:
+    return f"""
+import os
+found = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    for name in ("environ", "cmdline"):
+        try:
+            if {host.secret.encode()!r} in open(f"/proc/{{pid}}/{{name}}", "rb").read():
+                found.append((pid, name))
+        except OSError:
+            pass
+print(found or {_STAYED_IN!r})
+"""
+
+
+def _signals(host: Host) -> str:
+    return f"""
+import os, signal
+for pid in ({host.canary.pid}, {os.getpid()}):
+    try:
+        os.kill(pid, signal.SIGKILL if pid == {host.canary.pid} else 0)
+    except OSError:
+        pass
+print({_STAYED_IN!r})
+"""
+
+
+def _privileges(host: Host) -> str:
+    return f"""
+import ctypes, os
+gained = []
+for become in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]), lambda: os.chroot("/tmp")):
+    try:
+        become()
+        gained.append("user")
+    except OSError:
+        pass
+system = ctypes.CDLL(None)
+for flag in (0x10000000, 0x20000, 0x40000000):
+    if system.unshare(flag) == 0:
+        gained.append(hex(flag))
+if system.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0:
+    gained.append("mount")
+if system.ptrace(16, os.getppid(), 0, 0) == 0:
+    gained.append("ptrace")
+print(gained or {_STAYED_IN!r})
+"""
+
+
+def _forks(host: Host) -> str:
+    return f"""
+import os, time
+children = []
+try:
+    while len(children) < {4 * LIMITS.processes}:
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        children.append(child)
+except OSError:
+    pass
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+print({_STAYED_IN!r} if len(children) <= {LIMITS.processes} else len(children))
+"""
+
+
+def _disk(host: Host) -> str:
+    return f"""
+import os, time
+written, open_files = 0, []
+try:
+    while written < {8 * LIMITS.disk}:
+        open_files.append(open(f"part{{len(open_files)}}", "wb", buffering=0))
+        written += open_files[-1].write(bytes({LIMITS.disk // 4}))
+        time.sleep(0.02)
+except OSError:
+    pass
+for place, file in enumerate(open_files):
+    file.close()
+    os.remove(f"part{{place}}")
+print({_STAYED_IN!r} if written <= {LIMITS.disk} else written)
+"""
+
+
+def _memory(host: Host) -> str:
+    return f"""
+kept = []
+while len(kept) * {8 * MIB} < {2 * LIMITS.memory}:
+    kept.append(bytearray(b"x" * {8 * MIB}))
+"""
+
+
+def _memory_of_many(host: Host) -> str:
+    """Each process takes less than a process may have; when all have it, the host has some time to see that."""
+    return f"""
+import os, time
+children, (reading, writing) = [], os.pipe()
+for _ in range({_MANY}):
+    children.append(os.fork())
+    if children[-1] == 0:
+        try:
+            kept = bytearray(b"x" * {LIMITS.memory // 3})
+            os.write(writing, b"x")
+            time.sleep(60)
+        finally:
+            os._exit(0)
+os.close(writing)
+filled = 0
+while filled < {_MANY} and os.read(reading, 1):
+    filled += 1
+if filled < {_MANY}:
+    raise MemoryError
+time.sleep({_NOTICE_SECONDS})
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+"""
+
+
+def _output(host: Host) -> str:
+    return "import os\nwhile True:\n    os.write(1, b'x' * 65536)\n"
+
+
+ESCAPES = (
+    Escape("reach the network", _network, _stayed_in),
+    Escape("read and write files of the host", _files, _stayed_in),
+    Escape("read of other processes", _processes, _stayed_in),
+    Escape("send signals to the host", _signals, _canary_lives),
+    Escape("gain privileges", _privileges, _stayed_in),
+    Escape("start any number of processes", _forks, _stayed_in),
+    Escape("fill the disk", _disk, _was_bounded),
+    Escape("take all memory", _memory, _was_ended),
+    Escape("take all memory with many processes", _memory_of_many, _was_ended),
+    Escape("print for ever", _output, _was_cut),
+)
+_SECRET_FILE = "secret.txt"
+_OTHER_CONTAINER = "read the files of another container"
+
+
+async def ways_out(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None = None) -> list[str]:
+    """Try to get out of a sandbox; return what was possible. Raises `SandboxError` where it does not even start."""
+    with _host() as host:
+        async with _session(sandbox, interpreter, cgroups) as session:
+            possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
+            await session.put(_SECRET_FILE, host.secret.encode())
+            async with _session(sandbox, interpreter, cgroups) as other:
+                done = await other.run(_search_folders(host))
+                if not _stayed_in(done, host):
+                    _log(_OTHER_CONTAINER, done)
+                    possible.append(_OTHER_CONTAINER)
+    return possible
+
+
+async def _failed(escape: Escape, session: SandboxSession, host: Host) -> bool:
+    done = await session.run(escape.code(host))
+    await session.restart()  # each begins with nothing that another has left
+    if escape.failed(done, host):
+        return True
+    _log(escape.name, done)
+    return False
+
+
+def _log(name: str, done: Execution) -> None:
+    logger.warning("an escape: %s: %s %s %r", name, done.ended, done.error, done.output[-500:])
+
+
+def _search_folders(host: Host) -> str:
+    return f"""
+import os
+found = []
+for top in ("/mnt", "/tmp", "/proc/1/root/mnt", "/var/tmp"):
+    for folder, _, names in os.walk(top):
+        try:
+            if {_SECRET_FILE!r} in names and {host.secret!r} in open(os.path.join(folder, {_SECRET_FILE!r})).read():
+                found.append(folder)
+        except OSError:
+            pass
+print(found or {_STAYED_IN!r})
+"""
+
+
+@contextlib.asynccontextmanager
+async def _session(
+    sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None
+) -> AsyncIterator[SandboxSession]:
+    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def _abstract(host: Host) -> str:
+    return f"\0respsite-{host.secret}"
+
+
+@contextlib.contextmanager
+def _host() -> Iterator[Host]:
+    """Set up what is to be reached, and take it away again."""
+    secret = secrets.token_hex(16)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="respsite-escape-")))
+        folder.chmod(0o755)
+        file = folder / "secret"
+        file.write_text(secret)
+        port = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        local = stack.enter_context(socket.socket(socket.AF_UNIX))
+        local.bind(str(folder / "socket"))
+        local.listen()
+        letters = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        letters.bind(str(folder / "letters"))
+        for name in ("socket", "letters"):
+            (folder / name).chmod(0o777)
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        waits = ["/bin/sh", "-c", "read line", secret]
+        canary = stack.enter_context(subprocess.Popen(waits, env={"SECRET": secret}, stdin=subprocess.PIPE))
+        stack.callback(canary.kill)
+        sockets = (str(folder / "socket"), str(folder / "letters"))
+        host = Host(port.getsockname()[1], *sockets, str(file), canary, secret)
+        abstract.bind(_abstract(host))
+        abstract.listen()
+        yield host
+
 
 SANDBOXES: Sequence[type[BaseSandbox]] = (Bubblewrap, Sandlock)
 _NO_START = "it does not start here"
@@ -66,7 +413,7 @@ async def choose(wanted: str, python: str) -> Choice:
 async def _tried(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None) -> str | None:
     """Return why a sandbox cannot be used, None if it holds."""
     try:
-        possible = await escapes(sandbox, interpreter, cgroups)
+        possible = await ways_out(sandbox, interpreter, cgroups)
     except (SandboxError, OSError) as problem:
         logger.warning("%s: %s", sandbox.name, problem.detail if isinstance(problem, SandboxError) else problem)
         return _NO_START

@@ -18,14 +18,48 @@ from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
-from responses_app.tools.sandbox.base import MIB, BaseSandbox, Limits, SandboxError
-from responses_app.tools.sandbox.cgroups import Cgroups
+from responses_app.tools.places import NoPlace, Places
+from responses_app.tools.sandbox.base import MIB, BaseSandbox, Interpreter, Limits, SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.executions import Execution, FilePart, StoredFile
-from responses_app.tools.sandbox.interpreter import Interpreter
-from responses_app.tools.sandbox.places import ContainerPlaces
-from responses_app.tools.sandbox.records import ContainerFile, ContainerNotFound, FileSource, TooManyContainers
+from responses_app.tools.sandbox.records import (
+    ContainerFile,
+    ContainerNotFound,
+    Execution,
+    FilePart,
+    FileSource,
+    StoredFile,
+    TooManyContainers,
+)
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.stillness import Cgroups
+
+MAX_WAITING = 64  # of one project; what waits has a request of its own that waits for it
+
+
+class ContainerPlaces(Places):
+    """The places of one process's containers. `seconds` is how long work may wait for one."""
+
+    def __init__(self, *, most: int, share: int, seconds: float) -> None:
+        super().__init__(most=most, share=share, seconds=seconds, most_waiting=MAX_WAITING)
+
+    async def take(self, project: str) -> None:
+        """Wait for a place, and have it until `give_back`. Raises `TooManyContainers`."""
+        try:
+            await super().take(project)
+        except NoPlace as full:
+            raise self._too_many(full) from None
+
+    def _too_many(self, full: NoPlace) -> TooManyContainers:
+        if full.is_own:
+            return TooManyContainers(
+                f"this project has {self._share} containers at work, as many as one project may have at once "
+                "(SANDBOX_PROJECT_CONTAINERS); try again once one of them has ended"
+            )
+        return TooManyContainers(
+            f"all {self._most} containers that this server may have at once (SANDBOX_MAX_CONTAINERS) are at work; try "
+            "again later"
+        )
+
 
 logger = logging.getLogger("respsite.sandbox")
 

@@ -1,18 +1,26 @@
 """What the files of a container take, seen from the host, and how they are removed.
 
 Code in the container owns these files, and goes on to change them: what cannot be looked at counts as too much.
+
+`Folders`: where containers lie on the host's disk, where they do. Nothing of them is left, however the server ends.
+
+A process has a folder of its own, with a lock that it holds as long as it lives; the folders of those that have been
+killed are removed by the next one that needs one.
 """
 
+import atexit
 import contextlib
+import fcntl
 import os
 import stat
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from responses_app.tools.sandbox import processes
-from responses_app.tools.sandbox.base import WORK_FOLDER
-from responses_app.tools.sandbox.environment import SCRATCH
+from responses_app.tools.sandbox.base import SCRATCH, WORK_FOLDER
 
 ENTRY_BYTES = 4096  # that a file takes at least, and a folder: a disk has a bound for their number, too
 MAX_PATH = 3000  # characters of a folder's path; the system can follow 4096
@@ -83,3 +91,57 @@ def _held(pid: int) -> Iterator[str]:
     for folder in (f"/proc/{pid}/map_files", *(f"{thread}/fd" for thread in processes.threads(pid))):
         with contextlib.suppress(OSError):
             yield from (f"{folder}/{name}" for name in os.listdir(folder))
+
+
+_PREFIX = "respsite-containers-"
+_LOCK = "lock"
+_YOUNG = 60.0  # seconds: one without a lock may be about to get it
+
+
+class Folders:
+    """The folders of this process's containers."""
+
+    def __init__(self) -> None:
+        self._all: Path | None = None
+
+    def make(self) -> Path:
+        """Make a folder that others may enter and not read; its user removes it."""
+        if self._all is None:
+            remove_those_of_the_dead()
+            self._all = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            atexit.register(remove, self._all)
+            self._all.chmod(0o711)
+            _locked(self._all / _LOCK, os.O_CREAT)  # for good
+        folder = Path(tempfile.mkdtemp(dir=self._all))
+        folder.chmod(0o711)
+        return folder
+
+
+def remove_those_of_the_dead() -> None:
+    """Remove what processes of this user have left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            about = folder.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+                continue
+            lock = _locked(folder / _LOCK)
+        except FileNotFoundError:
+            if time.time() - about.st_mtime < _YOUNG:
+                continue
+            lock = -1
+        except OSError:  # its process lives
+            continue
+        remove(folder)
+        if lock != -1:
+            os.close(lock)
+
+
+def _locked(path: Path, flags: int = 0) -> int:
+    """Lock a file, for as long as its descriptor is open. Raises `OSError` where another process has."""
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -22,13 +22,23 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from responses_app.tools.sandbox import disk, processes
-from responses_app.tools.sandbox.base import MIB, BaseSandbox, Launch, Limits, SandboxError
-from responses_app.tools.sandbox.cgroups import Cgroup, Cgroups
-from responses_app.tools.sandbox.executions import (
+from responses_app.tools.sandbox.base import (
+    MIB,
+    BaseSandbox,
+    Interpreter,
+    Launch,
+    Limits,
+    SandboxError,
+    UserClaim,
+    claim_user,
+)
+from responses_app.tools.sandbox.inside.respsite_kernel import frames
+from responses_app.tools.sandbox.records import (
     MAX_IMAGE_BYTES,
     Ended,
     Execution,
     FilePart,
+    Output,
     StoredFile,
     checked_path,
     clean,
@@ -37,11 +47,7 @@ from responses_app.tools.sandbox.executions import (
     part_in,
     unfinished,
 )
-from responses_app.tools.sandbox.inside.respsite_kernel import frames
-from responses_app.tools.sandbox.interpreter import Interpreter
-from responses_app.tools.sandbox.output import Output
-from responses_app.tools.sandbox.resting import Rest
-from responses_app.tools.sandbox.users import UserClaim, claim_user
+from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, Rest
 
 logger = logging.getLogger("respsite.sandbox")
 

@@ -19,9 +19,8 @@ from daphne.http_protocol import HTTPFactory, WebRequest
 from twisted.internet import reactor
 from twisted.web import http
 
-from responses_app.protocol.answer_headers import AnswerHeaders
-from responses_app.protocol.body_errors import chunks_too_small
 from responses_app.protocol.errors import ApiError, invalid_request, server_error
+from responses_app.protocol.transport import AnswerHeaders, chunks_too_small
 from responses_app.web.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 

@@ -4,12 +4,26 @@ A piece of one byte costs its parser as much as one of a kilobyte, 10 to 90 µs,
 them: everybody else would wait half a second for it. So whatever holds more than a few pieces waits for its turn. The
 process has one of those in each turn of its loop, whoever sent it and however many send such, and reads nothing more
 from a peer whose data wait. `Framing` bounds how long that goes on.
+
+The frames that the peer of a WebSocket sends, seen before the server's parser gets them.
+
+Servers bound a message's bytes only. Here its frames have a size on average; it has a time to come to its end; and the
+messages of all connections that have not come to theirs share a budget of memory. What is over a bound is refused:
+nothing more of that peer is parsed, and the application, which gets a message of our own, says why and closes.
+
+Only the heads of frames are read (RFC 6455 section 5.2). What is wrong with them is the server's parser to find.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.transport import frames_too_small, message_too_slow, too_much_unfinished
+from responses_app.web.bodies import MIN_BYTES_PER_SECOND
 
 logger = logging.getLogger("respsite.transport")
 
@@ -152,3 +166,167 @@ def _next_turn() -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+REFUSED = "respsite.refused"  # type of the message that tells the application; it has the `error`
+FRAMES_IN = "respsite.frames_in"  # of a WebSocket's scope: its `Frames`, where the server can be reached
+LINGER_SECONDS = 2.0  # a refused peer has so long to read why
+_CONTROL = 8  # opcodes from here on are pings and their like, which may come inside a message
+_LONGEST_HEAD = 14
+
+
+@dataclass(slots=True, kw_only=True)
+class FrameRules:
+    """The bounds of what comes on all WebSockets of this process, and what is under way there."""
+
+    arrival_seconds: float  # for a message; a long one may take as long as MIN_BYTES_PER_SECOND need
+    max_unfinished_bytes: int  # of all messages that have not come to their end
+    _sizes: "dict[Frames, int]" = field(default_factory=dict)
+
+    def note(self, frames: "Frames", size: int) -> None:
+        """Take note of a connection's unfinished message; over the budget the largest of the greediest is refused."""
+        if size:
+            self._sizes[frames] = size
+        else:
+            self._sizes.pop(frames, None)
+        while sum(self._sizes.values()) > self.max_unfinished_bytes:
+            shares: Counter[object] = Counter()
+            for each, its_size in self._sizes.items():
+                shares[each.owner] += its_size
+            greediest = max(shares, key=shares.__getitem__)
+            largest = max((each for each in self._sizes if each.owner == greediest), key=self._sizes.__getitem__)
+            largest.refuse(too_much_unfinished())
+
+
+class Frames:
+    """What one peer sends. `cut` is for an `Inflow`; `refused` is called once, with the reason."""
+
+    def __init__(
+        self,
+        rules: FrameRules,
+        put: Callable[[dict[str, Any]], None],
+        end: Callable[[], None],
+        abort: Callable[[], None],
+    ) -> None:
+        """Take what hands the application a message, what ends the parsing, and what cuts the connection."""
+        self._rules = rules
+        self._put = put
+        self._end = end
+        self._abort = abort
+        self._framing = Framing()
+        self._head = b""  # of a frame, as far as it is here
+        self._payload = 0  # bytes of the present frame that are still to come
+        self._is_last = True  # the present frame ends its message
+        self._is_control = False
+        self._message: float | None = None  # when the unfinished one began, on the loop's clock
+        self._size = 0  # of that
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self.owner: object = self  # whose share of the budget this is: a project, once it is known
+
+    def cut(self, data: bytes, frames: int) -> int:
+        """Return how many bytes hold so many frames, the rest of the present one before them, and count them."""
+        at = 0
+        heads = content = 0
+        while at < len(data):
+            if self._payload:
+                step = min(self._payload, len(data) - at)
+                self._payload -= step
+                at += step
+                content += step
+                self._take(step)
+                continue
+            if not frames:
+                break
+            known = len(self._head)
+            head = self._head + data[at : at + _LONGEST_HEAD - known]
+            length = _length(head)
+            if length is None:
+                self._head = head
+                heads += len(data) - at
+                at = len(data)
+                break
+            frames -= 1
+            self._head = b""
+            at += length - known
+            heads += length - known
+            self._begin(head)
+        if not self._framing.take(heads, content):
+            self.refuse(frames_too_small(AVERAGE_BYTES))
+        if not self._is_over:
+            self._rules.note(self, 0 if self._message is None else self._size)
+            self._watch()
+        return at
+
+    def refuse(self, error: ApiError) -> None:
+        """Parse nothing more, and have the application say why."""
+        if self._is_over:
+            return
+        self.close()
+        self._end()
+        self._put({"type": REFUSED, "error": error})
+        self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._abort)
+
+    def close(self) -> None:
+        """The connection ends."""
+        self._is_over = True
+        self._message = None
+        self._rules.note(self, 0)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self, head: bytes) -> None:
+        self._is_control = head[0] & 0x0F >= _CONTROL
+        self._payload = _payload(head)
+        if not self._is_control:
+            self._is_last = bool(head[0] & 0x80)
+            if self._message is None:
+                self._message = asyncio.get_running_loop().time()
+                self._size = 0
+        self._take(0)
+
+    def _take(self, size: int) -> None:
+        if self._is_control:
+            return
+        self._size += size
+        if self._is_last and not self._payload:
+            self._message = None
+
+    def _watch(self) -> None:
+        """Look again when the unfinished message's time is over; one timer serves many messages."""
+        if self._message is not None and self._timer is None and not self._is_over:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds_left(), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._message is not None and self._seconds_left() <= 0:
+            self.refuse(message_too_slow(self._rules.arrival_seconds))
+        else:
+            self._watch()
+
+    def _seconds_left(self) -> float:
+        assert self._message is not None
+        allowed = self._rules.arrival_seconds + self._size / MIN_BYTES_PER_SECOND
+        return self._message + allowed - asyncio.get_running_loop().time()
+
+
+def frames_in(scope: Mapping[str, Any] | MutableMapping[str, Any]) -> Frames | None:
+    """Return what counts a connection's frames, None where its server cannot be reached."""
+    return scope.get(FRAMES_IN)
+
+
+def _length(head: bytes) -> int | None:
+    """Return how long the head is that this begins with, None while that cannot be told or it is not all here."""
+    if len(head) < 2:
+        return None
+    size = head[1] & 0x7F
+    length = 2 + {126: 2, 127: 8}.get(size, 0) + (4 if head[1] & 0x80 else 0)
+    return length if len(head) >= length else None
+
+
+def _payload(head: bytes) -> int:
+    size = head[1] & 0x7F
+    if size < 126:
+        return size
+    return int.from_bytes(head[2:4] if size == 126 else head[2:10])

@@ -12,11 +12,9 @@ from contextlib import suppress
 from http.client import responses as REASONS
 from typing import Any
 
-from responses_app.protocol.answer_headers import AnswerHeaders
-from responses_app.protocol.body_errors import chunks_too_small
+from responses_app.protocol.transport import AnswerHeaders, chunks_too_small
 from responses_app.web.bodies import LINGER_SECONDS, Application, BodyRules, Message, Receive, SendMessage, answer
-from responses_app.web.servers.frames import FrameRules, Frames
-from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
+from responses_app.web.servers.inflow import AVERAGE_BYTES, FrameRules, Frames, Framing, Inflow, lines_end
 from responses_app.web.servers.listening import BACKLOG
 
 logger = logging.getLogger("respsite.transport")

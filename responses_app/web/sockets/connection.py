@@ -9,29 +9,54 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
 
-from responses_app.observing.context import bind
+from responses_app.observing.logs import bind
+from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import key_revoked, session_over
+from responses_app.protocol.api_keys import NOBODY_ASKED, Caller, key_revoked, session_over
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.events.frames import ERROR_HEAD, error_frame, event_bytes, lane_suffix, ping, reply_frame
 from responses_app.protocol.fields import IgnoredFields, noting
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import CreateRequest, only_known
-from responses_app.protocol.session.connection_errors import message_too_large, not_json
 from responses_app.protocol.session.session import CancelRuns, Close, Command, Start, WebSocketSession
 from responses_app.protocol.session.steering import Create, Reply, Send, Stop
+from responses_app.protocol.transport import message_too_large, not_json
 from responses_app.runs.log.journal import ReaderTooSlow, gather
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
-from responses_app.web.sockets.handshake import NO_EXTRAS, USUAL_TERMS, Extras, Terms
+from responses_app.web.servers.backpressure import no_ping
 from responses_app.web.sockets.lanes import Lane, Lanes
 from responses_app.wiring.site import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What was agreed: whose the connection is, how its events are worded, and whether its streams wait for tools."""
+
+    caller: Caller = NOBODY_ASKED
+    dialect: Dialect = OPENAI
+    awaits_tools: bool = False
+    span: Span = NO_SPAN  # of who opened it
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What only some servers can do: a protocol ping, and writing many text frames at once.
+
+    `frames` returns False where they have to be sent one by one.
+    """
+
+    ping: Callable[[], None] = no_ping
+    frames: Callable[[Sequence[bytes]], Awaitable[bool]] | None = None
+
 
 logger = logging.getLogger("respsite.transport")
 
@@ -40,6 +65,9 @@ TOO_LARGE = 4009  # close code; daphne can send none between 1000 and 3000
 LAST_FRAME_SECONDS = 1.0  # how long a client may take to read why its connection ends
 TIME_IS_OVER = "its connection's time is over"
 IGNORED = ("stream", "background")  # fields of a create that mean nothing on a WebSocket
+
+
+NO_EXTRAS, USUAL_TERMS = Extras(), Terms()
 
 
 class Connection:

@@ -10,19 +10,69 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
 from responses_app.auth.door import accepted_subprotocol
-from responses_app.limits.rates import FREE
-from responses_app.protocol.api_keys import NOBODY_ASKED, Area
+from responses_app.limits.rates import FREE, Ticket
+from responses_app.observing.traces import TRACEPARENT
+from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
-from responses_app.protocol.session.connection_errors import connections_exhausted
+from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
+from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
+from responses_app.protocol.transport import connections_exhausted, too_many_connections
 from responses_app.web.http import error_response
-from responses_app.web.servers.backpressure import FRAMES
+from responses_app.web.middleware import Source, answer_headers, host_allowed
+from responses_app.web.servers.backpressure import FRAMES, ping_in
 from responses_app.web.servers.daphne import DENIAL
-from responses_app.web.servers.frames import REFUSED, frames_in
-from responses_app.web.servers.heartbeat import ping_in
-from responses_app.web.sockets.connection import Connection
-from responses_app.web.sockets.handshake import Extras, caller_of, headers_of, refusal, take_place, terms_of
-from responses_app.wiring.wiring import get_site
+from responses_app.web.servers.inflow import REFUSED, frames_in
+from responses_app.web.sockets.connection import Connection, Extras, Terms
+from responses_app.wiring.site import Site, get_site
+
+
+def refusal(site: Site, scope: Any) -> str | None:
+    """Return why a handshake is refused whoever asks: for its host, or for the page that a browser sends it for."""
+    source = Source.of_handshake(scope)
+    if not host_allowed(source.host, site.settings.allowed_hosts):
+        return "its Host is not in ALLOWED_HOSTS"
+    if not source.is_allowed(site.settings.trusted_pages):
+        return "its Origin is neither the server's own nor in ALLOWED_ORIGINS"
+    return None
+
+
+async def caller_of(site: Site, scope: Any, area: Area) -> Caller:
+    """Return who asks. Raises `ApiError` for who may not write what is of this area."""
+    caller = await site.door.caller(scope)
+    caller.check_scope(area.scope(writes=True))
+    return caller
+
+
+async def take_place(site: Site, caller: Caller) -> Ticket:
+    """Take one of the connections that key and project may have. Raises `ApiError` (429) where they have them all."""
+    try:
+        return await site.rates.admit(caller.limited, NOTHING, Slot.WEBSOCKET)
+    except RateLimited as limited:
+        raise too_many_connections(limited) from limited
+
+
+async def headers_of(scope: Any, caller: Caller, *, began: float) -> list[tuple[bytes, bytes]]:
+    """Return what the answer to a handshake has as headers, whatever it is."""
+    given = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
+    request_id = get_site().answer_headers.request_id(given)
+    told = await answer_headers(given, request_id, caller, began=began)
+    return [(name.encode(), value.encode("latin1")) for name, value in told.items()]
+
+
+def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
+    """Return what a handshake asks for. Raises `ApiError` (400) for what is not known."""
+    dialect = site.dialect(_header(scope, DIALECT_HEADER))
+    awaits_tools = site.awaits_tools(_header(scope, TOOL_MODE_HEADER), dialect)
+    span = site.traces.under(_header(scope, TRACEPARENT))
+    return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools, span=span)
+
+
+def _header(scope: Any, name: str) -> str | None:
+    found = [value.decode("latin1") for key, value in scope["headers"] if key == name.lower().encode()]
+    return ",".join(found) if found else None  # as one that comes twice is read over HTTP
+
 
 logger = logging.getLogger("respsite.transport")
 

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 from responses_app.tools.reading import documents as reading
-from responses_app.tools.reading_process import serve
+from responses_app.tools.reading.processes import serve
 
 
 def greedy(name: str, body: bytes) -> str:

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from responses_app.protocol.files.chunking import Chunking
-from responses_app.tools.reading import document_reader as reader_module
-from responses_app.tools.reading.document_reader import DocumentReader, ReadFailed
+from responses_app.protocol.files.searches import Chunking
+from responses_app.tools.reading import processes as reader_module
 from responses_app.tools.reading.documents import answer, text_of
+from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 from tests.tools.documents.samples import ENTITY_BOMB, changed_docx, docx_file, pdf_file
 
 PAGE = b"<!doctype html><title>Turtles</title><nav>Menu</nav><p>The shell is bone.</p><script>no()</script>"

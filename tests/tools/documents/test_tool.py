@@ -2,10 +2,10 @@
 
 import pytest
 
-from responses_app.protocol.requests.file_searches import MAX_KEPT, FoundFiles
+from responses_app.protocol.requests.server_tools import MAX_KEPT, FoundFiles
 from responses_app.stores.vector_stores import Hit
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.documents.tool import queries_of, told
+from responses_app.tools.file_search import queries_of, told
 
 
 def hit(filename: str, text: str) -> Hit:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.stores.approvals import ApprovalHolder
 from responses_app.stores.base import AcceptedResponse, StoreError
-from responses_app.stores.memory_approvals import MemoryApprovalStore
+from responses_app.stores.memory import MemoryApprovalStore
+from responses_app.stores.stores import ApprovalHolder
 from responses_app.tools.mcp.tool import McpTool
 from tests.contracts.store_life import Clock
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site

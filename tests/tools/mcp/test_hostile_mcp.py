@@ -10,13 +10,13 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.response.commands import CallTool
+from responses_app.protocol.response.steps import CallTool
 from responses_app.runs.driving.tool_calls import call_tool, list_tools
-from responses_app.runs.plan.toolbox import Entry
+from responses_app.runs.plan.plan import Entry
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.mcp.listing import MAX_LIST_BYTES, MAX_TOOLS
-from responses_app.tools.mcp.servers import ServerAccess
+from responses_app.tools.mcp.answers import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
+from responses_app.tools.settings import ServerAccess
 from tests.kit.mcp_servers import STDIO, call_of, mcp_server, mcp_tool, serving, use_of
 
 Answer = Callable[[JsonObject], Awaitable[Any] | Any]

@@ -7,9 +7,9 @@ import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.base import ToolFailed
-from responses_app.tools.mcp.servers import ServerAccess
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
+from responses_app.tools.settings import ServerAccess
 from tests.kit.mcp_servers import STDIO, McpServer, call_of, mcp_server, mcp_tool, use_of
 
 NAMES = {"add", "say", "fail", "refuse", "draw", "process", "leave", "count", "wait", "look", "long"}

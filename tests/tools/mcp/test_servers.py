@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from responses_app.tools.mcp.servers import ServerAccess, allowed_with, parse_servers
 from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts
+from responses_app.tools.settings import ServerAccess, allowed_with, parse_servers
 
 OLD = ServerAccess(transport="sse", url="https://crm.example:8443/sse", headers={"X-Key": "a-secret"})
 FILES = ServerAccess(transport="stdio", command=("npx", "-y", "files"), env={"TOKEN": "a-secret"})

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from responses_app.tools.sandbox import escapes, session
-from responses_app.tools.sandbox.base import Launch, Limits
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+from responses_app.tools.sandbox import choosing, session
+from responses_app.tools.sandbox.base import Interpreter, Launch, Limits, find_interpreter
+from responses_app.tools.sandbox.sandboxes import Bubblewrap
 
 OTHER = "read the files of another container"
 Change = Callable[[list[str]], list[str]]
@@ -76,8 +75,8 @@ class Leaky(Bubblewrap):
 
 async def main() -> None:
     """Try each on what it lets out, and the whole one on all of that."""
-    python, every = find_interpreter(sys.argv[1]), escapes.ESCAPES
-    much = 64 * escapes.LIMITS.disk
+    python, every = find_interpreter(sys.argv[1]), choosing.ESCAPES
+    much = 64 * choosing.LIMITS.disk
     tempfile.tempdir = tempfile.mkdtemp()  # the machine's own may have more files than a container's
     holes: list[tuple[Leaky, list[str]]] = [
         (Leaky(without("--unshare-net")), ["reach the network"]),
@@ -94,12 +93,12 @@ async def main() -> None:
     )
 
     async def tried(sandbox: Leaky, names: list[str]) -> None:
-        escapes.ESCAPES = tuple(each for each in every if each.name in names)
-        said.append([names, await escapes.escapes(sandbox, python)])
+        choosing.ESCAPES = tuple(each for each in every if each.name in names)
+        said.append([names, await choosing.ways_out(sandbox, python)])
 
     for sandbox, names in holes:
         await tried(sandbox, names)
-    escapes._NOTICE_SECONDS = 0.1
+    choosing._NOTICE_SECONDS = 0.1
     await tried(Leaky(memory=much), ["take all memory", "take all memory with many processes"])
     print(json.dumps(said))
 

@@ -12,7 +12,7 @@ from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers, Policy
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
-from responses_app.tools.sandbox.shared.sharing import MAX_TRANSFERS, SharedContainers
+from responses_app.tools.sandbox.sharing import MAX_TRANSFERS, SharedContainers
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
 from tests.kit.waiting import eventually

@@ -10,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.sandbox import escapes as attempts
+from responses_app.tools.sandbox import choosing as attempts
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import INSIDE, BaseSandbox, Launch, Limits
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.environment import environment, warden_command, warden_settings
-from responses_app.tools.sandbox.escapes import Host
-from responses_app.tools.sandbox.executions import Ended, Execution
-from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
-from responses_app.tools.sandbox.sandlock import Sandlock
+from responses_app.tools.sandbox.base import (
+    INSIDE,
+    BaseSandbox,
+    Interpreter,
+    Launch,
+    Limits,
+    environment,
+    find_interpreter,
+    warden_command,
+    warden_settings,
+)
+from responses_app.tools.sandbox.choosing import Host, choose
+from responses_app.tools.sandbox.records import Ended, Execution
+from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python
 from tests.kit.waiting import eventually
@@ -159,8 +165,8 @@ async def test_a_server_that_is_killed_leaves_no_code_behind_that_has_stopped_it
     server = (
         "import asyncio\n"
         "from responses_app.tools.sandbox.base import Limits\n"
-        "from responses_app.tools.sandbox.interpreter import find_interpreter\n"
-        "from responses_app.tools.sandbox.sandlock import Sandlock\n"
+        "from responses_app.tools.sandbox.base import find_interpreter\n"
+        "from responses_app.tools.sandbox.sandboxes import Sandlock\n"
         "from responses_app.tools.sandbox.session import SandboxSession\n"
         "async def main():\n"
         f"    session = await SandboxSession.start(Sandlock(), find_interpreter({SYSTEM_PYTHON!r}), Limits())\n"

@@ -13,16 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from responses_app.api.containers.endpoints import content_type_of
+from responses_app.api.containers import content_type_of
 from responses_app.tools.code_interpreter.tool import notes_of
 from responses_app.tools.sandbox import disk, seccomp
-from responses_app.tools.sandbox.base import KIB, MIB, Limits
+from responses_app.tools.sandbox.base import KIB, MIB, InterpreterError, Limits, environment, find_interpreter
 from responses_app.tools.sandbox.choosing import choose
-from responses_app.tools.sandbox.environment import environment
-from responses_app.tools.sandbox.executions import Ended, Execution
-from responses_app.tools.sandbox.folders import Folders, remove_those_of_the_dead
-from responses_app.tools.sandbox.interpreter import InterpreterError, find_interpreter
-from responses_app.tools.sandbox.output import Output
+from responses_app.tools.sandbox.disk import Folders, remove_those_of_the_dead
+from responses_app.tools.sandbox.records import Ended, Execution, Output
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
@@ -110,7 +107,7 @@ def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyP
 def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = "import os; from responses_app.tools.sandbox.folders import Folders; (Folders().make() / 'a').touch()"
+    script = "import os; from responses_app.tools.sandbox.disk import Folders; (Folders().make() / 'a').touch()"
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     for end in ("pass", "os.kill(os.getpid(), 9)"):
         assert list(tmp_path.iterdir()) == [], "one that ends by itself leaves nothing"

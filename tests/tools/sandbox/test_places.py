@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from responses_app.tools.sandbox.places import MAX_WAITING, ContainerPlaces
+from responses_app.tools.sandbox.containers import MAX_WAITING, ContainerPlaces
 from responses_app.tools.sandbox.records import TooManyContainers
 
 PATIENT = 60.0

@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from responses_app.tools.sandbox import choosing, resting
+from responses_app.tools.sandbox import choosing, stillness
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import BaseSandbox
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.cgroups import Cgroup, Cgroups, find_cgroups
-from responses_app.tools.sandbox.executions import Ended
-from responses_app.tools.sandbox.interpreter import find_interpreter
-from responses_app.tools.sandbox.sandlock import Sandlock
+from responses_app.tools.sandbox.base import BaseSandbox, find_interpreter
+from responses_app.tools.sandbox.records import Ended
+from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, find_cgroups
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, needs_sandlock, run_as_nobody
 from tests.tools.sandbox.wakers import (
@@ -94,7 +92,7 @@ async def ends_if_it_wakes(kind: Callable[[], BaseSandbox], waker: Waker) -> Non
     async with started(kind) as session:
         came = await came_of(session, code_of(waker), waker.then, ends=waker.wakes)
         said = await next_call(session)
-    assert came.ticks < 5 * resting.SETTLE_TICKS
+    assert came.ticks < 5 * stillness.SETTLE_TICKS
     assert (came.why, said) == ((RAN_ON, f"the container was ended: {RAN_ON}") if waker.wakes else ("", "2"))
 
 
@@ -115,7 +113,7 @@ async def stays_still(kind: Callable[[], BaseSandbox], wakers: Sequence[Waker], 
         for waker in wakers:
             came = await came_of(session, code_of(waker), waker.then)
             assert came.why == "", waker.name
-            assert came.ticks < resting.SETTLE_TICKS, waker.name
+            assert came.ticks < stillness.SETTLE_TICKS, waker.name
             await session.restart()
 
 

@@ -13,17 +13,18 @@ import pytest_asyncio
 
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import INSIDE, MIB, BaseSandbox, Launch, Limits, SandboxError
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.executions import (
-    MAX_FILES,
-    MAX_IMAGE_BYTES,
-    MAX_IMAGES,
-    Ended,
-    Execution,
-    StoredFile,
+from responses_app.tools.sandbox.base import (
+    INSIDE,
+    MIB,
+    BaseSandbox,
+    Interpreter,
+    Launch,
+    Limits,
+    SandboxError,
+    find_interpreter,
 )
-from responses_app.tools.sandbox.interpreter import Interpreter, find_interpreter
+from responses_app.tools.sandbox.records import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES, Ended, Execution, StoredFile
+from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually

@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.new_ids import id_factory
+from responses_app.stores.clock import id_factory
 from responses_app.tools.code_interpreter.tool import CodeInterpreter
+from responses_app.tools.sandbox import sharing
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.containers import Policy
 from responses_app.tools.sandbox.records import ContainerNotFound
-from responses_app.tools.sandbox.shared import sharing
-from responses_app.tools.sandbox.shared.sharing import SharedContainers
+from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of

@@ -10,17 +10,16 @@ import json
 import sys
 from dataclasses import dataclass
 
-from responses_app.tools.sandbox import processes, resting
+from responses_app.tools.sandbox import processes, stillness
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import KIB, MIB, Limits, SandboxError
-from responses_app.tools.sandbox.bubblewrap import Bubblewrap
-from responses_app.tools.sandbox.executions import Ended
-from responses_app.tools.sandbox.interpreter import find_interpreter
+from responses_app.tools.sandbox.base import KIB, MIB, Limits, SandboxError, find_interpreter
+from responses_app.tools.sandbox.records import Ended
+from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
 LIMITS = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
 REST_SECONDS = 0.03  # in place of the host's own, to be sooner at an end
-LOOKS = 2 * resting.LOOKS_UNTIL_WALK  # of the host, until what has not run by then counts as still
+LOOKS = 2 * stillness.LOOKS_UNTIL_WALK  # of the host, until what has not run by then counts as still
 WAIT_SECONDS = 30.0
 _TOOLS = """
 import ctypes, fcntl, os, platform, signal, threading, time

@@ -15,21 +15,24 @@ from django.db.models import QuerySet
 
 from responses_app.models import StoredFile
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.files.pieces import add_piece, owners_of, piece_of, write_pieces
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.files.rows import (
+    add_piece,
     check_limits,
     files_to_purge,
     locked_file,
+    owners_of,
+    piece_of,
     record_of,
     remove_some_of,
     row_of,
     unexpired_files,
     usage_of,
+    write_pieces,
 )
 from responses_app.stores.database.files.uploads import purge_uploads
 from responses_app.stores.database.response_sql import in_parts
-from responses_app.stores.database.threaded import ThreadedStore
+from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.files import UNLIMITED, BaseFileStore, FileGone, FileRecord, FileSettings, FileUsage
 
 logger = logging.getLogger("respsite.stores")

@@ -16,17 +16,28 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Exists, OuterRef, Q, Sum
 
 from responses_app.models import StoredFile, Upload, UploadPart
-from responses_app.protocol.files.uploads import MAX_PARTS
+from responses_app.protocol.files.files import MAX_PARTS
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.files.pieces import add_piece, piece_of, remove_parts, write_pieces
-from responses_app.stores.database.files.rows import MAX_PURGED, as_time, check_limits, record_of, row_of
-from responses_app.stores.database.readers import DatabaseReaders
-from responses_app.stores.database.threaded import ThreadedStore
-from responses_app.stores.files import UNLIMITED, FileRecord, FileSettings, FilesFull
-from responses_app.stores.uploads import (
+from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.files.rows import (
+    MAX_PURGED,
+    add_piece,
+    as_time,
+    check_limits,
+    piece_of,
+    record_of,
+    remove_parts,
+    row_of,
+    write_pieces,
+)
+from responses_app.stores.database.threads import DatabaseReaders, ThreadedStore
+from responses_app.stores.files import (
     TIMES_STORED,
+    UNLIMITED,
     BaseUploads,
+    FileRecord,
+    FileSettings,
+    FilesFull,
     PartRecord,
     PartsWrong,
     UploadClosed,

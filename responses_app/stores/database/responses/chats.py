@@ -17,11 +17,11 @@ from responses_app.models import ChatChoice, json_text
 from responses_app.protocol.chat.stored import ChatForm, ChatQuery
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import RetentionSettings
-from responses_app.stores.chats import BaseChatStore, KeptCompletion
-from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import CHOICES, RESPONSES, placeholders
 from responses_app.stores.database.responses.rows import response_of, time_value
+from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.stores import BaseChatStore, KeptCompletion
 
 _WHOLE = f"""
 choice.choices = (SELECT COUNT(*) FROM {CHOICES} AS other

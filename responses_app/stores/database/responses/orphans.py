@@ -18,7 +18,6 @@ from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
-from responses_app.stores.database.failures import in_one_line
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
     FAIL_RESPONSE,
@@ -33,6 +32,7 @@ from responses_app.stores.database.response_sql import (
     placeholders,
 )
 from responses_app.stores.database.responses.rows import database_time, time_value, worker_row
+from responses_app.stores.database.threads import in_one_line
 
 logger = logging.getLogger("respsite.stores")
 

@@ -3,13 +3,28 @@
 A part of a chain is needed as long as there is its response, or a part that continues it. A row that is not needed is
 locked before it is removed, and one that is continued is locked by whoever continues it (`writes`): PostgreSQL would
 let both happen at once.
+
+What is kept, and for how long: responses past their time go, then the oldest beyond a project's limits.
+
+What goes is looked for first, beside everything else, and then removed in small transactions, between which a running
+server writes. Running responses never go, nor does a project's newest. Conversations are not touched.
+
+What a worker's purges remove next: looked for once for many, since to look costs more the more is stored.
+
+Limits of entries or bytes need a count, of one index: half a minute over 100 million responses. So one look finds up to
+`MAX_PLANNED` responses, which the next purges remove, and after a slow one there is none for `PAUSES` times as long.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from responses_app.stores.base import Purged
+from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.response_sql import (
     CHOICES,
     LOGS,
@@ -22,7 +37,7 @@ from responses_app.stores.database.response_sql import (
     in_parts,
     placeholders,
 )
-from responses_app.stores.database.responses.rows import time_value
+from responses_app.stores.database.responses.rows import database_time, time_value
 
 _UNNEEDED = f"""
 WITH RECURSIVE unneeded (id, parent_id) AS (
@@ -125,3 +140,159 @@ def _delete_parts(connection: BaseDatabaseWrapper, part_ids: Sequence[str]) -> N
     with connection.cursor() as cursor:
         for some in in_parts(part_ids):
             cursor.execute(f"DELETE FROM {PARTS} WHERE id IN ({placeholders(some)})", some)
+
+
+MAX_RESPONSES = 1000  # that one purge removes
+BATCH = 100  # responses a transaction; bounds how long a server's writes wait for one
+
+_NEXT_PROJECT = f"SELECT MIN(project) FROM {RESPONSES} WHERE project > %s"  # DISTINCT would read the whole index
+_TOTALS = f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM {RESPONSES} WHERE project = %s"
+_OLDEST = f"""
+SELECT id, size, created_at <= %s FROM {RESPONSES}
+WHERE project = %s AND status NOT IN {RUNNING} ORDER BY created_at, id LIMIT %s
+"""
+_NEWEST = f"SELECT id FROM {RESPONSES} WHERE project = %s ORDER BY created_at DESC, id DESC LIMIT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Responses that are to go, the oldest of each project first; `more` says that there are others."""
+
+    response_ids: Sequence[str]
+    bytes: int
+    more: bool
+
+    def batches(self) -> Iterator[Sequence[str]]:
+        """Yield the responses of one transaction after the other."""
+        return (self.response_ids[start : start + BATCH] for start in range(0, len(self.response_ids), BATCH))
+
+
+def purge(
+    using: str,
+    settings: RetentionSettings,
+    *,
+    now: float | None = None,
+    dry_run: bool = False,
+    max_responses: int = MAX_RESPONSES,
+    report: Callable[[Purged], None] = lambda purged: None,
+) -> Purged:
+    """Remove what is past its time or beyond the limits, of all projects; not on an event loop.
+
+    `now` is in Unix seconds, by default the database's time. `report` gets what was removed so far, after each
+    transaction. A dry run only looks.
+    Raises Django's database errors.
+    """
+    connection = connections[using]
+    if now is None:
+        with connection.cursor() as cursor:
+            now = database_time(cursor)
+    plan = plan_purge(connection, settings, now=now, max_responses=max_responses)
+    if dry_run:
+        return Purged(responses=len(plan.response_ids), bytes=plan.bytes, more=plan.more)
+    purged = Purged(more=plan.more)
+    for batch in plan.batches():
+        with transaction.atomic(using=using):
+            purged = added(purged, remove_ended(connection, batch))
+        report(purged)
+    return purged
+
+
+def added(before: Purged, step: Purged) -> Purged:
+    """Return both together."""
+    return replace(
+        before,
+        responses=before.responses + step.responses,
+        parts=before.parts + step.parts,
+        bytes=before.bytes + step.bytes,
+        ids=before.ids + step.ids,
+    )
+
+
+def plan_purge(
+    connection: BaseDatabaseWrapper, settings: RetentionSettings, *, now: float, max_responses: int = MAX_RESPONSES
+) -> Plan:
+    """Look for what is to go, at most `max_responses`."""
+    ids: list[str] = []
+    freed = 0
+    if not settings.keeps_all:
+        for project in _projects(connection):
+            for response_id, size in _excess(connection, project, settings, now, max_responses + 1 - len(ids)):
+                if len(ids) == max_responses:
+                    return Plan(ids, freed, more=True)
+                ids.append(response_id)
+                freed += size
+    return Plan(ids, freed, more=False)
+
+
+def _projects(connection: BaseDatabaseWrapper) -> Iterator[str]:
+    project: str | None = ""
+    while project is not None:
+        project = _one(connection, _NEXT_PROJECT, [project])[0]
+        if project is not None:
+            yield project
+
+
+def _excess(
+    connection: BaseDatabaseWrapper, project: str, settings: RetentionSettings, now: float, at_most: int
+) -> Iterator[tuple[str, int]]:
+    """Yield the responses of a project that are to go, with their sizes, the oldest first."""
+    bounded = bool(settings.responses_store_max_entries or settings.responses_store_max_bytes)
+    count, total = _one(connection, _TOTALS, [project]) if bounded else (0, 0)
+    newest = _one(connection, _NEWEST, [project])[0] if bounded else ""
+    expired_until = time_value(connection, settings.oldest(now))
+    with connection.cursor() as cursor:
+        cursor.execute(_OLDEST, [expired_until, project, at_most])
+        for response_id, size, expired in cursor:
+            beyond = 0 < settings.responses_store_max_entries < count or 0 < settings.responses_store_max_bytes < total
+            if not expired and (not beyond or response_id == newest):
+                return
+            yield response_id, size
+            count, total = count - 1, total - size
+
+
+def _one(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        row: Sequence[Any] = cursor.fetchone()
+    return row
+
+
+MAX_PLANNED = 10_000  # responses; those that are found to go, and went in another way meanwhile, are left out
+QUICK_SECONDS = 0.1  # a look that takes no longer costs nothing worth a pause
+PAUSES = 50  # so that at most 2 % of the time is spent on looking
+
+NOTHING = Plan((), 0, more=False)
+
+
+class PurgePlans:
+    """One per store. `clock` is in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._plan = NOTHING
+        self._look_at = float("-inf")
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether to look now for what is to go."""
+        return not self._plan.response_ids and self._clock() >= self._look_at
+
+    @contextmanager
+    def looking(self) -> Iterator[Callable[[Plan], None]]:
+        """Time a look, and tell what it found."""
+        began = self._clock()
+        try:
+            yield self._found
+        finally:  # also one that was given up: it took longest of all
+            seconds = self._clock() - began
+            self._look_at = self._clock() + (seconds * PAUSES if seconds > QUICK_SECONDS else 0.0)
+
+    def _found(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def next(self) -> Plan:
+        """Return what one purge removes. `more` says that another one has something to do now."""
+        plan = self._plan
+        ids, left = plan.response_ids[:MAX_RESPONSES], plan.response_ids[MAX_RESPONSES:]
+        self._plan = Plan(left, 0, more=plan.more) if left else NOTHING
+        return Plan(ids, 0, more=bool(left) or (plan.more and self._clock() >= self._look_at))

@@ -18,7 +18,7 @@ from responses_app.protocol.items.items import SampledItem
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
-from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import Row, claim_row
 
 

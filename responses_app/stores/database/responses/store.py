@@ -14,9 +14,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.ids import Leg, TurnLeg
 from responses_app.protocol.items.items import SampledItem
 from responses_app.protocol.prompt.chain import ChainLink
-from responses_app.protocol.public_ids import Leg, TurnLeg
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -38,14 +38,20 @@ from responses_app.stores.base import (
     WorkerState,
 )
 from responses_app.stores.clock import StoreClock, own_clock
-from responses_app.stores.database.conversation_rows import can_be_known
-from responses_app.stores.database.readers import DatabaseReaders
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.responses import lookups
-from responses_app.stores.database.responses.chain_sql import load_chain
+from responses_app.stores.database.responses.lookups import load_chain
 from responses_app.stores.database.responses.orphans import beat, has_orphans, lost, reclaim
-from responses_app.stores.database.responses.purging import MAX_PLANNED, PurgePlans
-from responses_app.stores.database.responses.removal import remove_ended, remove_legs, remove_one
-from responses_app.stores.database.responses.retention import Plan, added, plan_purge
+from responses_app.stores.database.responses.removal import (
+    MAX_PLANNED,
+    Plan,
+    PurgePlans,
+    added,
+    plan_purge,
+    remove_ended,
+    remove_legs,
+    remove_one,
+)
 from responses_app.stores.database.responses.writes import (
     Acceptance,
     Act,
@@ -57,7 +63,7 @@ from responses_app.stores.database.responses.writes import (
     Write,
     commit,
 )
-from responses_app.stores.database.writer import CoalescingWriter
+from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
 
 logger = logging.getLogger("respsite.stores")
 

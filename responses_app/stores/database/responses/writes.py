@@ -52,7 +52,7 @@ from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
-from responses_app.stores.database.conversation_rows import append_response
+from responses_app.stores.database.conversations import append_response
 from responses_app.stores.database.response_sql import (
     BEGIN_RESPONSE,
     CHANGE_RESPONSE,

@@ -33,11 +33,10 @@ from responses_app.models import (
     json_text,
 )
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
-from responses_app.stores.database.files.pieces import all_pieces
-from responses_app.stores.database.files.rows import remove_files
+from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.uploads import erase_uploads
 from responses_app.stores.database.responses.removal import remove
-from responses_app.stores.database.vector_stores.sweep import erase_stores
+from responses_app.stores.database.vector_stores.rows import erase_stores
 
 AT_ONCE = 200  # rows in one transaction
 

@@ -1,14 +1,148 @@
-"""What a search of one vector store finds: chunks of those files that are there, are read, and match."""
+"""What a search of one vector store finds: chunks of those files that are there, are read, and match.
 
-from collections.abc import Sequence
+How chunks are found by their words: FTS5 on SQLite, tsvector with GIN on PostgreSQL; the scores mean the same.
+
+A score is between 0 and 1: for each word that is looked for, how much a chunk says of it beside the chunk of the store
+that says most of it (by BM25, or ts_rank), weighed by how rare the word is in the store. A word that no chunk has
+counts too. FTS5 knows only how rare a word is among the chunks of all stores: that factor is the same for both, and
+cancels out. So scores tell nothing of what others keep, but for the average length of a chunk.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F
 
+from responses_app.models import json_text
 from responses_app.models.vector_stores import VectorStoreChunk, VectorStoreFile
-from responses_app.stores.database.vector_stores.chunk_search import scores
+from responses_app.protocol.files.searches import terms_of, words_of
 from responses_app.stores.database.vector_stores.rows import kept_files
 from responses_app.stores.vector_stores import Hit, Search
+
+CHUNKS = VectorStoreChunk._meta.db_table
+WORDS = "responses_app_chunkwords"  # of FTS5
+MAX_ROWS = 3000  # that are ranked by all words together: PostgreSQL takes 15 µs for each
+MAX_RANKED = 12  # of a query's words: the rarest
+
+_COUNTS = {
+    "sqlite": f"SELECT count(*) FROM {WORDS} WHERE {WORDS} MATCH %s",
+    # A query of words that PostgreSQL leaves out has no nodes.
+    "postgresql": "SELECT CASE WHEN numnode(to_tsquery('english', %s)) = 0 THEN -1 ELSE "
+    f"(SELECT count(*) FROM {CHUNKS} WHERE store_id = %s AND words @@ to_tsquery('english', %s)) END",
+}
+_RANKED = {
+    "sqlite": f"SELECT rowid AS id, -bm25({WORDS}, 0.0, 1.0) AS rank FROM {WORDS} WHERE {WORDS} MATCH %s",
+    "postgresql": "SELECT id, ts_rank(words, query, 1)::float8 AS rank FROM "
+    f"{CHUNKS}, to_tsquery('english', %s) query WHERE store_id = %s AND words @@ query",
+}
+_AMONG = {
+    "sqlite": f"id IN (SELECT id FROM {CHUNKS} WHERE file_id IN (SELECT value FROM json_each(%s)))",
+    "postgresql": f"id IN (SELECT id FROM {CHUNKS} WHERE file_id = ANY(%s))",
+}
+
+
+def scores(
+    connection: BaseDatabaseWrapper, store_id: str, query: str, *, limit: int, among: Sequence[int] | None = None
+) -> Mapping[int, float]:
+    """Return the keys of the chunks of a store that fit a query best, with their scores; `among` are files' keys."""
+    terms = terms_of(query)
+    if not terms:
+        return {}
+    size = VectorStoreChunk.objects.using(connection.alias).filter(store_id=store_id).count()
+    counts = _telling(_counts(connection, store_id, terms))
+    weights = {term: math.log(1 + (size - count + 0.5) / (count + 0.5)) for term, count in counts.items()}
+    most = sum(weights.values())
+    found = sorted((term for term, count in counts.items() if count), key=lambda term: counts[term])
+    if not found or most <= 0:
+        return {}
+    return _ranked(connection, store_id, {term: weights[term] / most for term in found[:MAX_RANKED]}, limit, among)
+
+
+def insert_words(connection: BaseDatabaseWrapper, chunks: Sequence[VectorStoreChunk]) -> None:
+    """Put chunks, whose rows are there, into the index."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            rows = [(_joined(chunk.text), chunk.pk) for chunk in chunks]
+            cursor.executemany(f"UPDATE {CHUNKS} SET words = to_tsvector('english', %s) WHERE id = %s", rows)
+            return
+        entries = [(chunk.pk, _store_word(chunk.store_id), _joined(chunk.text)) for chunk in chunks]
+        cursor.executemany(f"INSERT OR REPLACE INTO {WORDS} (rowid, store, words) VALUES (%s, %s, %s)", entries)
+
+
+def _counts(connection: BaseDatabaseWrapper, store_id: str, terms: Sequence[str]) -> dict[str, int]:
+    """Return how many chunks have each of the words that the database does not leave out."""
+    vendor = connection.vendor
+    with connection.cursor() as cursor:
+        arguments = [each for term in terms for each in _count_arguments(vendor, store_id, term)]
+        cursor.execute(
+            " UNION ALL ".join(f"SELECT {place}, ({_COUNTS[vendor]})" for place in range(len(terms))), arguments
+        )
+        return {terms[place]: count for place, count in cursor.fetchall() if count >= 0}
+
+
+def _telling(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the rarest of the words: of those that are found one, and as many as do not take too long to rank by."""
+    kept: dict[str, int] = {}
+    for term in sorted(counts, key=lambda term: counts[term]):
+        if any(kept.values()) and sum(kept.values()) + counts[term] > MAX_ROWS:
+            break
+        kept[term] = counts[term]
+    return kept
+
+
+def _ranked(
+    connection: BaseDatabaseWrapper,
+    store_id: str,
+    weights: Mapping[str, float],
+    limit: int,
+    among: Sequence[int] | None,
+) -> Mapping[int, float]:
+    vendor = connection.vendor
+    arguments: list[object] = []
+    tables, parts = [], []
+    for place, term in enumerate(weights):
+        tables.append(f"t{place} AS MATERIALIZED ({_RANKED[vendor]})")
+        arguments += _rank_arguments(vendor, store_id, term)
+    for place, weight in enumerate(weights.values()):
+        parts.append(f"SELECT id, rank * %s / (SELECT max(rank) FROM t{place}) AS part FROM t{place}")
+        arguments.append(weight)
+    where = ""
+    if among is not None:
+        where = f"WHERE {_AMONG[vendor]}"
+        arguments.append(list(among) if vendor == "postgresql" else json_text(among))
+    sql = (
+        f"WITH {', '.join(tables)} SELECT id, sum(part) AS score FROM ({' UNION ALL '.join(parts)}) every {where} "
+        "GROUP BY id ORDER BY score DESC, id LIMIT %s"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(sql, [*arguments, limit])
+        return {key: min(1.0, float(score)) for key, score in cursor.fetchall()}
+
+
+def _count_arguments(vendor: str, store_id: str, term: str) -> list[object]:
+    if vendor == "postgresql":
+        return [f"'{term}'", store_id, f"'{term}'"]
+    return [_match(store_id, term)]
+
+
+def _rank_arguments(vendor: str, store_id: str, term: str) -> list[object]:
+    return [f"'{term}'", store_id] if vendor == "postgresql" else [_match(store_id, term)]
+
+
+def _match(store_id: str, term: str) -> str:
+    """Return a query of FTS5. What stands in quotes is nothing but letters and digits."""
+    return f'store : "{_store_word(store_id)}" AND words : "{term}"'
+
+
+def _store_word(store_id: str) -> str:
+    """Return a store's id as a word that has no other form: digits."""
+    return str(int.from_bytes(store_id.encode()))
+
+
+def _joined(text: str) -> str:
+    return " ".join(words_of(text))
 
 
 def found(using: str, project: str, store_id: str, search: Search, *, now: float) -> Sequence[Hit]:

@@ -21,11 +21,10 @@ from responses_app.models.vector_stores import (
     VectorStoreChunk,
     VectorStoreFile,
 )
-from responses_app.protocol.files.chunking import Chunking
-from responses_app.stores.database.conversation_rows import can_be_known
+from responses_app.protocol.files.searches import Chunking
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import in_parts
-from responses_app.stores.database.threaded import ThreadedStore
-from responses_app.stores.database.vector_stores.chunk_search import insert_words
+from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.vector_stores.rows import (
     batch_record,
     counts_of,
@@ -34,10 +33,10 @@ from responses_app.stores.database.vector_stores.rows import (
     kept_files,
     kept_stores,
     store_record,
+    sweep,
     time_of,
 )
-from responses_app.stores.database.vector_stores.search import found
-from responses_app.stores.database.vector_stores.sweep import sweep
+from responses_app.stores.database.vector_stores.search import found, insert_words
 from responses_app.stores.vector_stores import (
     MAX_TRIES,
     BaseVectorStores,

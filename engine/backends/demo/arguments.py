@@ -1,0 +1,282 @@
+"""The functions that a developer message declares, and arguments made up for them.
+
+Harmony declares a function as `type NAME = (_: {PROPERTY: TYPE, PROPERTY?: TYPE, // default: VALUE ... }) => any;`.
+The declarations are not always well formed (a second line of a description has no `//`), so what cannot be read is
+skipped: nothing in a declaration raises.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from engine.contents.derivations import derives, smallest_derivation
+from engine.contents.regexes import smallest_match
+from engine.contents.samples import smallest_value
+from engine.contents.schemas import enforceable
+from engine.contents.validation import problem_of
+from engine.errors import GrammarRefused
+from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex, TurnRules
+
+FunctionArgument = (
+    str | int | float | bool | None | list["FunctionArgument"] | dict[str, "FunctionArgument"]  # what JSON can say
+)
+
+_DEEPEST = 30  # nested types; deeper ones count as `any`
+_FUNCTION = re.compile(r"^type ([\w.-]+) = \((_: )?(FREEFORM)?", re.MULTILINE)
+_FUNCTIONS = "\nnamespace functions {\n"
+_NAMESPACE = re.compile(r"^namespace ([\w-]+) \{$", re.MULTILINE)
+_BLANK = re.compile(r"(?:\s|//[^\n]*)*")
+_PROPERTY = re.compile(r"([^\n:{}]+?)(\?)?:(?=\s)")
+_LITERAL = re.compile(r'"([^"\n]*)"')
+_WORD = re.compile(r"[^\s,;|\[\](){}\"]+")
+_REST_OF_LINE = re.compile(r"[^\n]+")
+_QUOTED = re.compile(r"\"([^\"\n]{1,500})\"|“([^”\n]{1,500})”|(?<!\w)'([^'\n]{1,500})'(?!\w)")
+_CAPITALISED = re.compile(r"\b(?:in|for|of)\s+([A-Z]\w*(?:[ -][A-Z]\w*)*)")
+_NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?![\w-])")
+_LONGEST_STRING = 200
+_LONGEST_REMEMBERED = 128 * 1024  # characters of a developer message
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleType:
+    """`string`, `number`, `boolean`, `null`, `any`, or a name that is not known."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralType:
+    """One value of an enum."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A list."""
+
+    element: "ParameterType"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property of an object."""
+
+    name: str
+    type: "ParameterType"
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """An object."""
+
+    properties: tuple[Property, ...] = ()
+
+
+ParameterType = SimpleType | LiteralType | ArrayType | ObjectType
+
+ANY = SimpleType("any")
+NULL = SimpleType("null")
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a user's text offers for arguments."""
+
+    string: str
+    number: int | float
+
+
+def read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
+    """Return names and parameters of the functions that a developer message declares."""
+    if len(developer_text) > _LONGEST_REMEMBERED:
+        return _read_functions.__wrapped__(developer_text)
+    return _read_functions(developer_text)
+
+
+# Of what has no JSON schema: a custom tool, whose input is a text, and a function without parameters.
+_PARAMETERS: dict[str | None, ParameterType] = {"FREEFORM": SimpleType("string"), None: ObjectType()}
+
+
+@lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
+def _read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
+    before, _, declarations = developer_text.rpartition(_FUNCTIONS)
+    return () if not before and _NAMESPACE.search(declarations) else _read(declarations)
+
+
+@lru_cache(maxsize=32)
+def read_server_tools(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
+    """Return names and parameters of what the other namespaces of a developer message declare: `wiki.ask`."""
+    before, _, declarations = developer_text.rpartition(_FUNCTIONS)
+    declared = before or declarations
+    namespaces = list(_NAMESPACE.finditer(declared))
+    ends = [*(found.start() for found in namespaces), len(declared)][1:]
+    return tuple(
+        (f"{found[1]}.{name}", parameters)
+        for found, end in zip(namespaces, ends, strict=True)
+        for name, parameters in _read(declared[found.end() : end])
+    )
+
+
+def _read(declarations: str) -> tuple[tuple[str, ParameterType], ...]:
+    functions = list(_FUNCTION.finditer(declarations))
+    ends = [*(found.start() for found in functions), len(declarations)][1:]
+    return tuple(
+        (found[1], _TypeReader(declarations[found.end() : end]).read() if found[2] else _PARAMETERS[found[3]])
+        for found, end in zip(functions, ends, strict=True)
+    )
+
+
+def read_hints(*texts: str) -> Hints:
+    """Return the first string and number that the texts offer: an earlier text goes before a later one."""
+    strings = (string for text in texts for string in _strings(text))
+    numbers = (found[0] for text in texts for found in _NUMBER.finditer(text))
+    number = next(numbers, "1")[:15]  # few enough digits for every JSON reader
+    return Hints(next(strings, "example")[:_LONGEST_STRING], float(number) if "." in number else int(number))
+
+
+def make_argument(wanted: ParameterType, hints: Hints) -> FunctionArgument:
+    """Make up a value of a type: the required properties, or where none is, the optional ones with simple types.
+
+    Made-up values of optional ones would spoil a call: a client's shell with a `timeout_ms` of 1 runs nothing.
+    """
+    match wanted:
+        case ObjectType(properties):
+            required = [each for each in properties if each.required]
+            filled = required or [each for each in properties if _is_simple(each.type)]
+            return {each.name: make_argument(each.type, hints) for each in filled}
+        case ArrayType(element):
+            return [make_argument(element, hints)]
+        case LiteralType(value):
+            return value
+        case SimpleType("number"):
+            return hints.number
+        case SimpleType("boolean"):
+            return True
+        case SimpleType("null"):
+            return None
+        case SimpleType():
+            return hints.string
+
+
+def _is_simple(wanted: ParameterType) -> bool:
+    return isinstance(wanted, LiteralType) or (isinstance(wanted, SimpleType) and wanted not in (ANY, NULL))
+
+
+def _strings(text: str) -> Iterator[str]:
+    for found in _QUOTED.finditer(text):
+        yield found[1] or found[2] or found[3]
+    for found in _CAPITALISED.finditer(text):
+        yield found[1]
+
+
+class _TypeReader:
+    """Reads one type from the text of a declaration, leniently."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._depth = 0
+
+    def read(self) -> ParameterType:
+        """Return the first alternative that is not `null`."""
+        self._depth += 1
+        self._take("|")
+        alternatives = [self._alternative()]
+        while self._take("|"):
+            alternatives.append(self._alternative())
+        self._depth -= 1
+        *others, last = alternatives
+        if isinstance(last, ArrayType) and others and all(isinstance(each, LiteralType) for each in others):
+            return ArrayType(others[0])  # `"a" | "b"[]` is how Harmony writes an array of an enum
+        return next((each for each in alternatives if each != NULL), NULL)
+
+    def _alternative(self) -> ParameterType:
+        found = self._without_suffix()
+        while self._take("[]"):
+            found = ArrayType(found)
+        return found
+
+    def _without_suffix(self) -> ParameterType:
+        if self._depth > _DEEPEST:
+            self._position = len(self._text)
+            return ANY
+        if self._take("{"):
+            return self._object()
+        if self._take("("):
+            inner = self.read()
+            self._take(")")
+            return inner
+        literal = self._match(_LITERAL)
+        if literal:
+            return LiteralType(literal[1])
+        word = self._match(_WORD)
+        return SimpleType(word[0]) if word else ANY
+
+    def _object(self) -> ObjectType:
+        properties: list[Property] = []
+        while not self._take("}") and self._position < len(self._text):
+            found = self._match(_PROPERTY)
+            if found:
+                properties.append(Property(found[1], self.read(), required=not found[2]))
+                self._take(",")
+            else:
+                self._match(_REST_OF_LINE)
+        return ObjectType(tuple(properties))
+
+    def _take(self, expected: str) -> bool:
+        self._skip_blanks()
+        if not self._text.startswith(expected, self._position):
+            return False
+        self._position += len(expected)
+        return True
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        self._skip_blanks()
+        found = pattern.match(self._text, self._position)
+        if found:
+            self._position = found.end()
+        return found
+
+    def _skip_blanks(self) -> None:
+        blank = _BLANK.match(self._text, self._position)
+        if blank:
+            self._position = blank.end()
+
+
+_PATCH = "*** Begin Patch\n"
+_HARMLESS = f"{_PATCH}*** Add File: example.txt\n+example\n*** End Patch"  # the smallest patch deletes a file
+
+
+def make_content(content: Content, hints: Hints, wanted: str = "") -> str:
+    """Return what a content may be; `wanted` itself, where it is. Raises `GrammarRefused` where nothing is found."""
+    if wanted and problem_of(content, wanted.encode()) is None:
+        return wanted
+    match content:
+        case AnyText():
+            return wanted or hints.string
+        case AnyObject():
+            return _written({"text": wanted or hints.string})
+        case JsonSchema(schema):
+            return _written(smallest_value(json.loads(enforceable(schema)), text=hints.string, number=hints.number))
+        case Regex(pattern):
+            return smallest_match(pattern)
+        case Lark(grammar):
+            smallest = smallest_derivation(grammar)
+            return _HARMLESS if smallest.startswith(_PATCH) and derives(grammar, _HARMLESS) else smallest
+
+
+def require_makeable(rules: TurnRules) -> None:
+    """Return if every content of a turn can be made up; else raise `GrammarRefused`."""
+    for content in {rules.answer, *(call.content for call in rules.calls)}:
+        made = make_content(content, Hints("example", 1))
+        problem = problem_of(content, made.encode())
+        if problem is not None:
+            raise GrammarRefused(f"The demo engine finds nothing that fits: {problem}.")
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,145 @@
+"""What vLLM's `AsyncLLM` is given for a generation: a prompt, and parameters with a grammar."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from engine.backends.vllm.config import reason
+from engine.backends.vllm.wire import Place, RankedPrompt
+from engine.errors import (
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationFailed,
+    GrammarBroken,
+    GrammarRefused,
+)
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, TurnGrammar
+
+
+def rendered(llm: Any, request: GenerationRequest) -> Any:
+    """Return the prompt as vLLM's renderer gives it."""
+    prompt: dict[str, object] = {"prompt_token_ids": list(request.prompt_token_ids)}
+    if request.cache_salt is not None:
+        prompt["cache_salt"] = request.cache_salt
+    (found,) = llm.renderer.render_cmpl([prompt])
+    return found
+
+
+def sampling_params(
+    sampling: SamplingOptions,
+    *,
+    room: int,
+    grammar: TurnGrammar | None = None,
+    transfer: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return vLLM's parameters; `room` is how many tokens there may be at most, `transfer` its kv_transfer_params."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    wanted: dict[str, object] = {
+        **sampling.named(),
+        "logprobs": sampling.top_logprobs,
+        "extra_args": None if transfer is None else {"kv_transfer_params": dict(transfer)},
+    }
+    if grammar is not None:
+        wanted["structured_outputs"] = StructuredOutputsParams(structural_tag=grammar.structural_tag)
+    made = SamplingParams if grammar is None else _params_with_a_checked_grammar()
+    return made(
+        **{name: value for name, value in wanted.items() if value is not None},
+        max_tokens=room if sampling.max_output_tokens is None else min(room, sampling.max_output_tokens),
+        stop_token_ids=list(sampling.stop_token_ids),
+        output_kind=RequestOutputKind.DELTA,
+        detokenize=False,
+    )
+
+
+def require_readable(grammar: TurnGrammar) -> None:
+    """Return if xgrammar can read a grammar; else raise `GrammarRefused`. Blocks: for 20 tools 30 ms."""
+    import xgrammar
+
+    try:
+        xgrammar.Grammar.from_structural_tag(grammar.structural_tag)
+    except Exception as error:
+        reason = re.sub(
+            r"^\[[^\]]*\] \S+: ", "", " ".join(str(error).split())
+        )  # without a clock and a line of xgrammar's
+        raise GrammarRefused(f"The grammar cannot be enforced: {reason[:300]}") from error
+
+
+@lru_cache(maxsize=1)
+def _params_with_a_checked_grammar() -> Any:
+    """Return vLLM's parameters for a grammar that `require_readable` has seen.
+
+    vLLM would read the whole grammar again for every generation, on the event loop (30 ms for 20 tools).
+    """
+    from vllm.sampling_params import SamplingParams
+
+    class CheckedParams(SamplingParams):  # type: ignore[misc]  # vLLM is not installed where this is checked
+        def _validate_structured_outputs(self, *_: object) -> None:
+            self.structured_outputs._backend = "xgrammar"
+
+    return CheckedParams
+
+
+FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+
+FAILED = "error"  # vLLM's own, for an error of its own; above all for a token that a grammar rejects
+# vLLM masks what a grammar forbids, so this is a fault of the server's, never of a request.
+REJECTED = (
+    "Where vLLM's log says 'grammar rejected tokens', a token came past the grammar's mask: leave out logits "
+    "processors, speculative decoding and a tokenizer of your own, or report it with that line"
+)
+
+
+def chunk_of(
+    output: Any, top_logprobs: int | None, *, constrained: bool = False, prompt: Sequence[int] = ()
+) -> TokenChunk:
+    """Return what a `RequestOutput` adds to the ones before it.
+
+    Raises `GenerationFailed` for an unknown end, `GrammarBroken` for a failure of a `constrained` one.
+    """
+    (completion,) = output.outputs
+    finish = completion.finish_reason
+    if finish == FAILED and constrained:
+        raise GrammarBroken(f"vLLM ended the generation with {finish!r}. {REJECTED}.")
+    if finish is not None and finish not in FINISH_REASONS:
+        raise GenerationFailed(f"vLLM ended the generation with {finish!r}.")
+    logprobs = None
+    if top_logprobs is not None and completion.logprobs is not None:
+        logprobs = [
+            _logprob(token, position, top_logprobs)
+            for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
+        ]
+    return TokenChunk(
+        token_ids=completion.token_ids,
+        finish_reason=FINISH_REASONS[finish] if finish else None,
+        cached_tokens=output.num_cached_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=RankedPrompt(prompt, output.prompt_logprobs, _entries) if output.prompt_logprobs else None,
+        kv_transfer_params=output.kv_transfer_params if finish else None,
+    )
+
+
+def _entries(place: Mapping[int, Any]) -> Place:
+    return ((token, entry.logprob, entry.rank) for token, entry in place.items())
+
+
+def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> TokenLogprob:
+    """Read one position: vLLM gives the sampled token, likely or not, and the `top_logprobs` likeliest ones."""
+    ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[:top_logprobs]
+    top = tuple((each, entry.logprob) for each, entry in ranked)
+    return TokenLogprob(token_id=token, logprob=position[token].logprob, top=top)
+
+
+def translated(error: Exception) -> EngineError:
+    """Return what an exception of vLLM means to the caller."""
+    from vllm.exceptions import GracefulHTTPError
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    if isinstance(error, EngineDeadError):
+        return EngineUnavailable("The vLLM engine died or was closed.")
+    if isinstance(error, GracefulHTTPError):
+        return EngineOverloaded(reason(error))
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    return GenerationFailed(f"vLLM failed: {type(cause).__name__}: {reason(cause)}.")

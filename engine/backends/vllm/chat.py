@@ -1,0 +1,198 @@
+"""Conversations and texts → prompts by the tokenizer of a model that vLLM loads in this process.
+
+vLLM's own reasoning and tool parsers, as a reader of turns: for families whose calls our reader does not know.
+
+They are asked token by token, so that the same tokens give the same items however they came. Where a parser of vLLM's
+fails, what follows is text of the answer: nothing that a model says is an error of the server.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine.errors import EngineConfigurationError, EngineUnavailable, NotRendered
+from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
+from engine.formats.chat_template.reader import LINE, BaseReader, Ended, Gap, Kind, Read, Said, Started
+from engine.types import ChatPrompt
+
+
+def load_template(tokenizer: str, options: Mapping[str, object]) -> Any:
+    """Return the tokenizer of a folder, or of the hub, as vLLM makes it. Raises `EngineUnavailable`."""
+    from vllm.tokenizers import get_tokenizer
+
+    try:
+        return get_tokenizer(tokenizer, trust_remote_code=bool(options.get("trust_remote_code")))
+    except Exception as error:
+        raise EngineUnavailable(
+            f"The tokenizer {tokenizer} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+
+
+def rendered_chat(tokenizer: Any, chat: ChatPrompt) -> Sequence[int]:
+    """Return the prompt of a conversation. Raises `NotRendered` where the template refuses it."""
+    try:
+        prompt = tokenizer.apply_chat_template(
+            [_with_objects(message) for message in chat.messages],
+            tools=chat.tools or None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            **chat.template_kwargs,
+        )
+    except Exception as error:  # a template may raise anything
+        raise NotRendered(f"{type(error).__name__}: {error}") from error
+    return [int(token) for token in prompt]
+
+
+def tokenized(tokenizer: Any, text: str) -> Sequence[int]:
+    """Return a text as a whole prompt, with the tokens that its model begins every prompt with.
+
+    Raises `NotRendered` for a text that cannot be tokenized.
+    """
+    try:
+        return [int(token) for token in tokenizer.encode(text)]
+    except Exception as error:  # as above: it may be of any library
+        raise NotRendered(f"{type(error).__name__}: {error}") from error
+
+
+def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have their arguments as objects: templates want them so, as vLLM does it, too."""
+    if "tool_calls" not in message:
+        return dict(message)
+    calls = [
+        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+logger = logging.getLogger("respsite.engine")
+
+
+class VllmParsers:
+    """The parsers of one model, by vLLM's names. Raises `EngineConfigurationError` where vLLM has none of that name."""
+
+    def __init__(self, tokenizer: str, reasoning: str, tool: str) -> None:
+        """Load the tokenizer of a folder, or of the hub, and find the parsers."""
+        try:
+            from vllm.parser import ParserManager
+
+            self._tokenizer = load_template(tokenizer, {})
+            self._make = ParserManager.get_parser(
+                tool_parser_name=tool or None, reasoning_parser_name=reasoning or None, enable_auto_tools=bool(tool)
+            )
+        except Exception as error:
+            raise EngineConfigurationError(
+                f"vLLM's parsers {', '.join(filter(None, (reasoning, tool)))} cannot be used here: {error}. They need "
+                "vLLM in this process."
+            ) from error
+
+    def reader(self, functions: Collection[str]) -> "VllmReader":
+        """Return what reads one turn, in which these functions can be called."""
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+        request = ChatCompletionRequest.model_validate(
+            {
+                "messages": [{"role": "user", "content": ""}],
+                "tools": [{"type": "function", "function": {"name": name}} for name in functions] or None,
+            }
+        )
+        assert self._make is not None, "a parser was named"
+        return VllmReader(self._make(self._tokenizer, request.tools), request)
+
+
+class VllmReader(BaseReader):
+    """Reads one turn with a parser of vLLM's."""
+
+    takes_special_tokens = True
+
+    def __init__(self, parser: Any, request: Any) -> None:
+        self._parser: Any = parser  # None once it has failed
+        self._request = request
+        self._open: Kind | None = None
+        self._call = -1  # the number of the open call
+        self._held = ""  # arguments that may be those of a tool that takes text as it is
+        self._latest: Kind | None = None  # what was told last, if only white space of it
+        self._gap = Gap()  # before the item that comes next
+        self._line = ""  # the line end that a text ends with so far: it is the template's if another item follows
+        self.repairs = 0
+
+    def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
+        """Take text, and the tokens that it is; return what it completes."""
+        return self._parsed(text, tokens, finished=False)
+
+    def end(self, *, stopped: bool) -> list[Read]:
+        """End the turn."""
+        read = self._parsed("", (), finished=True)
+        if self._open is not None:
+            if self._line:
+                read.append(Said(self._line))
+            self._end(read, Ended(truncated=not stopped, is_last=self._open is Kind.CALL and stopped))
+            self._open = None
+        return read
+
+    def _end(self, read: list[Read], ended: Ended) -> None:
+        """End the open item; the arguments of a tool that takes text are that text."""
+        held, self._held = self._held, ""
+        text = freeform_text(held)
+        if text or held:
+            read.append(Said(text or held))
+        read.append(replace(ended, freeform=text is not None))
+
+    def _parsed(self, text: str, tokens: Sequence[int], *, finished: bool) -> list[Read]:
+        read: list[Read] = []
+        delta = None
+        if self._parser is not None:
+            try:
+                delta = self._parser.parse_delta(text, list(tokens), self._request, [], finished=finished)
+            except Exception:  # a parser may raise anything, for what a model may say
+                logger.exception("a parser of vLLM's failed; what follows is read as text")
+                self._parser, self.repairs = None, self.repairs + 1
+        if self._parser is None:
+            self._say(Kind.ANSWER, text, read)
+        elif delta is not None:
+            self._say(Kind.REASONING, delta.reasoning or "", read)
+            self._say(Kind.ANSWER, delta.content or "", read)
+            for call in delta.tool_calls or ():
+                self._call_on(call, read)
+        return read
+
+    def _say(self, kind: Kind, text: str, read: list[Read]) -> None:
+        if text and self._latest is not kind:
+            behind = self._latest
+            self._gap = Gap(is_behind_thought=behind is Kind.REASONING, is_behind_call=behind is Kind.CALL)
+            self._latest = kind
+        if self._open is not kind:
+            text = self._gap.take(text)
+            if not text:
+                return
+            before = self._gap.before_thought() if kind is Kind.REASONING else self._gap.before_answer()
+            self._begin(Started(kind), read)
+            text = before + text
+        text = self._line + text
+        self._line = LINE if text.endswith(LINE) else ""
+        text = text.removesuffix(LINE)
+        if text:
+            read.append(Said(text))
+
+    def _call_on(self, call: Any, read: list[Read]) -> None:
+        function = call.function
+        if self._open is not Kind.CALL or call.index != self._call:
+            if function is None or not function.name:
+                return
+            self._begin(Started(Kind.CALL, function.name), read)
+            self._call = call.index
+        if function is not None and function.arguments:
+            self._held += function.arguments
+            found = FREEFORM_ARGUMENTS.match(self._held, partial=True)
+            if found is None:
+                read.append(Said(self._held))
+                self._held = ""
+
+    def _begin(self, started: Started, read: list[Read]) -> None:
+        if self._open is not None:
+            self._end(read, Ended())
+        self._open, self._latest, self._line = started.kind, started.kind, ""
+        read.append(started)

@@ -1,0 +1,307 @@
+"""Regular expressions over strings, as regular expressions over what JSON writes for them.
+
+xgrammar matches a pattern against the text between the quotes, so a `"` in it would end the string, and a class like
+`[^a]` would let control characters pass. Here each character is what JSON writes: itself, or an escape.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+from engine.contents.budget import Budget, frozen, size
+from engine.contents.regexes import LAST, Choice, OneCharacter, Ranges, Repeat, Sequence, Tree, check_regex, parse
+from engine.contents.regexes import complement as other_than
+from engine.errors import GrammarRefused
+
+_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\\\"}
+_ESCAPED: Ranges = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
+ANY = OneCharacter(other_than(()))
+
+
+def pattern_of(pattern: str) -> str:
+    """Return what JSON writes for strings that a pattern matches as a whole; raises `GrammarRefused`."""
+    return f"^{written(parse(pattern))}$"
+
+
+def pattern_of_length(least: int, most: int | None) -> str:
+    """Return what JSON writes for strings of `least` to `most` characters."""
+    return f"^{written(Repeat(ANY, least, most))}$"
+
+
+def written(tree: Tree) -> str:
+    """Return a tree over strings as a regular expression over JSON's text."""
+    match tree:
+        case OneCharacter(ranges):
+            return _character(ranges)
+        case Sequence(parts):
+            return "".join(map(written, parts))
+        case Repeat(part, least, most):
+            bounds = f"{{{least},{'' if most is None else most}}}"
+            return f"(?:{written(part)}){bounds}"
+        case Choice(options):
+            return f"(?:{'|'.join(map(written, options))})"
+    raise AssertionError(f"{tree.name} is not a part of a regular expression")
+
+
+def _character(ranges: Ranges) -> str:
+    plain = other_than((*other_than(ranges), *_ESCAPED))
+    escaped = other_than((*other_than(ranges), *other_than(_ESCAPED)))
+    options = [f"[{''.join(_range(*each) for each in plain)}]"] if plain else []
+    options += [rf"\\{_escape(each)}" for first, last in escaped for each in range(first, last + 1)]
+    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+
+
+def _escape(character: int) -> str:
+    return _ESCAPES.get(character) or f"u{character:04x}"
+
+
+def _range(first: int, last: int) -> str:
+    return _named(first) if first == last else f"{_named(first)}-{_named(last)}"
+
+
+def _named(character: int) -> str:
+    assert character <= LAST
+    return rf"\u{character:04x}" if character < 0x10000 else chr(character)
+
+
+Schema = dict[str, Any]
+MAX_BRANCHES = 256  # of the product of two `anyOf`
+LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")  # the larger one holds for both
+SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+
+
+class Unsatisfiable(Exception):
+    """No value fits; its text says why."""
+
+
+def both(one: Schema, other: Schema) -> Schema:
+    """Return what holds for both; neither has `$ref`, `allOf`, `oneOf` or `const` at its top.
+
+    Raises `Unsatisfiable` where no value fits both, `GrammarRefused` where that cannot be written down.
+    """
+    merged = dict(one)
+    for name, value in other.items():
+        merged[name] = _merged(name, one[name], value) if name in one else value
+    if "properties" in merged or "additionalProperties" in merged:
+        merged["properties"] = _properties(one, other)
+        if not merged["properties"]:
+            del merged["properties"]
+    return merged
+
+
+def _merged(name: str, one: Any, other: Any) -> Any:
+    if one == other:
+        return one
+    if name in LARGER:
+        return max(one, other)
+    if name in SMALLER:
+        return min(one, other)
+    if name in MERGED:
+        return MERGED[name](one, other)
+    raise GrammarRefused(f"Two different values of {name!r} for one value cannot be enforced.")
+
+
+def _required(one: list[str], other: list[str]) -> list[str]:
+    return list(dict.fromkeys((*one, *other)))
+
+
+def _any_of(one: list[object], other: list[object]) -> list[object]:
+    if len(one) * len(other) > MAX_BRANCHES:
+        raise GrammarRefused(f"The schema combines more than {MAX_BRANCHES} alternatives.")
+    return [{"allOf": [mine, its]} for mine, its in product(one, other)]
+
+
+def _types(one: object, other: object) -> list[str]:
+    mine, its = ([each] if isinstance(each, str) else list(each) for each in (one, other))  # type: ignore[call-overload]
+    found = [kind for kind in mine if kind in its or (kind == "integer" and "number" in its)]
+    found += [kind for kind in its if kind == "integer" and "number" in mine and kind not in found]
+    if not found:
+        raise Unsatisfiable(f"nothing is of the types {', '.join(mine)} and {', '.join(its)}")
+    return found
+
+
+def _enum(one: list[object], other: list[object]) -> list[object]:
+    its = set(map(frozen, other))
+    found = [value for value in one if frozen(value) in its]
+    if not found:
+        raise Unsatisfiable("two enums have no value in common")
+    return found
+
+
+def _all_of(one: object, other: object) -> object:
+    if one is True or other is True:
+        return other if one is True else one
+    if one is False or other is False:
+        return False
+    return {"allOf": [one, other]}
+
+
+def _properties(one: Schema, other: Schema) -> Schema:
+    """Return the properties of both; one that a schema does not name is what its `additionalProperties` says."""
+    mine, its = one.get("properties", {}), other.get("properties", {})
+    return {
+        name: _all_of(
+            mine.get(name, one.get("additionalProperties", True)),
+            its.get(name, other.get("additionalProperties", True)),
+        )
+        for name in (*mine, *(each for each in its if each not in mine))
+    }
+
+
+MERGED: dict[str, Callable[[Any, Any], Any]] = {
+    "type": _types,
+    "required": _required,
+    "enum": _enum,
+    "items": _all_of,
+    "additionalProperties": _all_of,
+    "propertyNames": _all_of,
+    "anyOf": _any_of,
+    "properties": lambda one, _: one,  # put together with `additionalProperties`, later
+    "uniqueItems": lambda one, other: one or other,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What tells one from others. `kinds` are its types, None: any; `values` those of its enum, None: not listed.
+
+    `tags` are the values of its required properties that list theirs, as in a tagged union.
+    """
+
+    kinds: frozenset[str] | None
+    values: frozenset[object] | None
+    tags: Mapping[str, frozenset[object]]
+
+    def excludes(self, other: "Alternative", budget: Budget) -> bool:
+        """Whether no value can fit both, as far as can be seen at once."""
+        if self.kinds is not None and other.kinds is not None and not self.kinds & other.kinds:
+            return True
+        if self.values is not None and other.values is not None:
+            budget.take(min(len(self.values), len(other.values)))
+            return self.values.isdisjoint(other.values)
+        fewer, more = sorted((self.tags, other.tags), key=len)
+        budget.take(1 + len(fewer))
+        return any(_apart(values, more.get(name), budget) for name, values in fewer.items())
+
+
+def alternative(flat: Schema, kinds: Iterable[str] | None, budget: Budget) -> Alternative:
+    """Return what tells a schema from others, which has no `$ref`, `allOf`, `oneOf` or `const` at its top."""
+    properties = flat.get("properties", {})
+    listed = {name: _values(properties[name], budget) for name in flat.get("required", ()) if name in properties}
+    budget.take(len(flat.get("required", ())))
+    return Alternative(
+        None if kinds is None else frozenset(kind.replace("integer", "number") for kind in kinds),
+        _values(flat, budget),
+        {name: values for name, values in listed.items() if values is not None},
+    )
+
+
+def all_exclude_each_other(alternatives: Iterable[Alternative], budget: Budget) -> bool:
+    """Whether no value can fit two of them."""
+    return all(one.excludes(other, budget) for one, other in combinations(alternatives, 2))
+
+
+def _apart(values: frozenset[object], others: frozenset[object] | None, budget: Budget) -> bool:
+    if others is None:
+        return False
+    budget.take(min(len(values), len(others)))
+    return values.isdisjoint(others)
+
+
+def _values(schema: object, budget: Budget) -> frozenset[object] | None:
+    """Return the values that a schema lists, None where it lists none."""
+    if not isinstance(schema, dict):
+        return None
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if listed is None:
+        return None
+    budget.take(size(listed))
+    return frozenset(map(frozen, listed))
+
+
+LARGEST_NUMBER = 10**15  # of a `number`'s bounds
+MAX_LENGTH = 100_000  # of a string that has a bound
+LARGEST_INTEGER = 2**63 - 1
+FORMATS = frozenset(
+    "email date time date-time duration ipv4 ipv6 hostname uuid uri uri-reference uri-template json-pointer "
+    "relative-json-pointer".split()
+)
+
+
+def string(own: Schema, place: str) -> Schema:
+    """Return what holds for a string; raises `Unsatisfiable` or `GrammarRefused`, as all here do."""
+    least, most = own.get("minLength", 0), own.get("maxLength")
+    if most is not None and least > most:
+        raise Unsatisfiable("minLength is above maxLength")
+    if max(least, most or 0) > MAX_LENGTH:
+        raise GrammarRefused(
+            f"{place or 'The schema'}: a minLength or maxLength above {MAX_LENGTH} cannot be enforced."
+        )
+    bounded = bool(least) or most is not None
+    form = own.get("format") if own.get("format") in FORMATS else None
+    pattern = own.get("pattern") or None
+    if sum(map(bool, (form, pattern, bounded))) > 1:
+        raise GrammarRefused(
+            f"{place or 'The schema'}: of pattern, format, and minLength or maxLength only one can be enforced."
+        )
+    if pattern is not None:
+        check_regex(pattern)
+        return {"pattern": pattern_of(pattern)}
+    if bounded:
+        return {"pattern": pattern_of_length(least, most)}
+    return {"format": form} if form else {}
+
+
+def _bounds(own: Schema) -> tuple[float | None, bool, float | None, bool]:
+    """Return both bounds of a number, each with whether it is excluded itself."""
+    least, most = own.get("minimum"), own.get("maximum")
+    above, below = own.get("exclusiveMinimum"), own.get("exclusiveMaximum")
+    open_least = above is not None and (least is None or above >= least)
+    open_most = below is not None and (most is None or below <= most)
+    return (above if open_least else least), open_least, (below if open_most else most), open_most
+
+
+def integer(own: Schema, place: str) -> Schema:
+    """Return what holds for a whole number."""
+    least, after, most, before = _bounds(own)
+    found: Schema = {}
+    if least is not None:
+        found["minimum"] = max(
+            _floor(least) + 1 if after or least != _floor(least) else _floor(least), -LARGEST_INTEGER
+        )
+    if most is not None:
+        found["maximum"] = min(-_floor(-most) - 1 if before else _floor(most), LARGEST_INTEGER)
+    if found.get("minimum", -LARGEST_INTEGER) > found.get("maximum", LARGEST_INTEGER):
+        raise Unsatisfiable("its minimum is above its maximum")
+    step = own.get("multipleOf", 1)
+    if step == 1:
+        return found
+    if found or step != _floor(step) or step > LARGEST_NUMBER:
+        raise GrammarRefused(
+            f"{place or 'The schema'}: multipleOf can be enforced for whole numbers without bounds only."
+        )
+    return {"multipleOf": _floor(step)}
+
+
+def _floor(number: float) -> int:
+    return int(number // 1)
+
+
+def number(own: Schema, place: str) -> Schema:
+    """Return what holds for a number."""
+    if "multipleOf" in own:
+        if own["multipleOf"] == 1:
+            return {"type": "integer", **integer(own, place)}
+        raise GrammarRefused(f"{place or 'The schema'}: multipleOf can be enforced for integers only.")
+    least, after, most, before = _bounds(own)
+    if any(each is not None and abs(each) > LARGEST_NUMBER for each in (least, most)):
+        raise GrammarRefused(f"{place or 'The schema'}: bounds of a number beyond 10^15 cannot be enforced.")
+    if least is not None and most is not None and (least > most or (least == most and (after or before))):
+        raise Unsatisfiable("its minimum is above its maximum")
+    found: Schema = {}
+    if least is not None:
+        found["exclusiveMinimum" if after else "minimum"] = least
+    if most is not None:
+        found["exclusiveMaximum" if before else "maximum"] = most
+    return found

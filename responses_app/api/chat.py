@@ -1,0 +1,397 @@
+"""Chat Completions.
+
+`/v1/chat/completions`: chats, on the same runs as responses; see `protocol.chat`.
+
+How the choices of a chat are read to their end: in chunks as they come, or as one completion.
+
+A stream's status is open until its first chunk: `server_sent.seconds_to_head` says how long.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from typing_extensions import TypedDict
+
+from responses_app import __version__
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.chat.completion import (
+    ChatCompletion,
+    CompletionHead,
+    choice_of,
+    system_fingerprint,
+    usage_of,
+    whole_completion,
+    with_details,
+)
+from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
+from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn, as_sampled, keys_of, seen_turns
+from responses_app.protocol.chat.request import ChatRequest, parse_chat
+from responses_app.protocol.chat.stored import (
+    ChatCompletionChanges,
+    StoredChatMessage,
+    parse_chat_changes,
+    parse_chat_query,
+)
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import ApiError, JsonObject, server_error
+from responses_app.protocol.events.events import TERMINAL
+from responses_app.protocol.fields import MAX_PAIRS
+from responses_app.protocol.items.items import Exact
+from responses_app.protocol.requests.pages import list_page, page_behind, parse_list_query, unknown_cursor
+from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.protocol.response.steps import StopReason
+from responses_app.runs.chats import Choices
+from responses_app.runs.log.journal import ReaderTooSlow, gather
+from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.plan.plan import Origin
+from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
+from responses_app.web.http import (
+    DONE,
+    GONE,
+    PING,
+    Cut,
+    caller_of,
+    cut_of,
+    error_event,
+    json_response,
+    project_of,
+    query_of,
+    read_json,
+    request_id_of,
+    seconds_to_head,
+    server_sent,
+    span_of,
+)
+from responses_app.wiring.site import Site, get_site
+
+
+class DeletedChatCompletion(TypedDict):
+    """A stored completion is gone."""
+
+    id: str
+    object: Literal["chat.completion.deleted"]
+    deleted: Literal[True]
+
+
+class ChatCompletionList(TypedDict):
+    """A part of a list of stored completions. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[ChatCompletion]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class ChatMessageList(TypedDict):
+    """A part of a list of messages. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[StoredChatMessage]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+async def _list(request: HttpRequest) -> ChatCompletionList:
+    query = parse_chat_query(query_of(request))
+    found = await get_site().chats.listed(project_of(request), query)
+    if found is None:
+        raise unknown_cursor(str(query.page.after))
+    return list_page(found[: query.page.limit], has_more=len(found) > query.page.limit)
+
+
+async def _get(request: HttpRequest, completion_id: str) -> ChatCompletion:
+    return await get_site().chats.get(project_of(request), completion_id)
+
+
+async def _update(request: HttpRequest, completion_id: str) -> ChatCompletion:
+    site = get_site()
+    metadata = await read_json(request, parse_chat_changes, site.reader)
+    return await site.chats.change(project_of(request), completion_id, metadata)
+
+
+async def _delete(request: HttpRequest, completion_id: str) -> DeletedChatCompletion:
+    await get_site().chats.delete(project_of(request), completion_id)
+    return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
+
+
+async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList:
+    wanted = parse_list_query(query_of(request), descending=False)
+    found = await get_site().chats.messages(project_of(request), completion_id)
+    return page_behind(found, wanted)
+
+
+_CHATS = "/v1/chat/completions"
+_CHAT = f"{_CHATS}/{{completion_id}}"
+_ORDER = Parameter("order", "Whether the oldest or the newest come first.", text(enum=["asc", "desc"], default="asc"))
+_PAGED = (LIMIT, _ORDER, AFTER)
+_MODEL = Parameter("model", "Only completions of this model.", text())
+_METADATA = Parameter(
+    "metadata",
+    "Only completions with these pairs of metadata, as `metadata[key]=value`.",
+    {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
+)
+_endpoint = partial(Endpoint, tag="Chat", scope=Area.RESPONSES)
+
+_STORED = (
+    _endpoint(
+        *("GET", _CHATS, _list, "listChatCompletions", "List the stored chat completions"),
+        takes=(_MODEL, _METADATA, *_PAGED),
+    ),
+    _endpoint("GET", _CHAT, _get, "getChatCompletion", "Return a stored chat completion"),
+    _endpoint(
+        *("POST", _CHAT, _update, "updateChatCompletion", "Change the metadata of a stored chat completion"),
+        body=ChatCompletionChanges,
+    ),
+    _endpoint("DELETE", _CHAT, _delete, "deleteChatCompletion", "Delete a stored chat completion"),
+    _endpoint(
+        *("GET", f"{_CHAT}/messages", _messages),
+        *("getChatCompletionMessages", "List the messages of a stored chat completion"),
+        takes=_PAGED,
+    ),
+)
+
+
+Remember = Callable[[bytes, KnownTurn], Awaitable[None]]
+
+
+class ChatReading:
+    """The choices of one chat, and what is said of them.
+
+    `version` is that of this server. `remember` keeps what the model has said, so that it reads it again as it has said
+    it when its client gives it back. Whoever has it lets go of it with `leave`.
+    """
+
+    def __init__(
+        self,
+        chat: ChatRequest,
+        choices: Choices,
+        details: Sequence[EngineDetails | None],
+        *,
+        version: str,
+        request_id: str,
+        remember: Remember,
+    ) -> None:
+        self.choices = choices
+        self._chat = chat
+        self._request_id = request_id
+        self._remember = remember
+        self._unkept: list[tuple[bytes, KnownTurn]] = []  # what was said and is not remembered yet
+        first = choices.readers[0].response()
+        fingerprint = system_fingerprint(first["model"], version)
+        self._head = CompletionHead.of(first, system_fingerprint=fingerprint)
+        self._form = chat.form(version)
+        self._details = details
+        self._encoders = [ChunkEncoder(self._head, chat, index, each) for index, each in enumerate(details)]
+        self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
+        self.problem: ApiError | None = None  # why one of the choices failed, in words for its client
+
+    def take(self, *, quietly: bool = False) -> bytes:
+        """Return the chunks of what is there; `quietly`: nobody reads them, so no more than has to be is encoded.
+
+        Raises `ReaderTooSlow`.
+        """
+        said: list[bytes] = []
+        ended = False
+        needed = TERMINAL if quietly and not self._chat.stops else None
+        for reader, encoder in self._left:
+            entries, encode = reader.take(), encoder.encode
+            said += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
+            if not (quietly or reader.ended):
+                said.append(encoder.tokens())
+            if encoder.matched is not None:
+                reader.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
+            if reader.ended:
+                self._end(reader, encoder)
+                ended = True
+        if ended:
+            self._left = [each for each in self._left if not each[0].ended]
+        return b"".join(said)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing more to be said."""
+        return self.problem is not None or self.choices.ended
+
+    def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
+        """Note that a choice has ended, or failed."""
+        if encoder.failed or not reader.is_whole:
+            self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
+        elif encoder.matched is None:  # else more was sampled than is said
+            self._note(reader.said(), reader.response())
+
+    def _note(self, exact: Exact | None, response: ResponseObject) -> None:
+        """Note what is to be remembered of a choice."""
+        seen = SeenTurn.of_choice(choice_of(response))
+        if exact is None or seen.key is None:
+            return
+        known = seen.known(exact, texts=sum(item["type"] == "message" for item in response["output"]))
+        if known is not None:
+            self._unkept.append((seen.key, known))
+
+    async def keep(self) -> None:
+        """Remember what was said: to be awaited before its end is, since clients may go on at once, or leave."""
+        while self._unkept:
+            await self._remember(*self._unkept.pop())
+
+    @property
+    def usage(self) -> bytes:
+        """Return the chunk of what all choices used, where it is wanted."""
+        if not self._chat.include_usage:
+            return b""
+        return usage_chunk(self._head, usage_of(each.response for each in self._encoders if each.response is not None))
+
+    def whole(self, responses: Sequence[ResponseObject]) -> ChatCompletion:
+        """Return the completion that these responses are."""
+        return with_details(whole_completion(self._head, responses, self._form), self._chat, self._details)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the completion takes long to write: it has the log probabilities of a prompt."""
+        return self._details[0] is not None and self._details[0].prompt_logprobs is not None
+
+    def leave(self) -> None:
+        """Let go of its choices; those that still run end."""
+        self.choices.leave(GONE)
+
+
+async def read_completion(reading: ChatReading) -> ChatCompletion:
+    """Wait until all choices have ended, and return the completion; leaving early cancels them.
+
+    Raises `ApiError` where one of them failed: a body that is not whole cannot say so.
+    """
+    choices = reading.choices
+    try:
+        while not reading.over:
+            reading.take(quietly=True)
+            if not (reading.over or choices.behind):
+                await choices.news()
+        await reading.keep()
+        if reading.problem is not None:
+            raise reading.problem
+    finally:
+        reading.leave()
+    responses = [reader.response() for reader in choices.readers]
+    return await asyncio.to_thread(reading.whole, responses) if reading.is_long else reading.whole(responses)
+
+
+async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: Cut | None) -> HttpResponseBase:
+    """Return a completion as server-sent chunks, with a heartbeat after each `ping_seconds` of silence (0: never).
+
+    Raises `ApiError` for what fails before anything was said. A stream that stops before its end is `cut` off.
+    """
+    try:
+        first = await _first(reading, seconds_to_head(ping_seconds))
+    except BaseException:
+        reading.leave()
+        raise
+    return await server_sent(_chunks(reading, first, ping_seconds, cut))
+
+
+async def _first(reading: ChatReading, seconds: float) -> bytes:
+    """Return the first chunks, or a heartbeat where there are none in that time."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while True:
+        said = reading.take()
+        if said:
+            await reading.keep()
+            return said
+        if reading.problem is not None:
+            raise reading.problem
+        if not reading.choices.behind and not await reading.choices.news(max(0.0, until - loop.time())):
+            return PING
+
+
+async def _chunks(
+    reading: ChatReading, first: bytes, ping_seconds: float, cut: Cut | None
+) -> AsyncGenerator[bytes, None]:
+    choices = reading.choices
+    try:
+        yield b""
+        yield first
+        while not reading.over:
+            said = reading.take()
+            if said:
+                await reading.keep()
+                yield said
+                await gather(lambda: choices.has_little)
+            elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
+                yield PING
+        problem = reading.problem
+        yield (reading.usage if problem is None else error_event(problem)) + DONE
+        return
+    except ReaderTooSlow:
+        pass  # the registry has logged it
+    finally:
+        reading.leave()
+    if cut is not None:
+        await cut()
+
+
+TRANSPORT = "chat"  # how its responses are counted and listed
+
+
+async def _create(request: HttpRequest) -> HttpResponseBase:
+    site = get_site()
+
+    def read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
+        chat = parse_chat(data, site.parse_create, engine_fields=site.takes_engine_fields)
+        return chat, seen_turns(chat)
+
+    chat, turns = await read_json(request, read, site.reader)
+    project = project_of(request)
+    known = await site.service.known_turns.recall(project, keys_of(turns))
+    chat = as_sampled(chat, turns, known.get) if known else chat
+    reading = await _begun(site, request, chat)
+    if not chat.create.stream:
+        return json_response(await read_completion(reading))
+    ping_seconds = site.settings.responses_ping_interval_seconds
+    return await completion_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
+
+
+async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatReading:
+    """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
+    origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
+
+    kept, details = chat.kept(__version__), [chat.details(index) for index in range(chat.n)]
+    first = ""
+
+    async def create(index: int) -> ResponseReader:
+        nonlocal first
+        choice = kept.beside(first, index) if kept is not None and index else kept
+        reader = await site.service.create(chat.choice(index), origin, chat=choice, details=details[index])
+        first = first or reader.response_id
+        return reader
+
+    try:
+        choices = await Choices.create(create, chat.n)
+    except ApiError as error:
+        raise chat.renamed(error) from None
+    return ChatReading(
+        chat,
+        choices,
+        details,
+        version=__version__,
+        request_id=origin.request_id,
+        remember=partial(site.service.known_turns.remember, origin.project),
+    )
+
+
+ENDPOINTS = (
+    *_STORED,
+    Endpoint(
+        *("POST", "/v1/chat/completions", _create),
+        *("createChatCompletion", "Create a chat completion, at once or as a stream"),
+        tag="Chat",
+        scope=Area.RESPONSES,  # what it makes are responses
+        body="CreateChatCompletion",
+        answers={JSON: ChatCompletion, EVENTS: "ChatServerSentEvent"},
+        errors=(404, 409, 429),
+    ),
+)

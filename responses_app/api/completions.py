@@ -1,0 +1,103 @@
+"""`POST /v1/completions`: raw prompts, as JSON or as server-sent events."""
+
+from collections.abc import AsyncGenerator
+from functools import partial
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.stateless.completions import (
+    ChoiceDelta,
+    Completion,
+    CompletionServerSentEvent,
+    CompletionWanted,
+    joined,
+    parse_completion,
+)
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.stateless.completing import Completing
+from responses_app.web.endpoint import EVENTS, JSON, Endpoint
+from responses_app.web.http import (
+    DONE,
+    PING,
+    caller_of,
+    error_event,
+    json_response,
+    read_json,
+    request_id_of,
+    seconds_to_head,
+    server_sent,
+    span_of,
+)
+from responses_app.wiring.site import get_site
+
+
+async def _create(request: HttpRequest) -> HttpResponseBase:
+    """Complete prompts."""
+    site = get_site()
+    parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
+    wanted = await read_json(request, parse, site.reader)
+    transport = "sse" if wanted.fields.stream else "json"
+    origin = Origin.of(caller_of(request), transport, request_id=request_id_of(request), span=span_of(request))
+    completing = await site.completions.create(wanted, origin)
+    if wanted.fields.stream:
+        return await _stream(completing, wanted, site.settings.responses_ping_interval_seconds)
+    try:
+        choices = await _read(completing)
+    finally:
+        await completing.aclose()
+    body = completing.head.body(choices, completing.usage)
+    if completing.kv_transfer_params is not None:
+        body["kv_transfer_params"] = dict(completing.kv_transfer_params)
+    return json_response(body)
+
+
+async def _read(completing: Completing) -> list[ChoiceDelta]:
+    """Return the whole choices, in their order."""
+    said: dict[int, list[ChoiceDelta]] = {}
+    while not completing.is_over:
+        for delta in await completing.take():
+            said.setdefault(delta.index, []).append(delta)
+    return [joined(said[index], index) for index in sorted(said)]
+
+
+async def _stream(completing: Completing, wanted: CompletionWanted, ping_seconds: float) -> HttpResponseBase:
+    try:
+        first = await completing.take(seconds_to_head(ping_seconds))
+    except BaseException:
+        await completing.aclose()
+        raise
+    return await server_sent(_events(completing, wanted, first, ping_seconds))
+
+
+async def _events(
+    completing: Completing, wanted: CompletionWanted, deltas: list[ChoiceDelta], ping_seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """Yield a completion whose first `deltas` are known, a heartbeat where there are none after `ping_seconds`."""
+    head, tells = completing.head, wanted.includes_usage
+    try:
+        yield b""
+        yield b"".join(head.event([delta], delta.counted, tells=tells) for delta in deltas) or PING
+        while not completing.is_over:
+            deltas = await completing.take(ping_seconds or None)
+            yield b"".join(head.event([delta], delta.counted, tells=tells) for delta in deltas) or PING
+        yield (head.event([], completing.usage, tells=tells) if tells else b"") + DONE
+    except ApiError as problem:
+        yield error_event(problem) + DONE
+    finally:
+        await completing.aclose()
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/completions", _create),
+        *("createCompletion", "Complete raw prompts, at once or as a stream"),
+        tag="Completions",
+        scope=Area.RESPONSES,  # a model generates, as for a response
+        body="CreateCompletion",
+        answers={JSON: Completion, EVENTS: CompletionServerSentEvent},
+        errors=(404, 429),
+    ),
+)

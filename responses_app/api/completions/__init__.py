@@ -1,1 +1,0 @@
-"""Completions of raw prompts."""

@@ -1,0 +1,317 @@
+"""Containers of the code interpreter, and their files."""
+
+import asyncio
+import mimetypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
+from typing_extensions import TypedDict
+
+from responses_app.auth.scopes import check_named
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.errors import ApiError, container_not_found, invalid_request
+from responses_app.protocol.files.containers import (
+    CopiedFile,
+    NewContainer,
+    check_form,
+    container_file_not_found,
+    parse_container,
+    parse_copied,
+    too_many_containers,
+)
+from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.requests.pages import page_behind, parse_list_query
+from responses_app.protocol.requests.requests import files_named
+from responses_app.stores.files import PIECE_BYTES
+from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
+from responses_app.tools.sandbox.records import ContainerFile as FileRecord
+from responses_app.tools.sandbox.records import (
+    ContainerNotFound,
+    ContainerRecord,
+    FileUnknown,
+    TooManyContainers,
+    TooManyTransfers,
+)
+from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size
+from responses_app.web.http import caller_of, cut_of, parse_noting, project_of, query_of, read_json
+from responses_app.web.transfers import form_schema, is_form, read_upload, streamed
+from responses_app.wiring.server_tools import interpreter_of
+from responses_app.wiring.site import get_site
+
+if TYPE_CHECKING:
+    from responses_app.tools.code_interpreter.tool import GivenFiles
+    from responses_app.tools.sandbox.sharing import SharedContainers
+
+
+class ContainerExpiry(TypedDict):
+    """How long a container may do nothing."""
+
+    anchor: Literal["last_active_at"]
+    minutes: int
+
+
+class ContainerNetwork(TypedDict):
+    """What a container may reach: nothing."""
+
+    type: Literal["disabled"]
+
+
+class Container(TypedDict):
+    """A container of the code interpreter."""
+
+    id: str
+    object: Literal["container"]
+    created_at: int
+    status: Literal["running"]
+    expires_after: ContainerExpiry
+    last_active_at: int
+    memory_limit: Literal["1g", "4g", "16g", "64g"]
+    name: str
+    network_policy: ContainerNetwork
+
+
+class ContainerFile(TypedDict):
+    """A file of a container. A user has uploaded it, or code of the model has written it."""
+
+    id: str
+    object: Literal["container.file"]
+    bytes: int
+    container_id: str
+    created_at: int
+    path: str
+    source: Literal["user", "assistant"]
+
+
+class ContainerList(TypedDict):
+    """A part of a list of containers. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[Container]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class ContainerFileList(TypedDict):
+    """A part of a list of files. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[ContainerFile]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class DeletedContainer(TypedDict):
+    """A container is gone, or a file of one."""
+
+    id: str
+    object: Literal["container.deleted", "container.file.deleted"]
+    deleted: Literal[True]
+
+
+def container_object(container: ContainerRecord) -> Container:
+    """Return a container."""
+    return {
+        "id": container.id,
+        "object": "container",
+        "created_at": container.created_at,
+        "status": "running",
+        "expires_after": {"anchor": "last_active_at", "minutes": max(1, round(container.idle / 60))},
+        "last_active_at": int(container.last_active),
+        "memory_limit": container.memory,
+        "name": container.name,
+        "network_policy": {"type": "disabled"},
+    }
+
+
+def file_object(container_id: str, file: FileRecord) -> ContainerFile:
+    """Return a file of a container."""
+    return {
+        "id": file.id,
+        "object": "container.file",
+        "bytes": file.size,
+        "container_id": container_id,
+        "created_at": file.created_at,
+        "path": f"{WORK_FOLDER}/{file.path}",
+        "source": file.source,
+    }
+
+
+async def _containers() -> "SharedContainers":
+    interpreter = interpreter_of(get_site().tools)
+    if interpreter is None:
+        raise invalid_request("This server has no code interpreter (SANDBOX=off).", code="unsupported_parameter")
+    return (await interpreter.tool()).containers
+
+
+def _not_found(unknown: Exception, container_id: str = "", file_id: str = "") -> ApiError:
+    if str(unknown) == file_id:
+        return container_file_not_found(container_id, file_id)
+    return container_not_found(container_id)
+
+
+def _too_many(problem: Exception, *_: str) -> ApiError:
+    return too_many_containers(str(problem))
+
+
+REFUSALS: Refusals = {
+    ContainerNotFound: _not_found,
+    TooManyContainers: _too_many,
+    TooManyTransfers: _too_many,
+    SandboxError: lambda problem, *_: invalid_request(f"The container cannot do that: {problem}."),
+}
+
+
+async def _create(request: HttpRequest) -> Container:
+    containers = await _containers()
+    wanted = await read_json(request, parse_container, get_site().reader)
+    check_named(caller_of(request).scopes, files_named(wanted.file_ids, at="file_ids"))
+    await containers.sandbox()
+    project, files = project_of(request), await _given_files()
+    with _given_errors("file_ids"):
+        given = await files.find(project, wanted.file_ids or ())
+        container = await containers.create(
+            project, name=wanted.name, idle=wanted.idle_seconds, memory=wanted.memory_limit
+        )
+        await files.copy(project, container.id, given)
+    return container_object(container)
+
+
+async def _list(request: HttpRequest) -> ContainerList:
+    found = await (await _containers()).all_of(project_of(request))
+    shown = [container_object(each) for each in found]
+    return page_behind(shown, parse_list_query(query_of(request)))
+
+
+async def _get(request: HttpRequest, container_id: str) -> Container:
+    return container_object(await (await _containers()).find(project_of(request), container_id))
+
+
+async def _delete(request: HttpRequest, container_id: str) -> DeletedContainer:
+    await (await _containers()).delete(project_of(request), container_id)
+    return {"id": container_id, "object": "container.deleted", "deleted": True}
+
+
+async def _list_files(request: HttpRequest, container_id: str) -> ContainerFileList:
+    found = await (await _containers()).files_of(project_of(request), container_id)
+    shown = [file_object(container_id, each) for each in found]
+    return page_behind(shown, parse_list_query(query_of(request)))
+
+
+async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
+    containers = await _containers()
+    await containers.find(project_of(request), container_id)  # before its body is read
+    if not is_form(request):
+        return await _copy(request, container_id)
+    upload = await read_upload(request)
+    try:
+        parse_noting(request, check_form, upload.fields, get_site().reader)
+        pieces = upload.arriving(PIECE_BYTES)
+        put = await containers.put_file(project_of(request), container_id, upload.name, pieces)
+    finally:
+        await asyncio.to_thread(upload.close)
+    return file_object(container_id, put)
+
+
+async def _copy(request: HttpRequest, container_id: str) -> ContainerFile:
+    """Copy a file of the Files API into a container."""
+    wanted = await read_json(request, parse_copied, get_site().reader)
+    check_named(caller_of(request).scopes, files_named([wanted.file_id], at="file_id"))
+    project, files = project_of(request), await _given_files()
+    with _given_errors("file_id"):
+        (copied,) = await files.copy(project, container_id, await files.find(project, [wanted.file_id]))
+    return file_object(container_id, copied)
+
+
+async def _given_files() -> "GivenFiles":
+    interpreter = interpreter_of(get_site().tools)
+    assert interpreter is not None, "there are containers"
+    return (await interpreter.tool()).given_files
+
+
+@contextmanager
+def _given_errors(param: str) -> Iterator[None]:
+    try:
+        yield
+    except FileUnknown as unknown:
+        raise file_not_found(str(unknown), param=param) from None
+
+
+async def _get_file(request: HttpRequest, container_id: str, file_id: str) -> ContainerFile:
+    return file_object(container_id, await (await _containers()).file(project_of(request), container_id, file_id))
+
+
+async def _remove_file(request: HttpRequest, container_id: str, file_id: str) -> DeletedContainer:
+    await (await _containers()).remove_file(project_of(request), container_id, file_id)
+    return {"id": file_id, "object": "container.file.deleted", "deleted": True}
+
+
+async def _content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
+    containers = await _containers()
+    about = await containers.file(project_of(request), container_id, file_id)
+    headers = {
+        "content-length": str(about.size),
+        # Never shown by a browser: a model or a user wrote it.
+        "content-disposition": str(content_disposition_header(True, about.path.rpartition("/")[2])),
+        "x-content-type-options": "nosniff",
+    }
+    kind = content_type_of(about.path)
+    if request.method == "HEAD":
+        return HttpResponse(b"", content_type=kind, headers=headers)
+    parts = containers.content(project_of(request), container_id, file_id)
+    first = await anext(parts)  # what fails by then is answered as an error
+    headers["content-length"] = str(first.size)
+    if len(first.content) == first.size:
+        await parts.aclose()
+        return HttpResponse(first.content, content_type=kind, headers=headers)
+    body = streamed(first.content, (part.content async for part in parts), cut_of(request), _BROKEN)
+    return StreamingHttpResponse(body, content_type=kind, headers=headers)
+
+
+_BROKEN = (ContainerNotFound, SandboxError)
+
+
+def content_type_of(path: str) -> str:
+    """Return the media type of a file by its name: not what its name says in the form of a `data:` URL."""
+    return mimetypes.guess_type(f"{WORK_FOLDER}/{path}")[0] or "application/octet-stream"
+
+
+_CONTAINERS = "/v1/containers"
+_CONTAINER = f"{_CONTAINERS}/{{container_id}}"
+_FILES = f"{_CONTAINER}/files"
+_FILE = f"{_FILES}/{{file_id}}"
+_BUSY = (429,)
+_UPLOAD = Form("Upload", form_schema("A form with a file."), Size.AS_JSON)
+_endpoint = partial(Endpoint, tag="Containers", scope=Area.CONTAINERS, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint("GET", _CONTAINERS, _list, "ListContainers", "List the containers", takes=PAGED),
+    _endpoint(
+        *("POST", _CONTAINERS, _create, "CreateContainer", "Create a container"), body=NewContainer, errors=(404, 429)
+    ),
+    _endpoint("GET", _CONTAINER, _get, "RetrieveContainer", "Return a container"),
+    _endpoint("DELETE", _CONTAINER, _delete, "DeleteContainer", "End a container"),
+    _endpoint(
+        *("GET", _FILES, _list_files, "ListContainerFiles", "List a container's files"), takes=PAGED, errors=_BUSY
+    ),
+    _endpoint(
+        *("POST", _FILES, _upload),
+        *("CreateContainerFile", "Upload a file to a container, or copy one of the Files API there"),
+        form=_UPLOAD,
+        body=CopiedFile,
+        errors=_BUSY,
+    ),
+    _endpoint("GET", _FILE, _get_file, "RetrieveContainerFile", "Return a file", errors=_BUSY),
+    _endpoint("DELETE", _FILE, _remove_file, "DeleteContainerFile", "Remove a file", errors=_BUSY),
+    _endpoint(
+        *("GET", f"{_FILE}/content", _content, "RetrieveContainerFileContent", "Return a file's content"),
+        answers={BYTES: ""},
+        errors=_BUSY,
+    ),
+)

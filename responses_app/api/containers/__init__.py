@@ -1,1 +1,0 @@
-"""Containers of the code interpreter, and their files."""

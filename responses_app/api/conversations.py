@@ -1,0 +1,202 @@
+"""Conversations and their items."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+from django.http import HttpRequest
+from typing_extensions import TypedDict
+
+from responses_app.api.conversation_requests import (
+    Conversation,
+    conversation_object,
+    item_not_found,
+    item_object,
+    parse_added_items,
+    parse_changes,
+    parse_conversation,
+    references,
+    resolved,
+    too_many_conversations,
+)
+from responses_app.auth.scopes import check_named
+from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area, Caller
+from responses_app.protocol.errors import JsonObject, conversation_not_found
+from responses_app.protocol.fields import missing
+from responses_app.protocol.items.resources import Item, identified, with_included
+from responses_app.protocol.requests.pages import ItemList, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.requests.requests import named_by_conversation
+from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
+from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
+from responses_app.web.http import caller_of, include_of, project_of, query_of, read_json
+from responses_app.wiring.site import get_site
+
+
+class DeletedConversation(TypedDict):
+    """A conversation is gone."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+REFUSALS: Refusals = {
+    ConversationFull: lambda *_: too_many_conversations(get_site().settings.conversations_max_entries)
+}
+
+
+async def _create(request: HttpRequest) -> Conversation:
+    site = get_site()
+    wanted = await read_json(request, parse_conversation, site.reader)
+    record = ConversationRecord(
+        id=site.new_id(ids.CONVERSATION),
+        created_at=int(site.service.now()),
+        metadata=wanted.metadata,
+        title=wanted.title,
+        status=wanted.status,
+    )
+    await site.conversations.create(project_of(request), record, await _whole(caller_of(request), wanted.items))
+    return _object(record)
+
+
+async def _get(request: HttpRequest, conversation_id: str) -> Conversation:
+    record = await get_site().conversations.get(project_of(request), conversation_id)
+    if record is None:
+        raise conversation_not_found(conversation_id)
+    return _object(record)
+
+
+async def _update(request: HttpRequest, conversation_id: str) -> Conversation:
+    changes = await read_json(request, parse_changes, get_site().reader)
+    record = await get_site().conversations.update(project_of(request), conversation_id, changes)
+    if record is None:
+        raise conversation_not_found(conversation_id)
+    return _object(record)
+
+
+async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversation:
+    if not await get_site().conversations.delete(project_of(request), conversation_id):
+        raise conversation_not_found(conversation_id)
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+
+async def _list_items(request: HttpRequest, conversation_id: str) -> ItemList:
+    query = query_of(request)
+    wanted = parse_list_query(query)
+    include = include_of(query, screenshots=get_site().settings.enable_computer_call)
+    store = get_site().conversations
+    entries = await store.entries(
+        project_of(request), conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+    )
+    if entries is None:
+        if wanted.after is None or await store.get(project_of(request), conversation_id) is None:
+            raise conversation_not_found(conversation_id)
+        raise unknown_cursor(wanted.after)
+    return _page(entries[: wanted.limit], include, has_more=len(entries) > wanted.limit)
+
+
+async def _add_items(request: HttpRequest, conversation_id: str) -> ItemList:
+    include = include_of(query_of(request), screenshots=get_site().settings.enable_computer_call)
+    added = await _whole(caller_of(request), await read_json(request, parse_added_items, get_site().reader))
+    entries = await get_site().conversations.append(project_of(request), conversation_id, added)
+    if entries is None:
+        raise conversation_not_found(conversation_id)
+    return _page(entries, include, has_more=False)
+
+
+async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> JsonObject:
+    include = include_of(query_of(request), screenshots=get_site().settings.enable_computer_call)
+    store = get_site().conversations
+    entry = await store.entry(project_of(request), conversation_id, item_id)
+    if entry is None:
+        if await store.get(project_of(request), conversation_id) is None:
+            raise conversation_not_found(conversation_id)
+        raise item_not_found(conversation_id, item_id)
+    return _item(entry, include)
+
+
+async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> Conversation:
+    store = get_site().conversations
+    was_there = await store.remove(project_of(request), conversation_id, item_id)
+    record = await store.get(project_of(request), conversation_id)
+    if record is None:
+        raise conversation_not_found(conversation_id)
+    if not was_there:
+        raise item_not_found(conversation_id, item_id)
+    return _object(record)
+
+
+async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Conversation:
+    named = query_of(request).get("item_id")
+    if not named:
+        raise missing("item_id")
+    return await _remove_item(request, conversation_id, named[-1])
+
+
+async def _whole(caller: Caller, given: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """Return items to be kept: those that are named by their ids in full, and each with an id. Raises `ApiError`."""
+    check_named(caller.scopes, named_by_conversation(given))
+    site = get_site()
+    named = references(given)
+    known = await site.store.items(caller.project, named) if named else {}
+    return identified(resolved(given, known), site.new_id)
+
+
+def _object(record: ConversationRecord) -> Conversation:
+    return conversation_object(
+        record.id,
+        created_at=record.created_at,
+        metadata=record.metadata,
+        title=record.title,
+        status=record.status,
+    )
+
+
+def _item(entry: ConversationEntry, include: Sequence[str]) -> JsonObject:
+    return with_included(item_object(entry.item, created_at=entry.created_at), include)
+
+
+def _page(entries: Sequence[ConversationEntry], include: Sequence[str], *, has_more: bool) -> ItemList:
+    return list_page([_item(entry, include) for entry in entries], has_more=has_more)
+
+
+_CONVERSATIONS = "/v1/conversations"
+_CONVERSATION = f"{_CONVERSATIONS}/{{conversation_id}}"
+_ITEMS = f"{_CONVERSATION}/items"
+_ITEM = f"{_ITEMS}/{{item_id:path}}"
+_ITEM_ID = Parameter("item_id", "The item that is to go.", text(minLength=1), required=True)
+_endpoint = partial(Endpoint, tag="Conversations", scope=Area.CONVERSATIONS, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint(
+        *("POST", _CONVERSATIONS, _create, "createConversation", "Create a conversation"),
+        body="NewConversation",
+        errors=(429,),
+    ),
+    _endpoint("GET", _CONVERSATION, _get, "getConversation", "Return a conversation"),
+    _endpoint(
+        *("POST", _CONVERSATION, _update, "updateConversation", "Change a conversation"), body="ConversationChanges"
+    ),
+    _endpoint("DELETE", _CONVERSATION, _delete, "deleteConversation", "Delete a conversation"),
+    _endpoint(
+        *("GET", _ITEMS, _list_items, "listConversationItems", "List a conversation's items"),
+        takes=(*PAGED, INCLUDE),
+    ),
+    _endpoint(
+        *("POST", _ITEMS, _add_items, "createConversationItems", "Add items to a conversation"),
+        body="NewItems",
+        takes=(INCLUDE,),
+    ),
+    _endpoint(
+        *("DELETE", _ITEMS, _remove_named_item),
+        *("deleteNamedConversationItem", "Delete the item that the query names"),
+        takes=(_ITEM_ID,),
+    ),
+    _endpoint(
+        *("GET", _ITEM, _get_item, "getConversationItem", "Return an item of a conversation"),
+        takes=(INCLUDE,),
+        answers={JSON: Item},
+    ),
+    _endpoint("DELETE", _ITEM, _remove_item, "deleteConversationItem", "Delete an item of a conversation"),
+)

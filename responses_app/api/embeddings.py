@@ -1,0 +1,40 @@
+"""`POST /v1/embeddings`: embeddings of texts."""
+
+from functools import partial
+
+from django.http import HttpRequest, HttpResponse
+
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.stateless.embeddings import EmbeddingList, encode_answer, parse_embeddings
+from responses_app.runs.plan.plan import Origin
+from responses_app.web.endpoint import BYTES, JSON, Endpoint
+from responses_app.web.http import caller_of, project_of, read_json, request_id_of, span_of
+from responses_app.wiring.site import get_site
+
+BYTES_A_NUMBER = 20  # of a vector that is written as JSON, about
+
+
+async def _create(request: HttpRequest) -> HttpResponse:
+    """Embed texts, or tokens; each input is embedded by itself."""
+    site = get_site()
+    wanted = await read_json(request, parse_embeddings, site.token_reader)
+    origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
+    model, embedded = await site.embeddings.service.embed(wanted, origin)
+    write = partial(encode_answer, embedded.vectors, model=model, tokens=embedded.tokens, encoding=wanted.encoding)
+    written = await site.token_reader.run(project_of(request), BYTES_A_NUMBER * sum(map(len, embedded.vectors)), write)
+    headers = {"content-length": str(len(written.content))}
+    if written.metadata is not None:
+        headers["metadata"] = written.metadata
+    return HttpResponse(written.content, content_type=written.media_type, headers=headers)
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/embeddings", _create, "createEmbedding", "Make embeddings of texts, or of tokens"),
+        tag="Embeddings",
+        scope=Area.EMBEDDINGS,
+        body="CreateEmbedding",
+        answers={JSON: EmbeddingList, BYTES: ""},
+        errors=(404, 429),
+    ),
+)

@@ -1,0 +1,336 @@
+"""Files, and uploads that come in parts."""
+
+import asyncio
+from functools import partial
+from typing import Literal
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
+from typing_extensions import TypedDict
+
+from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.files.files import (
+    MAX_LISTED,
+    MAX_PART_BYTES,
+    MAX_SECONDS,
+    MIN_SECONDS,
+    PURPOSES,
+    UPLOAD_SECONDS,
+    CompletedUpload,
+    NewFile,
+    NewUpload,
+    check_purpose,
+    file_not_found,
+    file_too_large,
+    files_full,
+    parse_completed,
+    parse_new_upload,
+    parse_upload,
+    part_too_large,
+    parts_wrong,
+    upload_closed,
+    upload_not_found,
+)
+from responses_app.protocol.requests.pages import list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.transport import FORM_TYPE, unsupported_media_type
+from responses_app.stores.base import StoreError
+from responses_app.stores.files import (
+    PIECE_BYTES,
+    FileGone,
+    FileRecord,
+    FilesFull,
+    PartRecord,
+    PartsWrong,
+    UploadClosed,
+    UploadGone,
+    UploadRecord,
+)
+from responses_app.web.endpoint import AFTER, BYTES, ORDER, Endpoint, Form, Parameter, Refusals, Size, limit_of, text
+from responses_app.web.http import cut_of, parse_noting, project_of, query_of, read_json
+from responses_app.web.transfers import Upload, form_schema, is_form, read_upload, streamed
+from responses_app.wiring.server_tools import file_search_of
+from responses_app.wiring.site import get_site
+
+
+class UploadedFile(TypedDict):
+    """A file that a client uploaded. `expires_at` is when it goes by itself, null for never."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: Literal["processed"]
+    status_details: None
+
+
+class UploadedFileList(TypedDict):
+    """A part of a list of files. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[UploadedFile]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class DeletedFile(TypedDict):
+    """A file is gone."""
+
+    id: str
+    object: Literal["file"]
+    deleted: Literal[True]
+
+
+class PartUpload(TypedDict):
+    """A file that comes in parts. `file` is there once it is completed."""
+
+    id: str
+    object: Literal["upload"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    file: UploadedFile | None
+
+
+class UploadPart(TypedDict):
+    """A part of such a file."""
+
+    id: str
+    object: Literal["upload.part"]
+    created_at: int
+    upload_id: str
+
+
+def file_object(record: FileRecord) -> UploadedFile:
+    """Return a file."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.bytes,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "filename": record.filename,
+        "purpose": record.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+def upload_object(upload: UploadRecord) -> PartUpload:
+    """Return a file that comes in parts."""
+    return {
+        "id": upload.id,
+        "object": "upload",
+        "bytes": upload.bytes,
+        "created_at": upload.created_at,
+        "expires_at": upload.expires_at,
+        "filename": upload.filename,
+        "purpose": upload.purpose,
+        "status": upload.status.value,
+        "file": None if upload.file is None else file_object(upload.file),
+    }
+
+
+def _wrong_parts(problem: PartsWrong, *_: str) -> ApiError:
+    return parts_wrong(str(problem), problem.param)
+
+
+UPLOAD_REFUSALS: Refusals = {
+    FilesFull: lambda problem, *_: files_full(str(problem), param="bytes"),
+    UploadGone: lambda _, upload_id="": upload_not_found(upload_id),
+    UploadClosed: lambda problem, *_: upload_closed(str(problem)),
+    PartsWrong: _wrong_parts,
+}
+
+
+async def _begin(request: HttpRequest) -> PartUpload:
+    site = get_site()
+    parse = partial(parse_new_upload, max_bytes=site.settings.file_max_bytes)
+    wanted = await read_json(request, parse, site.reader)
+    now = int(site.service.now())
+    upload = UploadRecord(
+        id=site.new_id(ids.UPLOAD),
+        filename=wanted.name,
+        purpose=wanted.purpose,
+        bytes=wanted.bytes,
+        created_at=now,
+        expires_at=now + UPLOAD_SECONDS,
+        file_seconds=wanted.seconds,
+    )
+    await site.uploads.create(project_of(request), upload)
+    return upload_object(upload)
+
+
+async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
+    site, project = get_site(), project_of(request)
+    await site.uploads.get(project, upload_id)  # before its body is read
+    if not is_form(request):
+        raise unsupported_media_type(request.content_type, FORM_TYPE)
+    data = await read_upload(request, name="data")
+    try:
+        if data.size > MAX_PART_BYTES:
+            raise part_too_large()
+        now = int(site.service.now())
+        part = PartRecord(id=site.new_id(ids.UPLOAD_PART), upload_id=upload_id, bytes=data.size, created_at=now)
+        await site.uploads.add(project, part, data.pieces(PIECE_BYTES))
+    finally:
+        await asyncio.to_thread(data.close)
+    return {"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id}
+
+
+async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
+    site, project = get_site(), project_of(request)
+    await site.uploads.get(project, upload_id)  # before the body is judged: what is another project's does not exist
+    wanted = await read_json(request, parse_completed, site.reader)
+    upload = await site.uploads.complete(
+        project, upload_id, wanted.part_ids, file_id=site.new_id(ids.FILE), md5=wanted.md5
+    )
+    return upload_object(upload)
+
+
+async def _cancel(request: HttpRequest, upload_id: str) -> PartUpload:
+    return upload_object(await get_site().uploads.cancel(project_of(request), upload_id))
+
+
+_UPLOADS = "/v1/uploads"
+_BEGUN = f"{_UPLOADS}/{{upload_id}}"
+_PART = Form("NewPart", form_schema("A form with a part of a file.", name="data"), Size.PART)
+_of_uploads = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=UPLOAD_REFUSALS)
+
+_UPLOAD_ENDPOINTS = (
+    _of_uploads("POST", _UPLOADS, _begin, "createUpload", "Begin a file that comes in parts", body=NewUpload),
+    _of_uploads("POST", f"{_BEGUN}/parts", _add, "addUploadPart", "Add a part", form=_PART),
+    _of_uploads(
+        *("POST", f"{_BEGUN}/complete", _complete, "completeUpload", "Make a file of the parts"), body=CompletedUpload
+    ),
+    _of_uploads("POST", f"{_BEGUN}/cancel", _cancel, "cancelUpload", "Give an upload up"),
+)
+
+
+REFUSALS: Refusals = {
+    FileGone: lambda _, file_id="": file_not_found(file_id),
+    FilesFull: lambda problem, *_: files_full(str(problem)),
+}
+
+
+async def _create(request: HttpRequest) -> UploadedFile:
+    if not is_form(request):
+        raise unsupported_media_type(request.content_type, FORM_TYPE)
+    upload = await read_upload(request)
+    try:
+        wanted = parse_noting(request, parse_upload, upload.fields, get_site().reader)
+        return file_object(await _kept(project_of(request), upload, wanted))
+    finally:
+        await asyncio.to_thread(upload.close)
+
+
+async def _kept(project: str, upload: Upload, wanted: NewFile) -> FileRecord:
+    site = get_site()
+    if upload.size > site.settings.file_max_bytes:
+        raise file_too_large(site.settings.file_max_bytes)
+    now = int(site.service.now())
+    record = FileRecord(
+        id=site.new_id(ids.FILE),
+        filename=upload.name,
+        purpose=wanted.purpose,
+        bytes=upload.size,
+        created_at=now,
+        expires_at=None if wanted.seconds is None else now + wanted.seconds,
+    )
+    await site.files.create(project, record, upload.pieces(PIECE_BYTES))
+    return record
+
+
+async def _list(request: HttpRequest) -> UploadedFileList:
+    query = query_of(request)
+    wanted = parse_list_query(query, most=MAX_LISTED, usual=MAX_LISTED)
+    purpose = (query.get("purpose") or [""])[-1] or None
+    if purpose is not None:
+        check_purpose(purpose)
+    found = await get_site().files.listed(
+        project_of(request),
+        purpose=purpose,
+        after=wanted.after,
+        descending=wanted.descending,
+        limit=wanted.limit + 1,
+    )
+    if found is None:
+        raise unknown_cursor(str(wanted.after))
+    page = [file_object(record) for record in found[: wanted.limit]]
+    return list_page(page, has_more=len(found) > wanted.limit)
+
+
+async def _get(request: HttpRequest, file_id: str) -> UploadedFile:
+    return file_object(await _found(request, file_id))
+
+
+async def _delete(request: HttpRequest, file_id: str) -> DeletedFile:
+    if not await get_site().files.delete(project_of(request), file_id):
+        raise file_not_found(file_id)
+    if get_site().settings.file_search:  # else its chunks are found nowhere
+        await file_search_of(get_site().tools).forget(project_of(request), file_id)
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
+    record = await _found(request, file_id)
+    headers = {
+        "content-length": str(record.bytes),
+        # Never shown by a browser: anybody may have written it.
+        "content-disposition": str(content_disposition_header(True, record.filename)),
+        "x-content-type-options": "nosniff",
+    }
+    if request.method == "HEAD":
+        return HttpResponse(b"", content_type=BYTES, headers=headers)
+    pieces = get_site().files.pieces(project_of(request), file_id)
+    first = await anext(pieces, b"")  # what fails by then is answered as an error
+    if record.bytes <= PIECE_BYTES:  # of one that came in parts in several pieces still
+        return HttpResponse(b"".join([first, *[piece async for piece in pieces]]), content_type=BYTES, headers=headers)
+    body = streamed(first, pieces, cut_of(request), _BROKEN)
+    return StreamingHttpResponse(body, content_type=BYTES, headers=headers)
+
+
+_BROKEN = (FileGone, StoreError)  # it is deleted meanwhile, or the store is away
+
+
+async def _found(request: HttpRequest, file_id: str) -> FileRecord:
+    record = await get_site().files.get(project_of(request), file_id)
+    if record is None:
+        raise file_not_found(file_id)
+    return record
+
+
+_FILES = "/v1/files"
+_FILE = f"{_FILES}/{{file_id}}"
+_LISTED = (
+    Parameter("purpose", "Only files that are for this.", text(enum=list(PURPOSES))),
+    limit_of("files", maximum=MAX_LISTED, default=MAX_LISTED),
+    *(ORDER, AFTER),
+)
+_UPLOAD = form_schema(
+    "A form with a file, and what it is for.",
+    {
+        "purpose": text(enum=list(PURPOSES)),
+        "expires_after[anchor]": text(enum=["created_at"]),
+        "expires_after[seconds]": {"type": "integer", "minimum": MIN_SECONDS, "maximum": MAX_SECONDS},
+    },
+)
+_endpoint = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint("GET", _FILES, _list, "listFiles", "List the files", takes=_LISTED),
+    _endpoint("POST", _FILES, _create, "createFile", "Upload a file", form=Form("NewFile", _UPLOAD, Size.FILE)),
+    _endpoint("GET", _FILE, _get, "retrieveFile", "Return a file's metadata"),
+    _endpoint("DELETE", _FILE, _delete, "deleteFile", "Delete a file"),
+    _endpoint(*("GET", f"{_FILE}/content", _content, "downloadFile", "Return a file's content"), answers={BYTES: ""}),
+    *_UPLOAD_ENDPOINTS,
+)

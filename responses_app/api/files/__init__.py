@@ -1,1 +1,0 @@
-"""Files, and uploads that come in parts."""

@@ -1,0 +1,389 @@
+"""Responses: create, read, cancel, delete.
+
+`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id.
+
+How a response is read to its end: as events as they come, or as one object.
+
+A stream's status is open until the engine's first word, or until that has taken too long: STREAM_FIRST_WORD_MS says
+how long. So what the engine refuses at once is an error with a status of its own, which SDKs try again.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from typing_extensions import TypedDict
+
+from responses_app.auth.scopes import check_named
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_LIMITS, Dialect
+from responses_app.protocol.events.events import EventType
+from responses_app.protocol.events.frames import ping
+from responses_app.protocol.items.resources import input_item_resource, with_included
+from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
+from responses_app.protocol.requests.requests import CreateRequest, named_in_parts
+from responses_app.protocol.requests.resources import (
+    CompactedResponse,
+    ResponseObject,
+    compacted_response,
+    parse_compact,
+)
+from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
+from responses_app.runs.log.journal import Entry, ReaderTooSlow, Waiter, gather
+from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.plan.plan import Origin
+from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, Endpoint, Parameter, text
+from responses_app.web.http import (
+    DONE,
+    GONE,
+    PING,
+    Cut,
+    caller_of,
+    cut_of,
+    include_of,
+    json_response,
+    project_of,
+    query_of,
+    read_json,
+    request_id_of,
+    server_sent,
+    span_of,
+)
+from responses_app.wiring.site import Site, get_site
+
+_BEFORE_THE_ENGINE = frozenset((EventType.CREATED, EventType.IN_PROGRESS, RATE_LIMITS))  # said of any response
+
+
+async def read_to_end(reader: ResponseReader) -> ResponseObject:
+    """Wait for the terminal event and return its response; leaving early cancels the run.
+
+    Raises `ApiError` where it failed before anything was said: SDKs raise and retry an error, never a body that says
+    `failed`. So it does where the response ended without an end, since the server broke.
+    """
+    news = Waiter()
+    reader.listen(news)
+    try:
+        while not reader.ended:
+            if not reader.take():
+                await news.wait()
+    finally:
+        reader.leave(GONE)
+    problem = _unsaid(reader)
+    if problem is not None:
+        raise problem
+    return reader.response()
+
+
+def _unsaid(reader: ResponseReader) -> ApiError | None:
+    """Return why a response that has ended failed with nothing said, or without an end; else None."""
+    return None if reader.has_spoken and reader.is_whole else reader.problem
+
+
+async def event_stream(
+    reader: ResponseReader,
+    *,
+    ping_seconds: float,
+    first_word_seconds: float = 0.0,
+    dialect: Dialect = OPENAI,
+    cut: Cut | None = None,
+) -> HttpResponseBase:
+    """Return a response as server-sent events, with a heartbeat after each `ping_seconds` of silence (0: never).
+
+    It begins with the engine's first word, or after `first_word_seconds`. Raises `ApiError` where the response failed
+    by then, with nothing said. A stream that stops before the response has ended is `cut` off: clients take the clean
+    end of one for its whole.
+    """
+    news = Waiter()
+    reader.listen(news)
+    try:
+        first = await _first(reader, news, first_word_seconds) if first_word_seconds else ()
+    except BaseException:  # its client may leave, too
+        reader.leave(GONE)
+        raise
+    return await server_sent(_events(reader, news, first, ping_seconds, dialect, cut))
+
+
+async def _first(reader: ResponseReader, news: Waiter, seconds: float) -> Sequence[Entry]:
+    """Return the events up to the engine's first word; those there are, where it is not to be had in that time.
+
+    A response that has to wait for the engine says so, and that is not waited behind.
+    """
+    clock = asyncio.get_running_loop().time
+    until = clock() + seconds
+    first: list[Entry] = []
+    while not reader.ended and all(entry.type in _BEFORE_THE_ENGINE for entry in first):
+        taken = reader.take()
+        first += taken
+        if not (taken or await news.wait(max(0.0, until - clock()))):
+            break
+    if reader.ended and (problem := _unsaid(reader)) is not None:
+        raise problem
+    return first
+
+
+async def _events(
+    reader: ResponseReader,
+    news: Waiter,
+    first: Sequence[Entry],
+    ping_seconds: float,
+    dialect: Dialect,
+    cut: Cut | None,
+) -> AsyncGenerator[bytes, None]:
+    try:
+        yield b""
+        yield _as_events(first)  # may be empty: daphne sends the headers with the first part of the body
+        while not reader.ended:
+            entries = reader.take()
+            if entries:
+                yield _as_events(entries)
+                await gather(lambda: reader.has_little)
+            elif not await news.wait(ping_seconds or None):
+                yield _heartbeat(reader.last_number, dialect)
+        if reader.is_whole:
+            yield DONE
+            return
+    except ReaderTooSlow:
+        pass  # the registry has logged it
+    finally:
+        reader.leave(GONE)
+    # It goes on after the next start, on another worker, or for a faster reader; or it was deleted, or broke.
+    if cut is not None:
+        await cut()
+
+
+def _as_events(entries: Sequence[Entry]) -> bytes:
+    return b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
+
+
+def _heartbeat(last_number: int, dialect: Dialect) -> bytes:
+    """Return what a silent stream says: a comment, which no client reads, or an event."""
+    if dialect.pings_are_events and last_number >= 0:  # never before `response.created`
+        return b"event: response.ping\ndata: %b\n\n" % ping(last_number, time.time())
+    return PING
+
+
+_MAX_NUMBER = 999_999_999  # that `starting_after` takes
+
+
+class DeletedResponse(TypedDict):
+    """A response is gone."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputTokens(TypedDict):
+    """How long the prompt would be."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class ResponseGoesOn(TypedDict):
+    """The output of a tool was taken."""
+
+    id: str
+    status: Literal["in_progress"]
+
+
+async def _create(request: HttpRequest) -> HttpResponseBase:
+    """Create a response; `stream: true` streams it, `background: true` answers before it runs."""
+    site = get_site()
+    dialect = _dialect(site, request)
+    waits = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
+    wanted = await read_json(request, site.parse_create, site.reader)
+    reader = await site.service.create(wanted, _origin(request, wanted, waits=waits), dialect=dialect)
+    if wanted.stream:
+        return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
+    if wanted.background:
+        reader.leave()
+        return _answer(dialect, reader.response())
+    return _answer(dialect, await read_to_end(reader))
+
+
+async def _delete(request: HttpRequest, response_id: str) -> DeletedResponse:
+    await get_site().responses.delete(project_of(request), response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+async def _get(request: HttpRequest, response_id: str) -> HttpResponseBase:
+    """Return a response, or pick up its stream (`stream=true&starting_after=N`)."""
+    site = get_site()
+    dialect = _dialect(site, request)
+    query = query_of(request)
+    include = parse_include_query(query)  # of its input: its own output keeps what it was created with
+    starting_after = _starting_after(query)
+    if _flag(query, "stream"):
+        project = project_of(request)
+        reader = await site.responses.follow(
+            project, response_id, starting_after=starting_after, dialect=dialect, include=include
+        )
+        return await _stream(site, request, reader, dialect)
+    return _answer(dialect, await site.responses.response(project_of(request), response_id))
+
+
+async def _cancel(request: HttpRequest, response_id: str) -> HttpResponse:
+    site = get_site()
+    dialect = _dialect(site, request)
+    return _answer(dialect, await site.responses.cancel(project_of(request), response_id))
+
+
+async def _give_output(request: HttpRequest, response_id: str) -> ResponseGoesOn:
+    site = get_site()
+    parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
+    given = await read_json(request, parse, site.reader)
+    check_named(caller_of(request).scopes, named_in_parts(given.output, at="output"))
+    await site.outputs.give(project_of(request), response_id, given)
+    return {"id": response_id, "status": "in_progress"}
+
+
+async def _input_items(request: HttpRequest, response_id: str) -> ItemList:
+    query = query_of(request)
+    wanted = parse_list_query(query)
+    include = include_of(query, screenshots=get_site().settings.enable_computer_call)
+    page = page_behind(await get_site().responses.input_items(project_of(request), response_id), wanted)
+    page["data"] = [with_included(input_item_resource(item), include) for item in page["data"]]
+    return page
+
+
+async def _input_tokens(request: HttpRequest) -> InputTokens:
+    site = get_site()
+    dialect = _dialect(site, request)
+    wanted = await read_json(request, site.parse_create, site.reader)
+    count = await site.service.count_input_tokens(wanted, _origin(request, wanted), dialect=dialect)
+    return {"object": "response.input_tokens", "input_tokens": count}
+
+
+async def _compact(request: HttpRequest) -> HttpResponse:
+    """Sum a conversation up; the client goes on from what it gets: the user's messages and the summary."""
+    site = get_site()
+    dialect = _dialect(site, request)
+    wanted = await read_json(request, parse_compact, site.reader)
+    reader, said = await site.service.compact(wanted, _origin(request, wanted))
+    return _answer(dialect, compacted_response(await read_to_end(reader), said))
+
+
+def _dialect(site: Site, request: HttpRequest) -> Dialect:
+    return site.dialect(request.headers.get(DIALECT_HEADER))
+
+
+def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
+    return json_response(dialect.response(response))
+
+
+def _origin(request: HttpRequest, wanted: CreateRequest, *, waits: bool = False) -> Origin:
+    """Return where a request came from; one whose client hears nothing before the end does not wait for it."""
+    transport = "background" if wanted.background else "sse" if wanted.stream else "json"
+    waits = waits and transport != "json"
+    return Origin.of(
+        caller_of(request), transport, request_id=request_id_of(request), awaits_tools=waits, span=span_of(request)
+    )
+
+
+async def _stream(
+    site: Site, request: HttpRequest, reader: ResponseReader, dialect: Dialect, first_word_seconds: float = 0.0
+) -> HttpResponseBase:
+    return await event_stream(
+        reader,
+        ping_seconds=site.settings.responses_ping_interval_seconds,
+        first_word_seconds=first_word_seconds,
+        dialect=dialect,
+        cut=cut_of(request),
+    )
+
+
+def _flag(query: Query, name: str) -> bool:
+    value = (query.get(name) or ["false"])[-1].lower()
+    if value not in ("true", "false", "1", "0"):
+        raise invalid_request(
+            f"Invalid value for '{name}': {value[:80]!r}. Supported values are: 'true' and 'false'.",
+            param=name,
+            code="invalid_value",
+        )
+    return value in ("true", "1")
+
+
+def _starting_after(query: Query) -> int | None:
+    values = query.get("starting_after")
+    if not values:
+        return None
+    value = values[-1]
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise invalid_request(
+            f"Invalid value for 'starting_after': {value[:80]!r}. It takes the sequence number of an event.",
+            param="starting_after",
+            code="invalid_value",
+        )
+    return int(value)
+
+
+_RESPONSES = "/v1/responses"
+_RESPONSE = f"{_RESPONSES}/{{response_id}}"
+_RUNS = (404, 409, 429)  # what a request that is to be generated for can be answered, too
+_STREAM = Parameter("stream", "Whether to stream the response, from its first event.", {"type": "boolean"})
+_STARTING_AFTER = Parameter(
+    "starting_after",
+    "The sequence number after which the stream begins.",
+    {"type": "integer", "minimum": 0, "maximum": _MAX_NUMBER},
+)
+_TOOL_MODE = Parameter(
+    TOOL_MODE_HEADER,
+    "Whether a response ends with calls of its client's tools, or waits for their outputs.",
+    text(enum=[COMPLETE, WAIT]),
+    where="header",
+)
+_WHOLE = {JSON: "ResponseResource"}
+_STREAMED = {**_WHOLE, EVENTS: "ServerSentEvent"}
+_endpoint = partial(Endpoint, tag="Responses", scope=Area.RESPONSES)
+
+ENDPOINTS = (
+    _endpoint(
+        *("POST", _RESPONSES, _create),
+        *("createResponse", "Create a response: at once, as a stream, or in the background"),
+        body="CreateResponse",
+        takes=(DIALECT, _TOOL_MODE),
+        answers=_STREAMED,
+        errors=_RUNS,
+        websocket=True,
+    ),
+    _endpoint(
+        *("POST", f"{_RESPONSES}/input_tokens", _input_tokens),
+        *("getInputTokenCounts", "Count the tokens of the prompt that a request would have"),
+        body="CreateResponse",
+        errors=_RUNS,
+    ),
+    _endpoint(
+        *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Summarize a conversation"),
+        body="CompactResponse",
+        takes=(DIALECT,),
+        answers={JSON: CompactedResponse},
+        errors=_RUNS,
+    ),
+    _endpoint(
+        *("GET", _RESPONSE, _get, "getResponse", "Return a response, or resume its stream"),
+        takes=(INCLUDE, _STREAM, _STARTING_AFTER, DIALECT),
+        answers=_STREAMED,
+    ),
+    _endpoint("DELETE", _RESPONSE, _delete, "deleteResponse", "Delete a response"),
+    _endpoint(
+        *("POST", f"{_RESPONSE}/cancel", _cancel, "cancelResponse", "Cancel a background response"),
+        takes=(DIALECT,),
+        answers=_WHOLE,
+    ),
+    _endpoint(
+        *("GET", f"{_RESPONSE}/input_items", _input_items, "listInputItems", "List the input items of a response"),
+        takes=(*PAGED, INCLUDE),
+    ),
+    _endpoint(
+        *("POST", f"{_RESPONSE}/tool_outputs", _give_output),
+        *("submitToolOutput", "Send a tool's output to a waiting response"),
+        body=ToolOutput,
+        errors=(409,),
+    ),
+)

@@ -1,1 +1,0 @@
-"""Responses: create, read, cancel, delete."""

@@ -1,1 +1,0 @@
-"""What is asked of the server itself: health, metrics, and its documentation."""

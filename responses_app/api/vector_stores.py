@@ -1,0 +1,343 @@
+"""The Vector Stores API: `/v1/vector_stores`, their files, batches of these, and searches."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from django.http import HttpRequest
+
+from responses_app.api.vector_store_objects import (
+    DeletedVectorStore,
+    VectorStore,
+    VectorStoreBatch,
+    VectorStoreContent,
+    VectorStoreFile,
+    VectorStoreFileList,
+    VectorStoreList,
+    VectorStoreResults,
+    batch_object,
+    content_page,
+    file_object,
+    search_page,
+    store_object,
+)
+from responses_app.auth.scopes import check_named
+from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Area, Caller
+from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.files.vector_stores import (
+    STATUSES,
+    FileToAdd,
+    NewVectorStore,
+    NewVectorStoreBatch,
+    NewVectorStoreFile,
+    VectorStoreChanges,
+    VectorStoreFileChanges,
+    VectorStoreSearch,
+    batch_not_found,
+    check_status,
+    parse_attributes,
+    parse_batch,
+    parse_search,
+    parse_store,
+    parse_store_changes,
+    parse_store_file,
+    store_expired,
+    store_file_not_found,
+    store_not_found,
+    stores_full,
+)
+from responses_app.protocol.requests.pages import Query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.requests.requests import Named
+from responses_app.stores.vector_stores import (
+    BaseVectorStores,
+    BatchRecord,
+    FileQuery,
+    NewStoreFile,
+    Search,
+    StoreFileRecord,
+    VectorStoreRecord,
+    VectorStoresFull,
+)
+from responses_app.tools.file_search import Indexer
+from responses_app.web.endpoint import PAGED, Endpoint, Parameter, Refusals, text
+from responses_app.web.http import caller_of, project_of, query_of, read_json
+from responses_app.wiring.server_tools import file_search_of
+from responses_app.wiring.site import get_site
+
+REFUSALS: Refusals = {VectorStoresFull: lambda problem, *_: stores_full(str(problem))}
+
+
+def _stores() -> BaseVectorStores:
+    return file_search_of(get_site().tools).stores
+
+
+def _indexer() -> Indexer:
+    return file_search_of(get_site().tools).indexer
+
+
+async def _create(request: HttpRequest) -> VectorStore:
+    site, project = get_site(), project_of(request)
+    wanted, named = await read_json(request, parse_store, site.reader)
+    now = int(site.service.now())
+    record = VectorStoreRecord(
+        id=site.new_id(ids.VECTOR_STORE),
+        name=wanted.name or "",
+        description=wanted.description or "",
+        metadata=wanted.metadata or {},
+        created_at=now,
+        last_active_at=now,
+        expires_days=wanted.expires_after.days if wanted.expires_after else None,
+    )
+    await _stores().create(project, record, await _known_files(caller_of(request), named))
+    _indexer().ring()
+    return _shown(await _found(project, record.id))
+
+
+async def _list(request: HttpRequest) -> VectorStoreList:
+    wanted = parse_list_query(query_of(request))
+    found = await _stores().listed(
+        project_of(request), after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+    )
+    if found is None:
+        raise unknown_cursor(str(wanted.after))
+    now = get_site().service.now()
+    page = [store_object(record, now=now) for record in found[: wanted.limit]]
+    return list_page(page, has_more=len(found) > wanted.limit)
+
+
+async def _get(request: HttpRequest, store_id: str) -> VectorStore:
+    return _shown(await _found(project_of(request), store_id))
+
+
+async def _update(request: HttpRequest, store_id: str) -> VectorStore:
+    changes = await read_json(request, parse_store_changes, get_site().reader)
+    record = await _stores().update(project_of(request), store_id, changes)
+    if record is None:
+        raise store_not_found(store_id)
+    return _shown(record)
+
+
+async def _delete(request: HttpRequest, store_id: str) -> DeletedVectorStore:
+    if not await _stores().delete(project_of(request), store_id):
+        raise store_not_found(store_id)
+    _indexer().ring()
+    return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
+
+
+async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
+    project = project_of(request)
+    await _found(project, store_id)  # before the body is judged: what is another project's does not exist
+    wanted = await read_json(request, parse_search, get_site().reader)
+    search = Search(queries=wanted.queries, limit=wanted.limit, threshold=wanted.threshold, matches=wanted.matches)
+    hits = await _stores().search(project, store_id, search)
+    if hits is None:
+        raise store_expired(store_id)
+    return search_page(wanted.queries, hits)
+
+
+async def _add_file(request: HttpRequest, store_id: str) -> VectorStoreFile:
+    await _found(project_of(request), store_id)
+    wanted = await read_json(request, parse_store_file, get_site().reader)
+    (record,) = await _added(caller_of(request), store_id, [wanted])
+    return file_object(record)
+
+
+async def _list_files(request: HttpRequest, store_id: str) -> VectorStoreFileList:
+    project = project_of(request)
+    await _found(project, store_id)
+    return await _file_page(project, store_id, query_of(request))
+
+
+async def _get_file(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreFile:
+    return file_object(await _found_file(project_of(request), store_id, file_id))
+
+
+async def _update_file(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreFile:
+    project = project_of(request)
+    await _found_file(project, store_id, file_id)
+    attributes = await read_json(request, parse_attributes, get_site().reader)
+    record = await _stores().set_attributes(project, store_id, file_id, attributes)
+    if record is None:
+        raise store_file_not_found(store_id, file_id)
+    return file_object(record)
+
+
+async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> DeletedVectorStore:
+    project = project_of(request)
+    await _found(project, store_id)
+    if not await _stores().remove(project, store_id, file_id):
+        raise store_file_not_found(store_id, file_id)
+    _indexer().ring()
+    return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
+
+
+async def _content(request: HttpRequest, store_id: str, file_id: str) -> VectorStoreContent:
+    project = project_of(request)
+    record = await _found_file(project, store_id, file_id)
+    return content_page(record, await _stores().content(project, store_id, file_id) or ())
+
+
+async def _add_batch(request: HttpRequest, store_id: str) -> VectorStoreBatch:
+    project = project_of(request)
+    await _found(project, store_id)
+    wanted = await read_json(request, parse_batch, get_site().reader)
+    batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
+    await _added(caller_of(request), store_id, wanted, batch_id=batch_id)
+    return batch_object(await _found_batch(project, store_id, batch_id))
+
+
+async def _get_batch(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
+    return batch_object(await _found_batch(project_of(request), store_id, batch_id))
+
+
+async def _cancel_batch(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreBatch:
+    project = project_of(request)
+    await _found_batch(project, store_id, batch_id)
+    record = await _stores().cancel_batch(project, store_id, batch_id)
+    if record is None:
+        raise batch_not_found(store_id, batch_id)
+    return batch_object(record)
+
+
+async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreFileList:
+    project = project_of(request)
+    await _found_batch(project, store_id, batch_id)
+    return await _file_page(project, store_id, query_of(request), batch_id=batch_id)
+
+
+async def _found(project: str, store_id: str) -> VectorStoreRecord:
+    record = await _stores().get(project, store_id)
+    if record is None:
+        raise store_not_found(store_id)
+    return record
+
+
+async def _found_file(project: str, store_id: str, file_id: str) -> StoreFileRecord:
+    await _found(project, store_id)
+    record = await _stores().file(project, store_id, file_id)
+    if record is None:
+        raise store_file_not_found(store_id, file_id)
+    return record
+
+
+async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecord:
+    await _found(project, store_id)
+    record = await _stores().batch(project, store_id, batch_id)
+    if record is None:
+        raise batch_not_found(store_id, batch_id)
+    return record
+
+
+async def _known_files(caller: Caller, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
+    """Return the files that a request names. Raises `ApiError` for one that is not there."""
+    check_named(caller.scopes, (Named(Area.FILES, file.at) for file in wanted))
+    records = await get_site().files.some(caller.project, [file.file_id for file in wanted])
+    names = {record.id: record.filename for record in records}
+    for file in wanted:
+        if file.file_id not in names:
+            raise file_not_found(file.file_id, param=file.at)
+    return [
+        NewStoreFile(
+            file_id=file.file_id,
+            filename=names[file.file_id],
+            attributes=file.attributes,
+            chunking=file.chunking,
+        )
+        for file in wanted
+    ]
+
+
+async def _added(
+    caller: Caller, store_id: str, wanted: Sequence[FileToAdd], *, batch_id: str = ""
+) -> Sequence[StoreFileRecord]:
+    known = await _known_files(caller, wanted)
+    records = await _stores().add(caller.project, store_id, known, batch_id=batch_id)
+    if records is None:
+        raise store_expired(store_id)
+    _indexer().ring()
+    return records
+
+
+async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> VectorStoreFileList:
+    wanted = parse_list_query(query)
+    status = (query.get("filter") or [""])[-1] or None
+    check_status(status)
+    found = await _stores().files(
+        project,
+        store_id,
+        FileQuery(
+            status=status,
+            batch_id=batch_id,
+            after=wanted.after,
+            descending=wanted.descending,
+            limit=wanted.limit + 1,
+        ),
+    )
+    if found is None:
+        raise unknown_cursor(str(wanted.after))
+    page = [file_object(record) for record in found[: wanted.limit]]
+    return list_page(page, has_more=len(found) > wanted.limit)
+
+
+def _shown(record: VectorStoreRecord) -> VectorStore:
+    return store_object(record, now=get_site().service.now())
+
+
+_STORES = "/v1/vector_stores"
+_STORE = f"{_STORES}/{{vector_store_id}}"
+_FILE = f"{_STORE}/files/{{file_id}}"
+_BATCH = f"{_STORE}/file_batches/{{batch_id}}"
+_LISTED = (Parameter("filter", "Only files that have this status.", text(enum=list(STATUSES))), *PAGED)
+_FULL = (404, 429)  # a file that is named may not be there, and there may be too much
+_endpoint = partial(Endpoint, tag="Vector stores", scope=Area.VECTOR_STORES, refusals=REFUSALS)
+
+ENDPOINTS = (
+    _endpoint("GET", _STORES, _list, "listVectorStores", "List the vector stores", takes=PAGED),
+    _endpoint(
+        *("POST", _STORES, _create, "createVectorStore", "Create a vector store"), body=NewVectorStore, errors=_FULL
+    ),
+    _endpoint("GET", _STORE, _get, "getVectorStore", "Return a vector store"),
+    _endpoint("POST", _STORE, _update, "modifyVectorStore", "Change a vector store", body=VectorStoreChanges),
+    _endpoint("DELETE", _STORE, _delete, "deleteVectorStore", "Delete a vector store"),
+    _endpoint(
+        *("POST", f"{_STORE}/search", _search, "searchVectorStore", "Search a vector store"), body=VectorStoreSearch
+    ),
+    _endpoint(
+        *("GET", f"{_STORE}/files", _list_files, "listVectorStoreFiles", "List the files of a store"), takes=_LISTED
+    ),
+    _endpoint(
+        *("POST", f"{_STORE}/files", _add_file, "createVectorStoreFile", "Add a file to a store"),
+        body=NewVectorStoreFile,
+        errors=_FULL,
+    ),
+    _endpoint("GET", _FILE, _get_file, "getVectorStoreFile", "Return a file of a store"),
+    _endpoint(
+        *("POST", _FILE, _update_file, "updateVectorStoreFileAttributes", "Change the attributes of a file"),
+        body=VectorStoreFileChanges,
+    ),
+    _endpoint("DELETE", _FILE, _remove_file, "deleteVectorStoreFile", "Remove a file from a store"),
+    _endpoint(
+        *("GET", f"{_FILE}/content", _content),
+        *("retrieveVectorStoreFileContent", "Return the text of a file, as it is searched"),
+    ),
+    _endpoint(
+        *("POST", f"{_STORE}/file_batches", _add_batch),
+        *("createVectorStoreFileBatch", "Add several files to a store"),
+        body=NewVectorStoreBatch,
+        errors=_FULL,
+    ),
+    _endpoint("GET", _BATCH, _get_batch, "getVectorStoreFileBatch", "Return a batch"),
+    _endpoint(
+        *(
+            "POST",
+            f"{_BATCH}/cancel",
+            _cancel_batch,
+            "cancelVectorStoreFileBatch",
+            "Cancel a batch",
+        )
+    ),
+    _endpoint(
+        *("GET", f"{_BATCH}/files", _list_batch_files, "listFilesInVectorStoreBatch", "List the files of a batch"),
+        takes=_LISTED,
+    ),
+)

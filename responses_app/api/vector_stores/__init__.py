@@ -1,1 +1,0 @@
-"""Vector stores, their files, and searches."""

@@ -1,1 +1,0 @@
-"""What several commands need: the server that they call, and the terminal."""

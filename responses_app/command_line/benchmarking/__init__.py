@@ -1,1 +1,0 @@
-"""What `respsite bench` is made of: requests that are measured, figures of them, and pictures of those."""

@@ -1,0 +1,105 @@
+"""Where a command sends its requests: a base URL, as SDKs have it, and a key."""
+
+import os
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+FAILED = 1
+USAGE = 2  # argparse's own
+INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
+
+
+class CommandFailed(Exception):
+    """A command cannot go on. The text is for the person who typed it: what is wrong, and what to do."""
+
+    def __init__(self, text: str, *, status: int = FAILED) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
+KEY_VARIABLE = "RESPSITE_API_KEY"
+CONNECT_SECONDS = 10.0
+MAX_ERROR_BYTES = 64 * 1024  # of an answer that is not a success, read for its message
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A base URL without a slash at its end, and the key for it, empty for none; `variable` is where that stood."""
+
+    base_url: str
+    key: str = ""
+    variable: str = KEY_VARIABLE
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        return {"authorization": f"Bearer {self.key}"} if self.key else {}
+
+    @property
+    def websocket_url(self) -> str:
+        """Where `/responses` is upgraded: `ws:` for `http:`, `wss:` for `https:`."""
+        return f"ws{self.base_url.removeprefix('http')}/responses"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, which no proxy is asked for."""
+        host = urlsplit(self.base_url).hostname or ""
+        return host in ("localhost", "::1") or host.startswith("127.")
+
+    def unreachable(self, error: BaseException) -> CommandFailed:
+        """Return the error of a server that does not answer."""
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number else str(error) or type(error).__name__
+        start = " Start one with `respsite serve`, or name another with --url." if self.is_here else " Check the URL."
+        return CommandFailed(f"{self.base_url} cannot be reached ({reason}).{start}")
+
+    def refused(self, status: int, body: object) -> CommandFailed:
+        """Return the error that an answer tells, in the server's own words; `body` is None without any."""
+        said = f": {message_of(body).rstrip('.')}" if body else ""
+        return CommandFailed(f"{self.base_url} answered {status}{said}.{self._advice(status, body)}")
+
+    def _advice(self, status: int, body: object) -> str:
+        if status in (401, 403):
+            has = "is refused" if self.key else "is not set"
+            return f" The key is taken from the environment variable {self.variable}, which {has}."
+        if status == 404 and not isinstance(body, Mapping):  # not an API's own answer
+            return " Does the base URL end as it should, with /v1 in most cases?"
+        return ""
+
+
+def message_of(body: object) -> str:
+    """Return the message of an error, as OpenAI's APIs word it, else the beginning of what came."""
+    error = body.get("error", body) if isinstance(body, Mapping) else body
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return str(message)[:500] if message else "no reason was given."
+
+
+def add_endpoint(parser: ArgumentParser, *, url_flag: bool = True) -> None:
+    """Take what an endpoint is made of."""
+    if url_flag:
+        parser.add_argument("--url", help=f"the server's base URL (default: OPENAI_BASE_URL, else {DEFAULT_URL})")
+    parser.add_argument(
+        "--key-variable", default=KEY_VARIABLE, metavar="NAME",
+        help="the environment variable with the API key (default: %(default)s); it may be unset",
+    )  # fmt: skip
+
+
+def endpoint_of(url: str | None, variable: str) -> Endpoint:
+    """Return the endpoint. A URL without a path gets `/v1`. Raises `CommandFailed`."""
+    chosen = (url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
+    parts = urlsplit(chosen)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CommandFailed(f"{chosen} is not a base URL: it looks like {DEFAULT_URL}.", status=USAGE)
+    return Endpoint(chosen if parts.path else f"{chosen}/v1", os.environ.get(variable, ""), variable)
+
+
+def session_options(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the arguments of an `aiohttp.ClientSession` for it."""
+    from aiohttp import ClientTimeout
+
+    timeout = ClientTimeout(total=None, connect=CONNECT_SECONDS)
+    return {"headers": endpoint.headers, "timeout": timeout, "trust_env": not endpoint.is_here}

@@ -1,0 +1,78 @@
+"""What commands write to: a console without colour in pipes, and text of others without control sequences."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+# C0 and C1 controls but tab and newline: in a terminal they move the cursor, rename windows, answer as if typed.
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+# What a line that somebody decides by must not hold: all controls, ends of lines, and what turns its order around.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@cache
+def console() -> Console:
+    """Return the console of standard output. It has colour in a terminal, unless NO_COLOR is set."""
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+@cache
+def errors() -> Console:
+    """Return the console of standard error: what is said about the work, beside its result."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def is_conversation() -> bool:
+    """Whether a person sits at both ends."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def printable(text: str) -> str:
+    """Return text of a model or a tool as a terminal may show it: without control characters."""
+    return text.translate(_CONTROLS)
+
+
+def one_line(text: str) -> str:
+    """Return text of others as one line, in which what cannot be seen is an escape, such as `\\u202e`."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+SECONDS = 10.0  # between two lines
+
+
+class Tell(Protocol):
+    """Takes how much is done."""
+
+    def __call__(self, done: int) -> None: ...
+
+
+@contextmanager
+def progress(word: str, total: int | None) -> Iterator[Tell]:
+    """Show how much is done, as the block tells it, of `total` where that is known; `word` says what is counted."""
+    if not errors().is_terminal:
+        yield _lines(word, total)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(word), TimeRemainingColumn())
+    with Progress(*columns, console=errors(), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _lines(word: str, total: int | None) -> Tell:
+    last = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= SECONDS:
+            last = now
+            errors().print(f"… {done:,} {word}" if total is None else f"… {done:,} of {total:,} {word}")
+
+    return tell

@@ -1,0 +1,178 @@
+"""`respsite export FILE` and `respsite import FILE`: responses with their chains, and conversations, as JSON Lines."""
+
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
+from responses_app.command_line.terminal import errors, printable, progress
+
+if TYPE_CHECKING:
+    from responses_app.stores.database.transfer.lines import Exported, Imported, Place
+
+
+@contextmanager
+def database() -> Iterator[None]:
+    """Set Django up; an error of the database ends the command with one sentence."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
+    import django
+
+    django.setup(set_prefix=False)
+    from django.db import DatabaseError
+
+    try:
+        yield
+    except DatabaseError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CommandFailed(
+            f"the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and that "
+            "`respsite manage migrate` has been run."
+        ) from None
+
+
+_HEAD = re.compile(rb'\{"kind":"(\w+)"(?:,"id":"([^"]{1,64})")?')
+THEN = "--resume goes on with it, or name another file."
+NOT_EXPORTED = "Files, vector stores, API keys and limits are not part of it."
+
+
+def run_export(options: Namespace) -> int:
+    """Write the file."""
+    if options.file != "-" and not options.resume and os.path.exists(options.file):
+        raise CommandFailed(f"{options.file} is there already: {THEN}", status=USAGE)
+    with database():
+        from responses_app.stores.database.transfer.lines import Exported, Place, lines, to_export
+
+        counted = Exported()
+        if options.file == "-":
+            _write(lines(options.project, Place(), counted), sys.stdout.buffer, counted, total=None)
+        else:
+            with _opened(options.file, resume=options.resume) as (file, place):
+                if place.kind == "end":
+                    errors().print(f"{options.file} is whole already.")
+                    return 0
+                found = lines(options.project, place, counted)
+                count = errors().is_terminal and not place.kind  # to count takes a while
+                _write(found, file, counted, total=to_export(options.project) if count else None)
+    _tell(counted)
+    return 0
+
+
+def _write(found: Iterator[str], file: BinaryIO, counted: "Exported", *, total: int | None) -> None:
+    with progress("exported", total) as tell:
+        for line in found:
+            file.write(line.encode("utf-8"))
+            file.write(b"\n")
+            tell(counted.responses + counted.conversations)
+    file.flush()
+
+
+@contextmanager
+def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "Place"]]:
+    """Open the file for its owner alone, at the place where the export goes on."""
+    from responses_app.stores.database.transfer.lines import Place
+
+    try:
+        flags = os.O_RDWR | (os.O_CREAT if resume else os.O_CREAT | os.O_EXCL)
+        with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
+            place, offset = whole_lines(file) if resume else (Place(), 0)
+            file.seek(offset)
+            file.truncate()
+            yield file, place
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise CommandFailed(f"{path} is there already: {THEN}", status=USAGE) from None
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def whole_lines(file: BinaryIO) -> tuple["Place", int]:
+    """Return what the last whole record of a file is, and where it ends. A conversation that may be cut is none."""
+    from responses_app.stores.database.transfer.lines import Place
+
+    place, before, offset, begin = Place(), Place(), 0, 0
+    for line in file:
+        found = _HEAD.match(line)
+        if found is None or not line.endswith(b"\n"):
+            break
+        kind, name = found[1].decode(), (found[2] or b"").decode()
+        if offset == 0 and kind != "header":
+            raise CommandFailed("This file was not written by `respsite export`.", status=USAGE)
+        if kind == "conversation":
+            before, begin = place, offset
+        if kind != "items":
+            place = Place(kind, name)
+        offset += len(line)
+    return (before, begin) if place.kind == "conversation" else (place, offset)
+
+
+def _tell(counted: "Exported") -> None:
+    told = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
+    errors().print(f"Exported {told} and {counted.parts:,} parts of chains whose response is gone. {NOT_EXPORTED}")
+    if counted.running_count:
+        named = ", ".join(counted.running[:3])
+        errors().print(
+            f"Left out: {counted.running_count:,} responses that have not ended ({named}). Export once more, "
+            "into another file, when they have; an import adds what is missing."
+        )
+
+
+MAX_LINE = 512 * 1024 * 1024  # bytes: a response with its images
+SHOWN = 10  # reasons why lines were passed over
+
+
+def run_import(options: Namespace) -> int:
+    """Read the file, and return 1 where some of it could not be read."""
+    if options.file == "-":
+        return _import(sys.stdin.buffer, 0)
+    try:
+        with open(options.file, "rb") as file:
+            return _import(file, os.fstat(file.fileno()).st_size)
+    except OSError as error:
+        raise CommandFailed(f"{options.file} cannot be read ({error.strerror}).") from None
+
+
+def _import(file: BinaryIO, size: int) -> int:
+    with database():
+        from responses_app.stores.database.transfer.lines import Imported, NotAnExport, take_in
+
+        counted, read = Imported(), Read(file)
+        try:
+            with progress("bytes imported", size or None) as tell:
+                for _ in take_in(read.lines(), counted):
+                    tell(read.bytes)
+        except NotAnExport as problem:
+            raise CommandFailed(str(problem)) from None
+    _tell_of_import(counted)
+    return 0 if counted.is_whole and not counted.broken else FAILED
+
+
+class Read:
+    """The lines of a file, and how much of it has been read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.bytes = 0
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield them. One that is too long comes in pieces, which are not JSON."""
+        while line := self._file.readline(MAX_LINE):
+            self.bytes += len(line)
+            yield line
+
+
+def _tell_of_import(counted: "Imported") -> None:
+    told = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
+    errors().print(f"Imported {told} and {counted.parts:,} parts of chains whose response is gone.")
+    if counted.there:
+        errors().print(f"Passed over: {counted.there:,} responses and conversations that are there already.")
+    for reason in counted.reasons[:SHOWN]:
+        errors().print(printable(f"Passed over: {reason}"))
+    if counted.broken > SHOWN:
+        errors().print(f"… and {counted.broken - SHOWN:,} more lines that cannot be read.")
+    if not counted.is_whole:
+        errors().print("The file ends early: go on with `respsite export FILE --resume`, and import it once more.")

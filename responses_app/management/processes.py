@@ -1,0 +1,258 @@
+"""`ChildProcess`: what the supervisor starts, as a process: started, heard, measured, ended. `WorkerProcess` is one.
+
+`EngineKeeper`: the process that owns the engine core which all workers share, started again whenever it ends.
+
+That process is `respsite manage serve_engine`: the supervisor itself never imports vLLM. How the workers and that
+process find each other is their affair (`engine/backends/vllm/shared_core.py`); here it only lives.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from engine.backends.base import restart_pause
+
+ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
+LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
+EXIT_SECONDS = 0.02  # between two looks for the status of a process that is going
+LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
+
+
+class Inherited(NamedTuple):
+    """Descriptors that all workers get: the listening socket, a pipe's end that tells when this process is gone, and
+    the file of `Shares`.
+    """
+
+    listener: int
+    lifeline: int
+    shares: int
+
+
+class ChildProcess:
+    """A process of its own session. Its lines are handed on behind `[name]`; `hears` gets each byte it says."""
+
+    def __init__(self, name: str, *, hears: Callable[[bytes], None]) -> None:
+        self._name = name
+        self._hears = hears
+        self._process: asyncio.subprocess.Process | None = None
+        self._owed = 0  # a signal that came before there was a process
+        self._silenced = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and its group's; 0 before it has one."""
+        return self._process.pid if self._process is not None else 0
+
+    def send(self, number: int) -> None:
+        """Send a signal, if it lives."""
+        if self._process is None:
+            self._owed = number
+            return
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def live(self, command: Sequence[str], descriptors: Sequence[int]) -> int:
+        """Run a command of this program that inherits `descriptors`, to its end; return its exit status."""
+        reading, writing = os.pipe()
+        loop = asyncio.get_running_loop()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, sys.argv[0], *command, "--says", str(writing)),
+                pass_fds=(*descriptors, writing),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                # Ctrl-C in a terminal is for the supervisor, who passes it on. And where Linux shares the CPU between
+                # sessions (autogroup), one that starts does not get a part of what the busy ones have together.
+                start_new_session=True,
+            )
+            os.close(writing)
+            writing = -1
+            if self._owed:
+                self.send(self._owed)
+            loop.add_reader(reading, self._hear, reading)
+            return await self._heard_to_its_end(self._process)
+        finally:
+            loop.remove_reader(reading)
+            for descriptor in (reading, writing):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    async def _heard_to_its_end(self, process: asyncio.subprocess.Process) -> int:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        prefix = f"[{self._name}] ".encode()
+        outputs = [
+            asyncio.create_task(hand_on(process.stdout, sys.stdout.buffer, prefix)),
+            asyncio.create_task(hand_on(process.stderr, sys.stderr.buffer, prefix)),
+        ]
+        # asyncio's own `wait` returns once its output has ended too, and what it started may hold that open.
+        await self._silenced.wait()
+        while (status := process.returncode) is None:  # noqa: ASYNC110 - asyncio has no event for it
+            await asyncio.sleep(EXIT_SECONDS)
+        await asyncio.wait(outputs, timeout=LAST_LINES_SECONDS)
+        for output in outputs:
+            output.cancel()
+        return status
+
+    def _hear(self, reading: int) -> None:
+        said = os.read(reading, 64)
+        if not said:  # its end of the pipe, which nobody else has, is closed: it is gone, or just going
+            asyncio.get_running_loop().remove_reader(reading)
+            self._silenced.set()
+        for word in said:
+            self._hears(bytes([word]))
+
+
+class WorkerProcess(ChildProcess):
+    """Worker `number`. `accepts`, `ready` and `lives` are called when it says so, `ended` with its exit status."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        accepts: Callable[[int], None],
+        ready: Callable[[int], None],
+        lives: Callable[[int], None],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        news = {ACCEPTS: accepts, READY: ready, LIVES: lives}
+        unheard = _pass_over  # a worker of a newer version may have more to say
+        super().__init__(str(number), hears=lambda word: news.get(word, unheard)(number))
+        self.number = number
+        self._ended = ended
+        self._life: asyncio.Task[None] | None = None
+
+    def start(self, inherited: Inherited, *, at_once: bool) -> None:
+        """Start it."""
+        self._life = asyncio.get_running_loop().create_task(self._live(inherited, at_once))
+
+    def resident_bytes(self) -> int:
+        """Return the memory that it holds, 0 where that is not known."""
+        return resident_bytes(self.pid) if self.pid else 0
+
+    async def _live(self, inherited: Inherited, at_once: bool) -> None:
+        command = ["serve_worker", "--number", str(self.number), *(["--at-once"] if at_once else [])]
+        for name, descriptor in inherited._asdict().items():
+            command += [f"--{name}", str(descriptor)]
+        status = 1
+        try:
+            status = await self.live(command, inherited)
+        finally:
+            self._ended(self.number, status)
+
+
+def _pass_over(number: int) -> None:
+    """Do nothing."""
+
+
+async def hand_on(source: asyncio.StreamReader, sink: BinaryIO, prefix: bytes) -> None:
+    """Write what comes to `sink`, whole lines at a time, each behind `prefix`; JSON objects stay what they are."""
+    rest = b""
+    while data := await source.read(LINE_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        _write(sink, prefix, lines)
+    _write(sink, prefix, [rest] if rest else [])
+
+
+def _write(sink: BinaryIO, prefix: bytes, lines: list[bytes]) -> None:
+    with suppress(OSError):  # nobody reads it any more: that is no reason to stop serving
+        sink.write(b"".join(b"%b%b\n" % (b"" if line.startswith(b"{") else prefix, line) for line in lines))
+        sink.flush()
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds (its resident set), 0 where that cannot be known."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+logger = logging.getLogger("respsite.supervisor")
+
+REFUSED = os.EX_CONFIG  # the exit status of one that its settings keep from starting
+ENGINE_STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
+
+
+class EngineKeeper:
+    """Keeps the process running, from `start` to `stop`.
+
+    `loads` is called when one is started, `up` when its engine core is there, and `refused` where it cannot be started:
+    an engine that was there once is tried again for ever.
+    """
+
+    def __init__(
+        self, lifeline: int, *, loads: Callable[[], None], up: Callable[[], None], refused: Callable[[], None]
+    ) -> None:
+        self._lifeline = lifeline
+        self._loads = loads
+        self._up = up
+        self._refused = refused
+        self._child: ChildProcess | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._failed = 0  # in a row
+        self._was_up = False
+        self._stopping = False
+
+    def start(self) -> None:
+        """Start it."""
+        self._keeping = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End it, with all that it has started."""
+        self._stopping = True
+        if self._keeping is None:
+            return
+        if self._child is None:
+            self._keeping.cancel()
+        else:
+            self._child.send(signal.SIGTERM)
+        await asyncio.wait([self._keeping], timeout=ENGINE_STOP_SECONDS)
+        if self._child is not None:
+            _kill_group(self._child.pid)
+            await asyncio.wait([self._keeping])
+
+    async def _keep(self) -> None:
+        while True:
+            self._loads()
+            status = await self._live()
+            if self._stopping:
+                return
+            if status == REFUSED and not self._was_up:
+                self._refused()
+                return
+            pause = restart_pause(self._failed)
+            self._failed += 1
+            logger.error("the engine core is gone (status %d); it is started again in %d s", status, pause)
+            await asyncio.sleep(pause)
+
+    async def _live(self) -> int:
+        self._child = ChildProcess("engine", hears=self._hear)
+        try:
+            return await self._child.live(["serve_engine", "--lifeline", str(self._lifeline)], [self._lifeline])
+        except OSError as problem:  # no memory, no process, no descriptor is left, for now
+            logger.error("the engine core's process cannot be started: %s", problem)
+            return os.EX_OSERR
+        finally:
+            _kill_group(self._child.pid)  # one that was killed has left its engine core behind
+            self._child = None
+
+    def _hear(self, word: bytes) -> None:
+        if word == READY:
+            self._was_up, self._failed = True, 0
+            logger.info("the engine core is there")
+            self._up()
+
+
+def _kill_group(pid: int) -> None:
+    if pid:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)

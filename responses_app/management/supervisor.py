@@ -1,0 +1,270 @@
+"""`respsite serve --workers N`: one process that serves nothing, and N that do.
+
+The supervisor binds the address once and hands the socket to each worker, a process that is started anew (nothing is
+forked: an event loop, a database connection or a thread would not survive that). So the port is there from the first
+moment to the last, whoever dies in between, and what nobody has accepted yet waits for whoever lives.
+
+`fleet` decides which worker is to be started and stopped, and knows neither processes nor time; `processes` starts,
+asks and ends them; `supervisor` brings both together, with the signals; `worker` is what runs in a worker.
+
+Three pipes lead from one to the other. Of each worker: its output, which the supervisor hands on line by line with the
+worker's number before it, and one byte that says that it is ready (asking over HTTP would reach any worker). Of all
+workers: one in which nothing is ever written. The supervisor holds its other end, which the kernel closes when the
+supervisor dies, whatever kills it: the workers read the end of it, stop accepting, and stop.
+
+`Supervisor`: keeps the workers that the fleet wants, and takes the operator's signals.
+
+SIGTERM           all workers stop; what runs may take SHUTDOWN_GRACE_SECONDS; a second one ends that
+SIGINT (Ctrl-C)   all workers stop at once
+SIGHUP            the database is migrated, then one worker after the other is replaced by one of what is on the disk
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+from responses_app.management.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
+from responses_app.management.processes import EngineKeeper, Inherited, WorkerProcess, hand_on
+from responses_app.web.servers.listening import Shares
+
+logger = logging.getLogger("respsite.supervisor")
+
+LOOK_SECONDS = 1.0  # between two looks at how much memory the workers hold, and at the clock
+LATE_SECONDS = 5.0  # a look that comes later than this: this process, and perhaps the machine, stood still
+CLOSE_SECONDS = 15.0  # that a worker may take behind its grace: for last words, the database, an engine of its own
+MIB = 1024 * 1024
+
+
+class Supervisor:
+    """Serves with `fleet` on `listener`. `announce` is called once, when the first worker accepts connections.
+
+    A worker that holds more than `max_bytes` is replaced; 0 is any number. With `shares_core` the workers share an
+    engine core, which is started before them and stopped behind them.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        fleet: Fleet,
+        *,
+        max_bytes: int = 0,
+        shares_core: bool = False,
+        announce: Callable[[], None],
+    ) -> None:
+        self._listener = listener
+        self._fleet = fleet
+        self._max_bytes = max_bytes
+        self._announce: Callable[[], None] | None = announce
+        self._processes: dict[int, WorkerProcess] = {}
+        self._news = asyncio.Event()
+        self._looked = 0.0
+        self._gave_up = False
+        self._hurried = False
+        self._rolls: list[asyncio.Task[None]] = []
+        self._rolling = False
+        self._shares = Shares.make(4 * fleet.size + 16)  # several generations may be leaving at a time
+        self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
+        self._engine = EngineKeeper(self._lifeline, loads=self._loads, up=self._up, refused=self._refused)
+        self._shares_core = shares_core
+
+    async def serve(self) -> bool:
+        """Serve until a signal ends it; return False where no worker could be started."""
+        loop = asyncio.get_running_loop()
+        for number, handler in (
+            (signal.SIGTERM, self._stop),
+            (signal.SIGINT, self._interrupt),
+            (signal.SIGHUP, self._hup),
+        ):
+            loop.add_signal_handler(number, handler)
+        if self._shares_core:
+            self._engine.start()
+        try:
+            self._looked = loop.time()
+            while True:
+                for action in self._fleet.decide(loop.time()):
+                    self._act(action)
+                if self._fleet.stopping:
+                    self._listener.close()  # nobody accepts any more: who comes is refused, and asks elsewhere
+                self._tell_of_roll()
+                if self._fleet.stopping and not self._processes:
+                    return not self._gave_up
+                await self._wait(loop.time())
+        finally:
+            await self._engine.stop()
+            os.close(self._own_end)
+            os.close(self._lifeline)
+
+    async def _wait(self, now: float) -> None:
+        """Wait for news, until the fleet is to be asked again, or for the next look."""
+        due = self._fleet.due()
+        pause = LOOK_SECONDS if due is None else min(LOOK_SECONDS, max(0.0, due - now))
+        try:
+            await asyncio.wait_for(self._news.wait(), pause)
+        except TimeoutError:
+            self._look_at_memory(now)
+        self._news.clear()
+        self._look_at_clock(asyncio.get_running_loop().time())
+
+    def _look_at_clock(self, now: float) -> None:
+        if now - self._looked > LOOK_SECONDS + LATE_SECONDS:
+            self._fleet.stood_still(now)
+        self._looked = now
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Start(number, at_once):
+                process = WorkerProcess(
+                    number, accepts=self._accepts, ready=self._ready, lives=self._lives, ended=self._ended
+                )
+                self._processes[number] = process
+                inherited = Inherited(self._listener.fileno(), self._lifeline, self._shares.descriptor)
+                process.start(inherited, at_once=at_once)
+            case Stop(number):
+                self._processes[number].send(signal.SIGINT if self._hurried else signal.SIGTERM)
+            case Kill(number, hangs):
+                why = "is silent, although it serves" if hangs else "does not start or end in its time"
+                logger.error("worker %d %s, and is killed", number, why)
+                self._processes[number].send(signal.SIGKILL)
+            case GiveUp():
+                self._gave_up = True
+
+    # What the engine says.
+
+    def _loads(self) -> None:
+        self._fleet.wait()
+
+    def _up(self) -> None:
+        self._fleet.go_on(asyncio.get_running_loop().time())
+        self._news.set()
+
+    def _refused(self) -> None:
+        self._gave_up = True
+        self._fleet.stop()
+        self._news.set()
+
+    # What workers say.
+
+    def _accepts(self, number: int) -> None:
+        announce, self._announce = self._announce, None
+        if announce is not None:
+            announce()
+
+    def _ready(self, number: int) -> None:
+        logger.info("worker %d serves", number)
+        self._fleet.ready(number, asyncio.get_running_loop().time())
+        self._news.set()
+
+    def _lives(self, number: int) -> None:
+        self._fleet.heard(number, asyncio.get_running_loop().time())
+
+    def _ended(self, number: int, status: int) -> None:
+        del self._processes[number]
+        self._shares.forget(number)
+        if self._fleet.ended(number, asyncio.get_running_loop().time()):
+            logger.info("worker %d has stopped", number)
+        else:
+            logger.error("worker %d %s", number, _how(status))
+        self._news.set()
+
+    # What the operator says.
+
+    def _stop(self) -> None:
+        if self._fleet.stopping:
+            self._hurry(signal.SIGTERM)  # the second one is taken as haste
+            return
+        logger.info("the workers stop: %d are running", len(self._processes))
+        self._end_rolls()
+        self._fleet.stop()
+        self._news.set()
+
+    def _interrupt(self) -> None:
+        self._hurried = True
+        if self._fleet.stopping:
+            self._hurry(signal.SIGINT)
+        self._end_rolls()
+        self._fleet.stop()
+        self._news.set()
+
+    def _hurry(self, number: int) -> None:
+        for process in self._processes.values():
+            process.send(number)
+
+    def _hup(self) -> None:
+        if not self._fleet.stopping:
+            self._rolls = [roll for roll in self._rolls if not roll.done()]
+            self._rolls.append(asyncio.get_running_loop().create_task(self._roll([*self._rolls])))
+
+    def _end_rolls(self) -> None:
+        for roll in self._rolls:
+            roll.cancel()
+
+    # Replacing workers.
+
+    async def _roll(self, before: "list[asyncio.Task[None]]") -> None:
+        """Replace all workers by those of the version that is on the disk now."""
+        if before:
+            await asyncio.wait(before)
+        status = await _migrate()
+        if status:
+            logger.error("nothing is replaced: the database could not be migrated to the new version (see above)")
+            return
+        logger.info("%d workers are replaced, one after the other", self._fleet.size)
+        self._fleet.replace_all()
+        self._rolling = True
+        self._news.set()
+
+    def _tell_of_roll(self) -> None:
+        if not self._rolling or self._fleet.marked or self._fleet.stopping:
+            return
+        self._rolling = False
+        if self._fleet.rolled_back:
+            logger.error("no more is replaced: the new worker did not come to serve (see above); the others go on")
+        else:
+            logger.info("all workers are replaced")
+
+    def _look_at_memory(self, now: float) -> None:
+        if not self._max_bytes:
+            return
+        for number in self._fleet.serving:
+            size = self._processes[number].resident_bytes()
+            if size > self._max_bytes and self._fleet.grown(number, now):
+                logger.warning(
+                    "worker %d holds %d MiB, more than WORKER_MAX_MEMORY_BYTES: it is replaced", number, size // MIB
+                )
+
+
+async def _migrate() -> int:
+    """Migrate with the code that is on the disk, which need not be that of this process; return the exit status."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, sys.argv[0], "migrate", "--no-input", "--verbosity", "0"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    assert process.stdout is not None
+    try:
+        await hand_on(process.stdout, sys.stderr.buffer, b"[migrate] ")
+        return await process.wait()
+    except asyncio.CancelledError:
+        process.terminate()
+        raise
+
+
+def _how(status: int) -> str:
+    """Say how a process ended."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> Pace:
+    """Return the pace of a fleet whose workers give what runs so long to end."""
+    leave_seconds = grace_seconds + CLOSE_SECONDS
+    return Pace(start_seconds=start_seconds, leave_seconds=leave_seconds, silence_seconds=silence_seconds)

@@ -1,0 +1,302 @@
+"""What items are as clients read them: those of a response's output, and those that are kept, of whatever type."""
+
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import GetPydanticSchema
+from typing_extensions import TypedDict
+
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.calls import CLIENT_KINDS, CallType
+
+
+def shown_as(shown: Any) -> GetPydanticSchema:
+    """Return what stands in an `Annotated` behind a type, for the document to show this one in its place."""
+    return GetPydanticSchema(lambda _, schema_of: schema_of(shown))
+
+
+ItemStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class OutputText(TypedDict):
+    """Text that the model wrote."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[JsonObject]
+    logprobs: list[JsonObject]
+
+
+class OutputMessage(TypedDict):
+    """What the model says: its answer, or a word before it calls a tool."""
+
+    id: str
+    type: Literal["message"]
+    status: ItemStatus
+    role: Literal["assistant"]
+    phase: Literal["commentary", "final_answer"]
+    content: list[OutputText]
+
+
+class ReasoningText(TypedDict):
+    """Text of what the model thinks, or of a summary of it."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(TypedDict):
+    """What the model thinks. `encrypted_content` is the same, sealed, where `include` asks for it."""
+
+    id: str
+    type: Literal["reasoning"]
+    status: ItemStatus
+    summary: list[ReasoningText]
+    content: NotRequired[list[ReasoningText]]
+    encrypted_content: NotRequired[str]
+
+
+class FunctionCallItem(TypedDict):
+    """A call of a function; `arguments` are JSON, as text."""
+
+    id: str
+    type: Literal["function_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+    namespace: NotRequired[str]
+
+
+class CustomCallItem(TypedDict):
+    """A call of a custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: NotRequired[str]
+
+
+class ClientCallItem(TypedDict):
+    """A call of a shell, a patch or a search for tools; each has fields of its own."""
+
+    id: str
+    type: CallType
+    status: ItemStatus
+    call_id: str
+
+
+class CompactionItem(TypedDict):
+    """A sealed summary of what came before."""
+
+    id: str
+    type: Literal["compaction"]
+    encrypted_content: str
+
+
+class ServerCallItem(TypedDict):
+    """A call of a tool that the server ran, with fields of its own."""
+
+    id: str
+    type: Literal["mcp_call", "code_interpreter_call", "web_search_call", "image_generation_call", "file_search_call"]
+    status: ItemStatus
+
+
+class McpListItem(TypedDict):
+    """The tools of an MCP server, or with `error` why they could not be listed."""
+
+    id: str
+    type: Literal["mcp_list_tools"]
+    server_label: str
+    tools: list[JsonObject]
+    error: NotRequired[str]
+
+
+class McpApprovalItem(TypedDict):
+    """A call of an MCP server's tool that the user is to approve, or not."""
+
+    id: str
+    type: Literal["mcp_approval_request"]
+    server_label: str
+    name: str
+    arguments: str
+
+
+OutputItem = (
+    OutputMessage
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | ClientCallItem
+    | CompactionItem
+    | ServerCallItem
+    | McpListItem
+    | McpApprovalItem
+)
+
+
+class Item(TypedDict):
+    """An item as it is kept: of whatever type, with the fields that it came with."""
+
+    type: str
+    id: str
+
+
+OutputJson = Annotated[JsonObject, shown_as(OutputItem)]
+ItemJson = Annotated[JsonObject, shown_as(Item)]
+
+
+SCREENSHOTS = "computer_call_output.output.image_url"  # what `include` calls them
+INPUT_IMAGES = "message.input_image.image_url"
+_WITH_STATUS = (
+    "message function_call function_call_output file_search_call web_search_call image_generation_call computer_call "
+    "computer_call_output program_output code_interpreter_call local_shell_call shell_call shell_call_output "
+    "apply_patch_call apply_patch_call_output".split()
+)
+_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    **{kind: {"status": "completed"} for kind in _WITH_STATUS},
+    **{kind: {"status": "completed", "execution": "client"} for kind in ("tool_search_call", "tool_search_output")},
+    "reasoning": {"summary": []},
+}
+_INPUT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    kind: {"status": "completed"} for kind in ("custom_tool_call", "custom_tool_call_output")
+}
+_PART_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "output_text": {"annotations": [], "logprobs": []},
+    "input_image": {"detail": "auto"},
+    "computer_screenshot": {"detail": "auto"},
+}
+
+
+def input_item_resource(item: JsonObject) -> JsonObject:
+    """Return an item as OpenAI's types have it in the list of a response's input: more of them have a status there."""
+    return _completed(item_resource(item), _INPUT_DEFAULTS.get(str(item.get("type")), {}))
+
+
+def item_resource(item: JsonObject) -> JsonObject:
+    """Return an item, whose id it has already, as OpenAI's types have it; what they have stays as it came."""
+    whole = _completed(item, _DEFAULTS.get(str(item.get("type")), {}))
+    if whole.get("type") == "function_call":
+        whole.pop("output", None)  # some clients put a call's output into the call; OpenAI's types have none there
+    for name in ("content", "output"):
+        parts = whole.get(name)
+        if isinstance(parts, list):
+            whole[name] = [_part(part) for part in parts]
+    return whole
+
+
+def image_urls(items: Iterable[JsonObject]) -> list[str]:
+    """Return the URLs of the images in messages, in their order; one that is a file has none."""
+    contents = (item.get("content") for item in items if item.get("type", "message") == "message")
+    parts = (part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict))
+    urls = (part.get("image_url") for part in parts if part.get("type") == "input_image")
+    return [url for url in urls if isinstance(url, str)]
+
+
+def with_included(item: JsonObject, include: Collection[str]) -> JsonObject:
+    """Return an item of a list without what only an `include` gives: large or private, and not for everybody's list."""
+    trim = _EXTRAS.get(str(item.get("type")))
+    return item if trim is None else trim(item, include)
+
+
+def _trimmed_message(item: JsonObject, include: Collection[str]) -> JsonObject:
+    parts = item.get("content")
+    if not isinstance(parts, list):
+        return item
+    left_out = {kind: gone for kind, (name, gone) in _EXTRAS_OF_PARTS.items() if name not in include}
+    return {**item, "content": [_changed(part, left_out) for part in parts]}
+
+
+def _changed(part: object, left_out: Mapping[str, Mapping[str, object]]) -> object:
+    gone = left_out.get(str(part.get("type"))) if isinstance(part, dict) else None
+    return {**part, **gone} if isinstance(part, dict) and gone and gone.keys() <= part.keys() else part
+
+
+def _trimmed_reasoning(item: JsonObject, include: Collection[str]) -> JsonObject:
+    if "reasoning.encrypted_content" in include:
+        return item
+    return {name: value for name, value in item.items() if name != "encrypted_content"}
+
+
+def _trimmed_search(item: JsonObject, include: Collection[str]) -> JsonObject:
+    action = item.get("action")
+    if "web_search_call.action.sources" in include or not isinstance(action, dict):
+        return item
+    return {**item, "action": {name: value for name, value in action.items() if name != "sources"}}
+
+
+def _trimmed_screenshot(item: JsonObject, include: Collection[str]) -> JsonObject:
+    shown = item.get("output")
+    if SCREENSHOTS in include or not isinstance(shown, dict) or "image_url" not in shown:
+        return item
+    return {**item, "output": {**shown, "image_url": None}}
+
+
+def _trimmed_field(name: str) -> Callable[[JsonObject, Collection[str]], JsonObject]:
+    def trim(item: JsonObject, include: Collection[str]) -> JsonObject:
+        return item if f"{item['type']}.{name}" in include or name not in item else {**item, name: None}
+
+    return trim
+
+
+_EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
+    "message": _trimmed_message,
+    "reasoning": _trimmed_reasoning,
+    "web_search_call": _trimmed_search,
+    "computer_call_output": _trimmed_screenshot,
+    "code_interpreter_call": _trimmed_field("outputs"),
+    "file_search_call": _trimmed_field("results"),
+}
+_EXTRAS_OF_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {  # part → its `include`, and what stands without
+    "input_image": (INPUT_IMAGES, {"image_url": None}),
+    "output_text": ("message.output_text.logprobs", {"logprobs": []}),
+}
+
+
+def _part(part: object) -> object:
+    return part_resource(part) if isinstance(part, dict) else part
+
+
+def part_resource(part: JsonObject) -> JsonObject:
+    """Return a part of an item as OpenAI's types have it."""
+    return _completed(part, _PART_DEFAULTS.get(str(part.get("type")), {}))
+
+
+def _completed(value: JsonObject, defaults: Mapping[str, object]) -> JsonObject:
+    lacking = {name: default for name, default in defaults.items() if value.get(name) in (None, "")}
+    return {**value, **lacking}
+
+
+MAX_ID = 64  # characters; longer ones, which some clients make, get another id
+PREFIXES: dict[str, str] = {
+    "message": ids.MESSAGE,
+    "reasoning": ids.REASONING,
+    "function_call": ids.FUNCTION_CALL,
+    "function_call_output": ids.FUNCTION_CALL_OUTPUT,
+    "custom_tool_call": ids.CUSTOM_TOOL_CALL,
+    **{kind.item: kind.prefix for kind in CLIENT_KINDS.values()},
+    "compaction": ids.COMPACTION,
+}
+
+
+def identified(
+    items: Sequence[JsonObject], new_id: Callable[[str], str], *, taken: Container[str] = ()
+) -> list[JsonObject]:
+    """Return items that each have an id; one that is not usable, or `taken`, or there twice, is replaced."""
+    seen: set[str] = set()
+    kept = []
+    for item in items:
+        own = item.get("id")
+        if not _usable(own) or own in seen or own in taken:
+            own = new_id(PREFIXES.get(str(item["type"]), ids.ITEM))
+        seen.add(str(own))
+        kept.append({**item, "id": own})
+    return kept
+
+
+def _usable(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isascii() and value.isprintable()

@@ -1,0 +1,301 @@
+"""The items that calls of the client's tools become, as they are written.
+
+A function's arguments and a custom tool's input are streamed as they come. The other kinds (a shell, a patch) have an
+item with fields of its own, which must be whole: nothing is said of such a call until it has ended, and then it is
+there at once. What does not fit those fields becomes a function call of that tool's name, which a client can answer as
+any other: so nothing that the model said is lost.
+
+`Called`: what the model has called in a response: which item each call becomes, and what later turns ask about them.
+
+A tool is the client's, or this server runs it (hosted), or it is not there; then what the model wrote is kept as a
+thought.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import orjson
+
+from engine.formats.base import ItemKind, ItemStarted
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events.events import EventType
+from responses_app.protocol.items.calls import CLIENT_KINDS, ClientKind
+from responses_app.protocol.items.client_tools import ClientTools, read_tools
+from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.items.resources import ClientCallItem, CustomCallItem, FunctionCallItem, ItemStatus
+from responses_app.protocol.output.builders import (
+    ItemBuilder,
+    PendingEvents,
+    ReasoningBuilder,
+    SilentInput,
+    with_fields,
+)
+from responses_app.protocol.output.hosted_items import builder_of
+
+_WRAPPING = '{"input":"'  # how a model that knows JSON calls only begins to call a custom tool
+_MAX_UNDECIDED = 64  # characters, with the blanks in them, after which a text does not begin like that any more
+
+
+class CallBuilder(ItemBuilder):
+    """A call that the client answers. `decorations` are further fields of its item: `namespace` and `async`."""
+
+    def __init__(self, new_id: Callable[[str], str], name: str, decorations: JsonObject | None = None) -> None:
+        super().__init__(new_id)
+        self.name = name
+        self.call_id = new_id(ids.CALL)
+        self._decorations = decorations or {}
+
+    @property
+    def fits(self) -> bool:
+        """Whether its item can hold what it is called with: JSON, or the fields of its kind. No schema is looked at."""
+        return True
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the model goes on before its output has come."""
+        return self._decorations.get("async") is True
+
+
+class FunctionCallBuilder(CallBuilder):
+    """A call of a function."""
+
+    prefix = ids.FUNCTION_CALL
+    delta_type = EventType.ARGUMENTS_DELTA
+
+    @property
+    def fits(self) -> bool:
+        return _is_json(self.text)
+
+    def closed(self) -> PendingEvents:
+        return [(EventType.ARGUMENTS_DONE, {"name": self.name, "arguments": self.text})]
+
+    def item(self, status: ItemStatus) -> FunctionCallItem:
+        item: FunctionCallItem = {
+            "id": self.id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": self.text,
+        }
+        return with_fields(item, self._decorations) if self._decorations else item
+
+
+class CustomCallBuilder(CallBuilder):
+    """A call of a custom tool, whose input is text.
+
+    Models that were trained on JSON calls sometimes write `{"input": "…"}` all the same. Where `unwraps`, a text that
+    begins like that is held back until its end, and unwrapped if it is just that; every other text is told as it comes.
+    """
+
+    prefix = ids.CUSTOM_TOOL_CALL
+    delta_type = EventType.CUSTOM_INPUT_DELTA
+    holds_back = True
+
+    def __init__(
+        self, new_id: Callable[[str], str], name: str, decorations: JsonObject | None = None, *, unwraps: bool = True
+    ) -> None:
+        super().__init__(new_id, name, decorations)
+        self._is_wrapped: bool | None = None if unwraps else False  # None: it may still be
+        self._held: list[str] = []
+
+    def told(self, text: str) -> str:
+        if self._is_wrapped is False:
+            return text
+        self._held.append(text)
+        if self._is_wrapped is None:
+            self._is_wrapped = _is_wrapped("".join(self._held))
+        return "" if self._is_wrapped is not False else self._released()
+
+    def rest(self) -> str:
+        return _unwrapped(self._released())
+
+    def closed(self) -> PendingEvents:
+        return [(EventType.CUSTOM_INPUT_DONE, {"input": self.text})]
+
+    def item(self, status: ItemStatus) -> CustomCallItem:
+        item: CustomCallItem = {
+            "id": self.id,
+            "type": "custom_tool_call",
+            "status": status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "input": self.text,
+        }
+        return with_fields(item, self._decorations) if self._decorations else item
+
+    def _released(self) -> str:
+        held = "".join(self._held)
+        self._held.clear()
+        return held
+
+
+class ActionCallBuilder(SilentInput, CallBuilder):
+    """A call of a kind of tool whose item has fields of its own."""
+
+    at_once: ClassVar[bool] = True
+
+    def __init__(self, new_id: Callable[[str], str], kind: ClientKind) -> None:
+        self.prefix = kind.prefix  # type: ignore[misc]  # each kind has its own
+        super().__init__(new_id, kind.type)
+        self._kind = kind
+        self._fields: JsonObject = {}
+
+    def closed(self) -> PendingEvents:
+        return []
+
+    def settled(self, status: ItemStatus) -> ItemBuilder:
+        fields = self._kind.read(self.text) if status == "completed" else None
+        if fields is None:
+            return _UnfitCallBuilder(self)
+        self._fields = fields
+        return self
+
+    def item(self, status: ItemStatus) -> ClientCallItem:
+        item: ClientCallItem = {"id": self.id, "type": self._kind.item, "status": status, "call_id": self.call_id}
+        return with_fields(item, self._fields)
+
+
+class _UnfitCallBuilder(FunctionCallBuilder):
+    """A call that was cut, or whose arguments its own item cannot hold; it has the ids that were made for that."""
+
+    def __init__(self, call: ActionCallBuilder) -> None:
+        self.id, self.name, self.call_id = call.id, call.name, call.call_id
+        self._texts: list[str] = []
+        self._decorations: JsonObject = {}
+        self._said = call.text
+
+    @property
+    def fits(self) -> bool:
+        return False
+
+    def rest(self) -> str:
+        return self._said
+
+
+def call_builder(tools: ClientTools, called: str, new_id: Callable[[str], str]) -> CallBuilder:
+    """Return what writes the item of a call; what nobody declared is the client's function all the same."""
+    tool = tools.get(called)
+    if tool is None:
+        return FunctionCallBuilder(new_id, called)
+    namespace = tool.namespace or (tool.name if tool.found else None)  # as OpenAI marks what a search has found
+    decorations: JsonObject = {"namespace": namespace} if namespace else {}
+    if tool.is_async:
+        decorations["async"] = True
+    if tool.is_custom:
+        return CustomCallBuilder(new_id, tool.name, decorations, unwraps=not tool.definition)
+    if tool.type in CLIENT_KINDS:
+        return ActionCallBuilder(new_id, CLIENT_KINDS[tool.type])
+    return FunctionCallBuilder(new_id, tool.name, decorations)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _is_wrapped(text: str) -> bool | None:
+    """Whether a text begins as a JSON call does; None while that is not decided."""
+    begins = "".join(text[:_MAX_UNDECIDED].split())  # however the text was cut into chunks
+    if begins.startswith(_WRAPPING):
+        return True
+    return None if _WRAPPING.startswith(begins) and len(text) < _MAX_UNDECIDED else False
+
+
+def _unwrapped(text: str) -> str:
+    """Return the one text of `{"input": "…"}`, and every other text as it is."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    if isinstance(value, dict) and value.keys() == {"input"} and isinstance(value["input"], str):
+        return value["input"]
+    return text
+
+
+NewId = Callable[[str], str]
+HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]
+
+
+class Called:
+    """Of one response. `tools` make the items of calls that clients answer, `hosted` those of this server's tools.
+
+    `offered` are those of this server's tools that were offered to it. `max_hosted` is how many calls of them may be
+    made, `made` how many were. `asks`: the user is asked to approve one.
+
+    `anything` that is there was called; `background` are the names that the model goes on without; `unknown` those that
+    are not there, and `last_unknown` what the last item called, where that is not there. `waits_for_client`: a call
+    wants an output. `misfits` counts the calls that do not fit: see `CallBuilder.fits`.
+    """
+
+    def __init__(self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None) -> None:
+        self._new_id = new_id
+        self._tools = tools or ClientTools()
+        self._hosted = dict(hosted or {})
+        self.offered: dict[str, OfferedTool] = {}
+        self.max_hosted: int | None = None
+        self.made = 0
+        self.asks = False
+        self.anything = False
+        self.background: list[str] = []
+        self.unknown: list[str] = []
+        self.last_unknown: str | None = None
+        self.waits_for_client = False
+        self.misfits = 0
+
+    @property
+    def hosts(self) -> bool:
+        """Whether the server runs any tools for this response."""
+        return bool(self._hosted)
+
+    @property
+    def may_host(self) -> bool:
+        """Whether one more of this server's tools may be called."""
+        return self.max_hosted is None or self.made < self.max_hosted
+
+    def offer(self, tools: Iterable[OfferedTool]) -> None:
+        """Take tools of this server that the model may call."""
+        for tool in tools:
+            self.offered[tool.name] = tool
+            self._hosted[tool.name] = partial(builder_of, tool)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this server of this name, whether it may be called or not."""
+        return name in self._hosted
+
+    def is_hosted(self, name: str) -> bool:
+        """Whether the server runs the tool of this name when it is called now."""
+        return name in self._hosted and self.may_host
+
+    def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
+        """Take further tools of the client's; return the names of all that the model can call."""
+        self._tools = self._tools.joined(read_tools(list(tools)))
+        return self._tools.names
+
+    def builder(self, call: ItemStarted) -> ItemBuilder:
+        """Return what writes the item of a call that begins."""
+        name = call.name or ""
+        if call.kind is ItemKind.CALL:
+            self.anything = True
+            return call_builder(self._tools, name, self._new_id)
+        if self.is_hosted(name):
+            self.anything = True
+            offered = self.offered.get(name)
+            self.made += not (offered and offered.asks)
+            return self._hosted[name](self._new_id)
+        self.unknown.append(name)
+        self.last_unknown = name
+        return ReasoningBuilder(self._new_id)
+
+    def note(self, name: str, call: CallBuilder, status: ItemStatus) -> None:
+        """Take a call of the client's that has ended."""
+        self.misfits += not call.fits
+        if call.is_async:
+            self.background.append(name)
+        elif status == "completed":
+            self.waits_for_client = True

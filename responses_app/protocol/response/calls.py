@@ -1,0 +1,364 @@
+"""`ClientCalls`: the calls of a response that its client executes, and what the client says came of them.
+
+A response that waits goes on in the same stream once each call has its output. What came of them stands in its output
+behind the calls, as items of their own and in the order of the calls, whatever the order in which they were given: so
+a client that sends the items again sends all that the model has read.
+
+`ServerCalls`: the tools of this server in one response, from what the servers list to what each call gave back.
+
+    Offered ─> next() ─> ListTools ─> ToolsListed ─> next() ─> CallTool (approved) ─> ToolReturned ─> next() ─> None
+                                                               CallTool (of a turn) ─> ToolReturned
+
+What is to be done before the model goes on stands in a queue: first the servers that are to list their tools, then the
+calls that the user has approved. Each has its item, which is open as long as it takes.
+
+`Waits`: whether a response waits for what comes of its calls, and what it still waits for.
+
+An output may come before the model has ended its turn; then nothing is waited for.
+
+`Interjections`: what the server itself tells the model behind a turn, so that it goes on in the same response.
+
+Either that a tool which it has called does not exist, or may not be called any more, or that what it has called runs in
+the background.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from engine.formats.base import ModelFormat
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject, ResponseError
+from responses_app.protocol.events.events import Event
+from responses_app.protocol.items.calls import Call, call_of, open_calls
+from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.items.tool_items import function_tool
+from responses_app.protocol.output.builders import HostedCall
+from responses_app.protocol.output.citations import FILES, PAGES, PageStack, ProducedFiles, Sources
+from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
+from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
+from responses_app.protocol.response.steps import (
+    Await,
+    CallTool,
+    Command,
+    ListTools,
+    Offered,
+    OutputGiven,
+    Step,
+    TimedOut,
+    ToolReturned,
+    ToolsListed,
+    WaitBegan,
+)
+from responses_app.protocol.response.turns import Turn
+
+CallState = Literal["open", "answered", "unknown"]
+_TOOL_SEARCH_OUTPUT = "tool_search_output"  # all others are called as their calls, with `_output` behind
+
+
+def required_input(output: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return what a client has yet to say of a response that has ended with this output: OpenAI's stubs of items."""
+    unanswered = open_calls(output)
+    calls = [_stub(item) for item in output if (call := call_of(item)) is not None and call.id in unanswered]
+    asked = [item["id"] for item in output if item.get("type") == "mcp_approval_request"]
+    return [*calls, *({"type": "mcp_approval_response", "approval_request_id": each} for each in asked)]
+
+
+def _stub(call: JsonObject) -> JsonObject:
+    kind, call_id = str(call["type"]), call["call_id"]
+    if kind == "tool_search_call":
+        return {"type": _TOOL_SEARCH_OUTPUT, "call_id": call_id, "execution": "client"}
+    named = {"name": call["name"]} if kind == "function_call" else {}
+    return {"type": f"{kind}_output", "call_id": call_id, **named}
+
+
+def no_output(call_ids: Sequence[str], seconds: float) -> ResponseError:
+    """Return the `error` object of a response whose client did not say in time what came of its calls."""
+    calls = "the call " + call_ids[0] if len(call_ids) == 1 else "the calls " + ", ".join(call_ids)
+    message = f"No output came within {seconds:g} s (RESPONSES_TOOL_TIMEOUT) for {calls}. Send the request again."
+    return {"code": "server_error", "message": message}
+
+
+class ClientCalls:
+    """The calls of one response; `stream` has its output."""
+
+    def __init__(self, stream: ResponseStream, model_format: ModelFormat) -> None:
+        self._stream = stream
+        self._format = model_format
+        self._given: dict[str, OutputGiven] = {}  # and not read by the model yet
+        self._told: set[str] = set()  # calls whose output the model has read
+
+    def state(self, call_id: str) -> CallState:
+        """Return where a call stands."""
+        if call_id in self._given or call_id in self._told:
+            return "answered"
+        return "open" if call_id in self.unanswered else "unknown"
+
+    @property
+    def unanswered(self) -> tuple[str, ...]:
+        """The calls that have no output yet."""
+        return tuple(call_id for call_id in self._calls() if call_id not in self._given and call_id not in self._told)
+
+    @property
+    def have_news(self) -> bool:
+        """Whether the model has not read all outputs yet."""
+        return bool(self._given)
+
+    def take(self, given: OutputGiven) -> None:
+        """Take what came of a call."""
+        self._given[given.call_id] = given
+
+    def add_outputs(self) -> list[Event]:
+        """Add what was given since the last time to the output, in the order of the calls."""
+        events: list[Event] = []
+        for call_id, (call, item) in self._calls().items() if self._given else ():
+            given = self._given.pop(call_id, None)
+            if given is not None:
+                self._told.add(call_id)
+                output = _output_item(item, given, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
+                tool = function_tool(call.called)
+                events += self._stream.add_output(output, self._format.output(tool.name, given.text))
+        return events
+
+    def _calls(self) -> Mapping[str, tuple[Call, JsonObject]]:
+        """Return the calls that are to be answered by their ids, each with its item."""
+        calls = ((call_of(item), item) for item in self._stream.output)
+        return {call.id: (call, item) for call, item in calls if call is not None and call.is_open}
+
+
+def _output_item(call: JsonObject, given: OutputGiven, item_id: str) -> JsonObject:
+    """Return the item of a call's output, in the form that OpenAI's types have for its kind."""
+    item = {"id": item_id, **_stub(call), "status": "completed", "output": given.output}
+    item.pop("name", None)  # a stub has it so that clients know what to answer
+    match call["type"]:
+        case "shell_call":  # the client gives one text; that form has to say how the command ended, too
+            item["output"] = [{"stdout": given.text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+        case "apply_patch_call" | "local_shell_call":
+            item["output"] = given.text
+        case "tool_search_call":
+            item["tools"] = []
+    return item
+
+
+NO_MORE_CALLS = "Error: this response may call no more tools of the server (max_tool_calls). Answer with what you have."
+LAST_CALL = "[This response may call no more tools of the server (max_tool_calls). Answer with what you have.]"
+
+
+class ServerCalls:
+    """Of one response; `stream` has its output. `max_calls` is how many of this server's tools it may call."""
+
+    def __init__(self, stream: ResponseStream, model_format: ModelFormat, *, max_calls: int | None = None) -> None:
+        self._stream = stream
+        self._format = model_format
+        self._called = stream.called
+        self._called.max_hosted = max_calls
+        self._to_list: deque[str] = deque()
+        self._approved: deque[ApprovedCall] = deque()
+        self._list: ListToolsBuilder | None = None
+        self.states: dict[str, JsonObject] = {}
+        self.news: dict[str, JsonObject] = {}  # those of the states that this response has changed
+
+    def offer(self, given: Offered) -> None:
+        """Take what may be used, before the response begins."""
+        self._called.offer(given.tools)
+        self._to_list.extend(given.servers)
+        self._approved.extend(given.approved)
+        self.states.update(given.states)
+        self._know_sources()
+        if FILES in self.states:
+            self._files().know(self.states[FILES])
+
+    def next(self) -> Step | None:
+        """Return what is to be done before the model goes on, and what is said of it; None for nothing."""
+        if self._to_list:
+            server = self._to_list.popleft()
+            self._list = ListToolsBuilder(self._stream.new_id, server)
+            return Step(self._stream.open_own(self._list), ListTools(server))
+        while self._approved:
+            call = self._approved.popleft()
+            if self._called.may_host:
+                return self._make(call)
+            self._tell(call.name, NO_MORE_CALLS)
+        return None
+
+    def due(self) -> CallTool | None:
+        """Return the call of the turn that has just ended, if it has made one."""
+        call = self._stream.hosted_call
+        return self._command(call, self._offered(call.name)) if call is not None else None
+
+    def listed(self, given: ToolsListed) -> list[Event]:
+        """Take the tools of the server that was asked last."""
+        if self._list is None:
+            raise LocalProtocolError("a server listed tools that was not asked")
+        self._list.tools, self._list.error = given.tools, given.error
+        self._list = None
+        self._called.offer(given.offered)
+        return self._stream.close_own()
+
+    def returned(self, given: ToolReturned) -> list[Event]:
+        """Take what the tool that runs gave back: the model reads it before it goes on."""
+        call = self._stream.hosted_call
+        if call is None:
+            raise LocalProtocolError("a tool returned that was not called")
+        if given.state is not None:
+            item = self._offered(call.name).item
+            self.states[item] = self.news[item] = given.state
+            self._know_sources()
+            if item == FILES:
+                self._files().learn(given.state)
+        events = self._stream.end_call(given.shown, failed=given.failed)
+        self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
+        return events
+
+    def refuse_excess(self, name: str) -> bool:
+        """Tell the model that it may call no more tools, if that is why `name` was not called; return whether it was.
+
+        Else there is no such tool.
+        """
+        if self._called.may_host or not self._called.knows(name):
+            return False
+        self._tell(name, NO_MORE_CALLS)
+        return True
+
+    def _make(self, call: ApprovedCall) -> Step:
+        offered = self._offered(call.name)
+        if not offered.tool:
+            offered = replace(offered, server=call.server, tool=call.tool)
+        item = McpCallBuilder(self._stream.new_id, offered, call.request_id)
+        self._called.made += 1
+        events = self._stream.open_call(item, call.name, call.arguments)
+        hosted = self._stream.hosted_call
+        assert hosted is not None, "it was just opened"
+        return Step(events, self._command(hosted, offered))
+
+    def _command(self, call: HostedCall, offered: OfferedTool) -> CallTool:
+        state = self.states.get(offered.item)
+        return CallTool(
+            call.name,
+            call.arguments,
+            call.item_id,
+            tool=offered.tool,
+            repeatable=offered.repeatable,
+            state=state,
+        )
+
+    def _offered(self, name: str) -> OfferedTool:
+        return self._called.offered.get(name) or OfferedTool(name=name, item="mcp_call")
+
+    def _know_sources(self) -> None:
+        """Let messages cite the pages of the web that the chain was shown, and the files that it has found."""
+        shown, found = self.states.get(PAGES), self.states.get(FOUND)
+        if shown is not None or found is not None:
+            self._stream.sources = Sources(PageStack.from_json(shown).source, FoundFiles(found).file)
+
+    def _files(self) -> ProducedFiles:
+        """Return the files that messages may cite, of code of this chain."""
+        self._stream.files = self._stream.files or ProducedFiles()
+        return self._stream.files
+
+    def _tell(self, name: str, text: str) -> None:
+        self._stream.interject(self._format.output(name, text, hosted=True))
+
+
+def hosted_names(stream: ResponseStream) -> Iterator[str]:
+    """Yield the tools of this server that the model can still call."""
+    return iter(stream.called.offered) if stream.called.may_host else iter(())
+
+
+class Waits:
+    """Of one response, whose `calls` its client executes. `wanted`: it goes on in the same stream behind their outputs.
+
+    Its methods raise `LocalProtocolError` for an input that cannot come now.
+    """
+
+    def __init__(self, calls: ClientCalls) -> None:
+        self._calls = calls
+        self.wanted = False
+
+    def begin(self, unanswered: tuple[str, ...]) -> Await | None:
+        """Return what is to be waited for behind a turn that has left these calls; None where nothing is."""
+        return Await(unanswered) if self.wanted and unanswered else None
+
+    def take(self, given: WaitBegan | OutputGiven, due: Command | None) -> Command | None:
+        """Return what is due behind an input, in place of `due`; None: every call has its output."""
+        if isinstance(given, WaitBegan):
+            return replace(_awaited(given, due), until=given.until)
+        if self._calls.state(given.call_id) != "open":
+            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
+        self._calls.take(given)
+        if not isinstance(due, Await):
+            return due
+        left = self._calls.unanswered
+        return replace(due, call_ids=left) if left else None
+
+    def problem(self, given: TimedOut, due: Command | None) -> ResponseError:
+        """Return the `error` object of a response that has waited in vain."""
+        return no_output(_awaited(given, due).call_ids, given.seconds)
+
+
+def _awaited(given: WaitBegan | TimedOut, due: Command | None) -> Await:
+    if not isinstance(due, Await):
+        raise LocalProtocolError(f"{given!r} in a response that does not wait")
+    return due
+
+
+MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
+MAX_TURNS_BEHIND_CALLS = 16  # that run in the background: a model that calls on and on ends its response
+RUNS_IN_BACKGROUND = (
+    "This runs in the background now, and has no output yet; that will come in a later message. Go on without it: "
+    "answer the user, or do something else."
+)
+
+
+class Interjections:
+    """Of one response. `one_call`: a turn ends with its first call, and the client's answer is waited for.
+
+    `server` has the tools that this server runs.
+    """
+
+    def __init__(
+        self, stream: ResponseStream, model_format: ModelFormat, server: ServerCalls, *, one_call: bool
+    ) -> None:
+        self._stream = stream
+        self._server = server
+        self._format = model_format
+        self._one_call = one_call
+        self._corrections = 0
+        self._turns_behind_calls = 0
+
+    def follow(self, turn: Turn, functions: Collection[str] | None, *, left: int | None) -> bool:
+        """Tell the model something behind a turn, and return True, if there is something and `left` tokens allow it.
+
+        `functions` are the names that it can call.
+        """
+        if not turn.called or left == 0:
+            return False
+        return self._correct(functions or ()) or self._go_on_without()
+
+    def _correct(self, functions: Collection[str]) -> bool:
+        """Tell a model that has just called a tool which does not exist."""
+        unknown = self._stream.called.last_unknown
+        if unknown is None or self._corrections >= MAX_CORRECTIONS:
+            return False
+        self._corrections += 1
+        if not self._server.refuse_excess(unknown):
+            self._stream.interject(self._format.no_such_tool(unknown, functions, list(hosted_names(self._stream))))
+        return True
+
+    def _go_on_without(self) -> bool:
+        """Tell the model that what it has called runs in the background.
+
+        Not where it has called something else, too: then the client's answer to that comes first.
+        """
+        called, stream = self._stream.called, self._stream
+        if not called.background or called.waits_for_client or self._one_call:
+            return False
+        if self._turns_behind_calls >= MAX_TURNS_BEHIND_CALLS:
+            return False
+        self._turns_behind_calls += 1
+        for name in called.background:
+            stream.interject(self._format.output(name, RUNS_IN_BACKGROUND))
+        called.background.clear()
+        return True

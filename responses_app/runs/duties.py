@@ -1,0 +1,409 @@
+"""What a worker does all the time: it says that it lives, and takes over from those that do not.
+
+`WorkerHeartbeat`: says that this worker lives, and finds out whether others have taken it for dead.
+
+`OrphanReclaimer`: goes on with what dead workers left.
+
+worker A  accepts resp_1 (epoch 1) ── appends to its log ── is killed
+worker B  looks every second; A's last beat is older than a lease ── claims resp_1 (epoch 2)
+          makes its machine, feeds it the log ── asks the engine to go on behind the tokens that were sampled
+worker A  was only slow? Whatever it writes names epoch 1, and changes nothing: it stops without a word.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rate_limits import Amount, Slot
+from responses_app.protocol.requests.resources import ResponseObject, as_failed
+from responses_app.runs.log.run_log import end_tasks
+from responses_app.runs.plan.failures import server_stopped
+from responses_app.runs.plan.settings import RunSettings
+from responses_app.runs.registry.registry import Forgetting, RunRegistry
+from responses_app.runs.service import ResponseService
+from responses_app.stores.base import (
+    AcceptedResponse,
+    BaseResponseStore,
+    ClaimLost,
+    NotMigrated,
+    StoredLog,
+    StoredResponse,
+    StoreError,
+    WorkerState,
+)
+from responses_app.stores.clock import own_clock
+from responses_app.stores.stores import Stores
+
+GAP_PER_LEASE = 0.5  # leases; in a longer gap between two beats the database may have answered nobody
+NOBODY = -math.inf  # a time since which everybody was seen, so nobody is dead
+
+
+class Pulse:
+    """Times are the store's, in Unix seconds; only how long this worker itself was silent goes by its own clock.
+
+    A worker is dead if it was silent for a lease before *our own* last beat. What passes after that, while a claim
+    waits for a database that hangs, is not a silence of others: they would wait too. Nor is a time in which we could
+    not beat: after a start, or a gap, all have a lease to say that they live.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._last = self._since = math.inf
+        self._heard_at = math.inf  # by our own clock
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last beat, by our own clock; infinite before the first."""
+        return math.inf if math.isinf(self._heard_at) else own_clock() - self._heard_at
+
+    @property
+    def dead_before(self) -> float:
+        """Who was not seen since then is dead."""
+        continuous = self._last - self._since if math.isfinite(self._last) else 0.0
+        return self._last - self._lease if continuous >= self._lease else NOBODY
+
+    @property
+    def suspect_before(self) -> float:
+        """Who was not seen since then may be dead, by our own clock: worth a beat, after which `dead_before` tells."""
+        return self._last + self.age - self._lease if math.isfinite(self._last) else NOBODY
+
+    def beat(self, heard: float, *, asked: float) -> bool:
+        """Note a beat that the store heard at a time of its clock, `asked` for at `clock()`.
+
+        Return whether others may have taken this worker for dead before it.
+        """
+        gap = heard - self._last
+        if not 0 <= gap <= self._lease * GAP_PER_LEASE:  # a clock that goes back is not a measure either
+            self._since = heard
+        silent = max(gap, asked - self._heard_at)  # minus infinity at the first
+        self._last, self._heard_at = heard, asked
+        return silent >= self._lease
+
+    clock = staticmethod(own_clock)
+
+
+BEATS_PER_LEASE = 3
+TRIES_PER_BEAT = 4  # where one fails: who is late by one failure must not look dead
+CHECK_SECONDS = 2.0  # how long `check` waits for an answer
+FRESH_SECONDS = 1.0  # a beat that is not older shows that the store can be written to
+
+
+class WorkerHeartbeat:
+    """One per process. `state` is what this worker says of itself."""
+
+    def __init__(
+        self,
+        store: BaseResponseStore,
+        registry: RunRegistry,
+        *,
+        state: Callable[[], WorkerState],
+        lease_seconds: float,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._state = state
+        self._lease = lease_seconds
+        self.pulse = Pulse(lease_seconds)
+        self._looked_dead = False  # and it is not known yet what that has cost
+        self._checking: asyncio.Task[str | None] | None = None
+
+    @property
+    def worker_id(self) -> str:
+        """The id of this process."""
+        return self._state().id
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next beat is due."""
+        pause = self._lease / BEATS_PER_LEASE
+        return pause if self.pulse.age < pause else pause / TRIES_PER_BEAT
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the last beats got through: at most one is missing."""
+        return self.pulse.age < 2 * self._lease / BEATS_PER_LEASE
+
+    async def beat(self) -> None:
+        """Say that the worker lives, and stop what others took over while it was silent. Raises `StoreError`."""
+        asked = self.pulse.clock()
+        heard = await self._store.beat(self._state())
+        self._looked_dead |= self.pulse.beat(heard, asked=asked)
+        if self._looked_dead:
+            await self._let_go()
+            self._looked_dead = False
+
+    async def check(self) -> str | None:
+        """Return None if the store can be read and written to now, else one sentence that says what to do."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                return await asyncio.shield(self._checking)
+        except TimeoutError:
+            return f"The database has not answered for {CHECK_SECONDS:g} s: it hangs, or cannot be reached."
+
+    async def _check(self) -> str | None:
+        problem = await self._store.check()
+        if problem is None and self.pulse.age > FRESH_SECONDS:
+            try:
+                await self.beat()
+            except StoreError:
+                return "The database cannot be written to: look for a full disk, or a server that only lets read."
+        return problem
+
+    async def _let_go(self) -> None:
+        claims = {run.response_id: run.claim for run in self._registry.running if run.claim is not None}
+        for response_id in await self._store.lost(claims):
+            self._registry.lose(response_id)
+
+
+logger = logging.getLogger("respsite.runs")
+
+CLAIM_SECONDS = 60.0  # between claims where nothing seems to be left: they also forget the workers of long ago
+
+
+class OrphanReclaimer:
+    """One per process."""
+
+    def __init__(self, service: ResponseService, store: BaseResponseStore, heartbeat: WorkerHeartbeat) -> None:
+        self._service = service
+        self._store = store
+        self._heartbeat = heartbeat
+        self._takeovers = service.metrics.takeovers
+        self._claimed: deque[AcceptedResponse] = deque()  # taken over, and to be run here
+        self._look_at = -math.inf
+
+    async def reclaim(self) -> None:
+        """Take over what dead workers left, and run it. Raises `StoreError`."""
+        worker, suspect_before = self._heartbeat.worker_id, self._heartbeat.pulse.suspect_before
+        if time.monotonic() >= self._look_at or await self._store.has_orphans(worker, dead_before=suspect_before):
+            self._look_at = -math.inf  # if this fails: it may have been committed, and the answer lost
+            await self._heartbeat.beat()  # who is dead is told by a beat of our own: see `Pulse`
+            await self._claim(worker)
+            self._look_at = time.monotonic() + CLAIM_SECONDS
+        away: set[str] = set()  # models that cannot be had now; one response of each finds that out
+        for _ in range(len(self._claimed)):
+            model = self._claimed[0].response["model"]
+            if model not in away and await self._run(self._claimed[0]):
+                self._claimed.popleft()
+            else:
+                away.add(model)
+                self._claimed.rotate(-1)
+
+    async def give_back(self) -> None:
+        """Leave what was taken over and does not run yet to others. Raises `StoreError`."""
+        while self._claimed:
+            try:
+                await self._store.give_back(self._claimed[0])
+            except ClaimLost:
+                logger.info("response %s is another worker's already", self._claimed[0].response["id"])
+            self._claimed.popleft()
+
+    async def _claim(self, worker: str) -> None:
+        # What is this worker's and not known here was claimed by a call whose answer got lost: it is given again.
+        known = {run.response_id for run in self._service.registry.running}
+        known |= {accepted.response["id"] for accepted in self._claimed}
+        known |= {stored.response["id"] for stored in self._service.unsaved}
+        dead_before = self._heartbeat.pulse.dead_before
+        orphans = await self._store.reclaim(worker, dead_before=dead_before, known=known)
+        if orphans.failed:
+            self._takeovers.count("failed", by=orphans.failed)
+            logger.warning("%d responses of workers that died have failed", orphans.failed)
+        self._claimed += orphans.claimed
+
+    async def _run(self, accepted: AcceptedResponse) -> bool:
+        """Run a response, or let it fail; return False if it can do neither now, and has to wait."""
+        response_id = accepted.response["id"]
+        try:
+            if accepted.request is not None:
+                await self._service.run_again(accepted)
+                self._takeovers.count("continued")
+                logger.info("response %s, which another worker left, runs now", response_id)
+                return True
+        except ClaimLost:
+            return True
+        except ApiError as error:
+            logger.warning("response %s, which another worker left, cannot run: %s", response_id, error.message)
+            if error.retry_after is not None:
+                return False
+        except Exception:
+            logger.exception("response %s, which another worker left, cannot run", response_id)
+        await self._fail(accepted)
+        return True
+
+    async def _fail(self, accepted: AcceptedResponse) -> None:
+        """Let a response fail that was taken over; where it is another worker's by now, that one decides.
+
+        What it used of its key's limits is counted here: the worker that let it in did not live to do so.
+        """
+        limited = await self._service.limited(accepted)
+        try:
+            failed = self._service.machines.failed(accepted, server_stopped())
+        except Exception:  # damaged, or of a tool or a model that is gone: whatever it is, others wait behind it
+            logger.exception("the log of response %s cannot be read", accepted.response["id"])
+            failed = StoredLog(as_failed(accepted.response, server_stopped()), b"")
+        stored = StoredResponse(
+            project=accepted.project,
+            response=failed.response,
+            link=None,
+            input_items=accepted.input_items,
+            transport=accepted.transport,
+            key_id=accepted.key_id,
+            accepted=True,
+            claim=accepted.claim,
+            log=failed.data,
+        )
+        with suppress(ClaimLost):
+            await self._store.save(stored)
+            self._takeovers.count("failed")
+            reserved, used = _amounts(failed.response)
+            self._service.rates.adopt(limited, reserved, Slot.RESPONSE).settle(used)
+
+
+def _amounts(failed: ResponseObject) -> tuple[Amount, Amount]:
+    """Return what a response took of its limits when it was let in, as far as that is known, and what it used.
+
+    Its first prompt was reserved. Where the model said nothing, nobody knows how long it was, and it counts as it was.
+    """
+    usage, most = failed["usage"], failed["max_output_tokens"] or 1
+    if usage is None:
+        return Amount(1, 0, most), Amount(1, 0, 0)
+    first = usage["input_tokens_details"]["input_tokens_per_turn"][0]
+    return Amount(1, first, most), Amount(1, usage["input_tokens"], usage["output_tokens"])
+
+
+LOOK_SECONDS = 1.0  # between looks at what dead workers left
+PURGE_SECONDS = 60.0
+
+
+class Upkeep:
+    """One per process. `state` is what this worker says of itself; nothing is taken over before `ready()`."""
+
+    def __init__(
+        self,
+        service: ResponseService,
+        stores: Stores,
+        *,
+        forgetting: Forgetting,
+        state: Callable[[], WorkerState],
+        ready: Callable[[], bool],
+        settings: RunSettings,
+    ) -> None:
+        lease_seconds = settings.worker_lease_seconds
+        self._service = service
+        self._stores = stores
+        self._forgetting = forgetting
+        self._ready = ready
+        self._look_seconds = min(LOOK_SECONDS, lease_seconds / BEATS_PER_LEASE)
+        self._heartbeat = WorkerHeartbeat(stores.responses, service.registry, state=state, lease_seconds=lease_seconds)
+        self._reclaimer = OrphanReclaimer(service, stores.responses, self._heartbeat)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._purged_at = time.monotonic()
+        self._purge_goes_on = False  # the last one has left something
+
+    async def start(self) -> None:
+        """Say that the worker lives, before it accepts anything; then go on saying so."""
+        await self._look_after(self._heartbeat.beat)
+        self._tasks = [  # two, since many orphans must not make this worker look dead
+            asyncio.create_task(self._keep_beating(), name="heartbeat"),
+            asyncio.create_task(self._keep_looking(), name="upkeep"),
+        ]
+
+    async def check(self) -> str | None:
+        """Return None if the store can be read and written to now, else one sentence that says what to do."""
+        return await self._heartbeat.check()
+
+    @property
+    def hears_store(self) -> bool:
+        """Whether the store has heard from this worker lately."""
+        return self._heartbeat.is_heard
+
+    async def aclose(self) -> None:
+        """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
+        await end_tasks(self._tasks)
+        await self._look_after(self._service.unsaved.save)
+        self._service.unsaved.leave()
+        await self._look_after(self._reclaimer.give_back)
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat.pause)
+            await self._look_after(self._heartbeat.beat)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._look_after(self._service.unsaved.save)
+            if self._ready() and not self._service.registry.draining:
+                await self._look_after(self._reclaimer.reclaim)
+                await self._look_after(self._purge)
+            await asyncio.sleep(self._look_seconds)
+
+    async def _look_after(self, duty: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await duty()
+        except NotMigrated:  # which is told once, not with every beat
+            return
+        except StoreError as problem:
+            logger.warning("the store cannot be looked after now: %s", problem)
+        except Exception:
+            logger.exception("looking after the store broke")
+
+    async def _purge(self) -> None:
+        if not self._purge_goes_on and time.monotonic() - self._purged_at < PURGE_SECONDS:
+            return
+        self._purged_at = time.monotonic()
+        self._purge_goes_on = False  # where this fails, later
+        if files := await self._stores.files.purge():
+            logger.info("%d files whose time was over were removed", files)
+        purged = await self._stores.responses.purge()
+        self._purge_goes_on = purged.more and bool(purged.responses)
+        await self._forgetting.everywhere(purged.ids)
+        if purged.responses:
+            logger.info("%d stored responses past their bounds were removed", purged.responses)
+
+
+class Draining:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self._watching: dict[object, Callable[[], None]] = {}
+        self._is_empty = asyncio.Event()
+        self.begun = False
+
+    def watch(self, leave: Callable[[], None]) -> Callable[[], None]:
+        """Call `leave` when the server stops, at once if it does; return what has to be called when that is done."""
+        key = object()
+        self._watching[key] = leave
+        self._is_empty.clear()
+        if self.begun:
+            asyncio.get_running_loop().call_soon(self._tell, key)
+
+        def unwatch() -> None:
+            self._watching.pop(key, None)
+            if not self._watching:
+                self._is_empty.set()
+
+        return unwatch
+
+    def begin(self) -> None:
+        """Tell all who watch that the server stops."""
+        self.begun = True
+        for key in list(self._watching):
+            self._tell(key)
+
+    async def over(self, seconds: float) -> None:
+        """Wait until nobody watches any more, `seconds` at most."""
+        if self._watching:
+            waiting = asyncio.ensure_future(self._is_empty.wait())
+            await asyncio.wait([waiting], timeout=seconds)
+            waiting.cancel()
+
+    def _tell(self, key: object) -> None:
+        leave = self._watching.get(key)
+        if leave is not None:
+            leave()

@@ -1,0 +1,221 @@
+"""Compaction in a run: when it happens, what the model is asked then, and what goes on from its summary.
+
+A plan, made anew where a server has listed its tools: the model is told of them, and held to their schemas.
+
+Example: a request declares the MCP server `wiki`. Its plan begins without any tool of it. Once `wiki` has listed
+`search` and `read`, `with_tools` makes a plan whose prompt shows both, and whose grammar lets the model call them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from engine.contents.budget import SharedBudgetSpent, shared_budget
+from engine.errors import GrammarRefused, PromptTooLong
+from engine.formats.base import MessageKind, RenderedMessage, ToolNamespace
+from engine.types import CallRule, Content, SamplingOptions, TurnRules
+from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request
+from responses_app.protocol.items.calls import call_of
+from responses_app.protocol.items.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
+from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.prompt.chain import ChainLink, new_link
+from responses_app.protocol.prompt.prompt import Prompt, PromptWriter
+from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, rules_of_turns
+from responses_app.protocol.response.steps import ToolsListed
+from responses_app.runs.plan.plan import CompactionPlan, RunPlan
+
+_SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)
+
+
+def plan_compaction(
+    request: CreateRequest,
+    link: ChainLink,
+    messages: Sequence[RenderedMessage],
+    *,
+    writer: PromptWriter,
+    sampling: SamplingOptions,
+    seal: Callable[[bytes], str],
+) -> tuple[CompactionPlan, Prompt] | None:
+    """Return what is to be compacted before a request is answered, and the summary's prompt; None if nothing is.
+
+    `link` ends with `messages`, which are new. Raises `ApiError` for what cannot be summed up.
+    """
+    if request.warm_up or not (request.only_compacts or request.context_management):
+        return None
+    if request.only_compacts:
+        if not messages and link.parent is None:
+            raise _nothing_to_compact()
+        cut, kept = len(messages), []
+    else:
+        before = _unanswered(link.parent)
+        cut = split(messages, before)
+        kept = [*before, *messages][len(before) + cut :]
+        if not _is_worth_it(request, link, kept, writer):
+            return None
+    asked = new_link(
+        link.parent,
+        response_id=link.response_id,
+        started_on=link.started_on,
+        messages=[*messages[: max(cut, 0)], summary_request(writer.format)],
+    )
+    prompt = writer.summary_prompt(request, asked, room=summary_room(writer.max_model_len))
+    plan = CompactionPlan(kept=kept, sampling=None if request.only_compacts else sampling, writer=writer, seal=seal)
+    return plan, prompt
+
+
+def summary_sampling(writer: PromptWriter) -> SamplingOptions:
+    """Return how a summary is sampled."""
+    room = summary_room(writer.max_model_len)
+    return SamplingOptions(max_output_tokens=room, stop_token_ids=writer.format.stop_tokens)
+
+
+def compacted(compaction: CompactionPlan, summary: str) -> Compacted:
+    """Return what now stands for the conversation."""
+    replaces_all = compaction.sampling is not None
+    return Compacted(summary, compaction.kept, replaces_all=replaces_all, stands_for=compaction.stands_for)
+
+
+def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
+    """Return the plan of what follows the summary: a chain that begins with it, and the answer, if there is to be one.
+
+    Raises `PromptTooLong`.
+    """
+    writer = compaction.writer
+    messages = now.messages(writer.format)
+    today = datetime.fromtimestamp(plan.created_at, UTC).date().isoformat()
+    link = new_link(None, response_id=plan.response_id, started_on=today, messages=messages)
+    compacted_plan = replace(
+        plan,
+        link=link,
+        parent=None,
+        input_messages=messages,
+        context_items=[
+            *_declared(plan),
+            *(plan.parent.all_tool_items() if plan.parent else ()),
+            *([] if compaction.sampling is None else [*_calls(plan), *plan.context_items]),
+        ],
+        compaction=None,
+    )
+    if compaction.sampling is None:
+        return compacted_plan
+    try:
+        prompt = writer.prompt(plan.request, link)
+    except ApiError as error:
+        raise PromptTooLong(prompt_tokens=len(link.own.tokens), max_model_len=writer.max_model_len) from error
+    generation = replace(
+        plan.generation,
+        prompt_token_ids=prompt.tokens,
+        sampling=bounded(compaction.sampling, room=writer.max_model_len - len(prompt.tokens)),
+        affinity=plan.request.prompt_cache_key or link.root_id,
+    )
+    return replace(compacted_plan, generation=generation, draft=prompt.draft)
+
+
+def bounded(sampling: SamplingOptions, *, room: int) -> SamplingOptions:
+    """Return options that ask for no more tokens than there is room for."""
+    limit = sampling.max_output_tokens
+    return sampling if limit is None else replace(sampling, max_output_tokens=min(limit, room))
+
+
+def _is_worth_it(
+    request: CreateRequest, link: ChainLink, kept: Sequence[RenderedMessage], writer: PromptWriter
+) -> bool:
+    """Whether the prompt is over the request's threshold, and a summary would make it shorter."""
+    max_model_len = writer.max_model_len
+    threshold = request.compact_threshold(max_model_len)
+    frame, chain = writer.frame_tokens(request, link.started_on), len(link.prompt_tokens())
+    stays = sum(len(message.tokens) for message in kept)
+    fits = frame + stays + summary_room(max_model_len) <= max_model_len * 7 // 8  # the rest is the answer's
+    return threshold is not None and frame + chain > threshold and chain - stays >= MIN_SUMMARY and fits
+
+
+def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:
+    """Return what the model said last, if that is not an answer: a call whose output may now have come."""
+    found: list[RenderedMessage] = []
+    for kind, tokens in parent.own.messages() if parent else ():
+        if MessageKind(kind) in _SAID_LAST:
+            found.append(RenderedMessage(MessageKind(kind), tokens))
+        else:
+            found.clear()
+    return found
+
+
+def _declared(plan: RunPlan) -> list[JsonObject]:
+    """Return the tools that the old chain declares and the new one does not."""
+    late_tools = plan.parent.all_late_tools() if plan.parent else []
+    return [{"type": "additional_tools", "tools": late_tools}] if late_tools else []
+
+
+def _calls(plan: RunPlan) -> list[JsonObject]:
+    """Return the calls of the old chain whose outputs the new one begins with."""
+    calls: list[JsonObject] = []
+    for item in plan.context_items:
+        call_id = str(item.get("call_id"))
+        name = plan.parent.call_name(call_id) if plan.parent and call_of(item) is None else None
+        if name is not None:
+            calls.append({"type": "function_call", "call_id": call_id, "name": name})
+    return calls
+
+
+def _nothing_to_compact() -> ApiError:
+    return invalid_request(
+        "There is nothing to compact. Send the conversation as 'input', or name its last response with "
+        "'previous_response_id'.",
+        param="input",
+        code="invalid_value",
+    )
+
+
+def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
+    """Return a plan whose model knows what a server has listed; None: it has failed. Raises `PromptTooLong`."""
+    known = Offer(ToolNamespace(server), ()) if offer is None else _without_refused(plan, offer)
+    tools = plan.tools.with_offer(server, known)
+    writer = replace(plan.writer, namespaces=tools.namespaces)
+    plan = replace(plan, tools=tools, writer=writer)
+    if plan.compaction is not None:  # the prompt that follows the summary is written then
+        return replace(plan, compaction=replace(plan.compaction, writer=writer))
+    try:
+        prompt = writer.prompt(plan.request, plan.link)
+    except ApiError as error:
+        raise PromptTooLong(prompt_tokens=writer.max_model_len, max_model_len=writer.max_model_len) from error
+    sampling = bounded(plan.generation.sampling, room=writer.max_model_len - len(prompt.tokens))
+    generation = replace(plan.generation, prompt_token_ids=prompt.tokens, sampling=sampling)
+    return replace(plan, generation=generation, draft=prompt.draft, rules=_rules(plan))
+
+
+def listed_elsewhere(plan: RunPlan, given: ToolsListed) -> RunPlan:
+    """Return a plan behind what a server has told another worker. Raises `PromptTooLong`."""
+    entry = plan.tools.server(given.server)
+    offer = None if given.error is not None else entry.tool.offer_listed(entry.use, given.tools)
+    return with_tools(plan, given.server, offer)
+
+
+def _rules(plan: RunPlan) -> RulesOfTurns | None:
+    if not plan.is_held:
+        return None
+    return rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
+
+
+def _without_refused(plan: RunPlan, offer: Offer) -> Offer:
+    """Return an offer without the schemas that no model can be held to: a server may say anything of its tools."""
+    return replace(offer, contents={name: each for name, each in offer.contents.items() if _can_hold(plan, name, each)})
+
+
+def _can_hold(plan: RunPlan, name: str, content: Content) -> bool:
+    try:
+        with shared_budget():
+            plan.format.grammar(TurnRules(calls=(CallRule(name, content, hosted=True),), must_call=True))
+    except (GrammarRefused, SharedBudgetSpent):
+        return False
+    return True
+
+
+def nothing_to_call(plan: RunPlan, listed: ToolsListed) -> ResponseError | None:
+    """Return the error of a response whose model must call a tool, and has none to call behind what was listed last."""
+    if not plan.request.tool_choice.demands or plan.tools.is_pending:
+        return None
+    rules = rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
+    if rules is not None and rules.first.calls:
+        return None
+    message = f"A call is demanded by tool_choice, and there is no tool to call. {listed.error or ''}".strip()
+    return {"code": "server_error", "message": message}

@@ -1,0 +1,392 @@
+"""`BackgroundQueue`: how many background responses run at once, and how many may wait for that.
+
+`FairTurns`: who has the engine next, where it is to do only so much at once: projects have it in equal shares.
+
+A turn is one generation. While all `max_running` are taken, the others wait, and a turn that ends makes room for one
+of the project that has the fewest running; of those that have as few, for the one that was served longest ago. Example
+with 4 turns: project A has sent 100 requests, and 4 of them run. B sends 10. The next two turns that end make room for
+B: from then on each has two, as long as both have something to do.
+
+Inside a project they come in the order in which their responses arrived, which the priority of the service tier moves:
+a `priority` request comes as if it had been there a minute earlier, a `flex` one as if a minute later (see
+`tiers.lateness`). Until that minute is over, a `flex` request also lets those of all other projects go first. From then
+on it is as good as any other, so it does not wait for ever. A response that has begun keeps the time of its arrival for
+its later turns: what has begun is finished before what came after it.
+
+Of each project and tier only so many requests may wait to begin. One more is refused before anything of it is kept,
+with a time after which it makes sense to try again. That is made of how long turns take here.
+
+`FairThreads`: threads for what takes long to render or to tokenise; projects have them in equal shares.
+
+Short and long work have threads of their own, so short work never waits for long work, whoever sends that. Of either
+kind the project that has the fewest threads is next, as with the engine's turns (`FairTurns`). Work that waits for
+another process (a vLLM server that renders) costs no time here and has more threads.
+
+Whoever is cancelled leaves: where the work waits, at once; where it runs, its thread is free at its next step
+(`engine.giving_up`). How much work can wait is bounded by the requests that the server takes at once.
+"""
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextvars import copy_context
+from functools import partial
+from itertools import count
+from math import ceil
+from threading import Event
+from typing import ParamSpec, TypeVar
+
+from engine.giving_up import until
+from responses_app.protocol.errors import ApiError, overloaded, rate_limited
+from responses_app.protocol.tiers import QueueBounds, lateness
+
+MAX_RETRY_AFTER = 60  # seconds
+WEIGHT = 0.1  # of the last turn in what a turn takes on average, once there were ten
+NOBODY = QueueBounds(0)
+
+
+def _unheard(tier: str, seconds: float) -> None:
+    """Nobody counts how long turns were waited for."""
+
+
+class FairTurns:
+    """Those of one engine in one worker. `max_running` 0: as many as come; then nobody waits.
+
+    `bounds` say how many requests of a project may wait. `waited` is told of each turn that was waited for: its tier,
+    and for how many seconds. `now` is a clock, in seconds; without it that of the event loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_running: int = 0,
+        bounds: QueueBounds = NOBODY,
+        waited: Callable[[str, float], None] = _unheard,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self.max_running = max_running
+        self._bounds = bounds
+        self._waited = waited
+        self.now = now or (lambda: asyncio.get_running_loop().time())
+        self._running: Counter[str] = Counter()
+        self._admitted: Counter[tuple[str, str]] = Counter()  # of a project and a tier, that have had no turn yet
+        self._waiting: dict[str, list[tuple[float, int, Place]]] = {}
+        self._served: dict[str, int] = {}  # when a project was served last, as a number
+        self._numbers = count(1)
+        self._began = 0.0  # the sum of when the turns began that are had now
+        self._ended = 0
+        self._seconds = 1.0  # that a turn takes on average
+
+    @property
+    def running(self) -> int:
+        """How many turns are had."""
+        return self._running.total()
+
+    @property
+    def waiting(self) -> Counter[str]:
+        """How many turns are waited for, by tier."""
+        return Counter(place.tier for queue in self._waiting.values() for _, _, place in queue)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever asks has to wait."""
+        return bool(self.max_running) and self.running >= self.max_running
+
+    def place(self, project: str, tier: str, priority: int) -> "Place":
+        """Return what a response will have of the engine: nothing yet."""
+        return Place(self, project, tier, lateness(priority))
+
+    # What places ask.
+
+    def admit(self, place: "Place") -> None:
+        """Let a request come, which will ask for its first turn. Raises `ApiError` (503) where too many wait."""
+        key = place.project, place.tier
+        free = max(0, self.max_running - self.running)
+        if self.max_running and self._admitted[key] >= self._bounds.of(place.tier) + free:
+            raise self._full(place)
+        self._admitted[key] += 1
+
+    def unadmit(self, place: "Place") -> None:
+        """Forget that a request comes: it has its first turn, or will not ask for one."""
+        key = place.project, place.tier
+        self._admitted[key] -= 1
+        if not self._admitted[key]:
+            del self._admitted[key]
+
+    def take(self, place: "Place") -> bool:
+        """Give a turn, if there is one now; then nobody waits."""
+        if self.is_full:
+            return False
+        self._running[place.project] += 1
+        self._served[place.project] = next(self._numbers)
+        place.began = self.now()
+        self._began += place.began
+        return True
+
+    def enqueue(self, place: "Place", due: float) -> None:
+        """Let a place wait, as if it had come at `due`."""
+        heapq.heappush(self._waiting.setdefault(place.project, []), (due, next(self._numbers), place))
+
+    def dequeue(self, place: "Place") -> None:
+        """Let a place wait no longer."""
+        queue = self._waiting.get(place.project, [])
+        queue[:] = [entry for entry in queue if entry[2] is not place]
+        heapq.heapify(queue)
+        self._forget(place.project)
+
+    def give_back(self, place: "Place") -> None:
+        """Take a turn back, and give it to whoever is next."""
+        self._ended += 1
+        self._seconds += max(WEIGHT, 1 / self._ended) * (self.now() - place.began - self._seconds)
+        self._running[place.project] -= 1
+        self._began = self._began - place.began if self.running else 0.0
+        while self._waiting and not self.is_full:
+            self._serve(self._next())
+        self._forget(place.project)
+
+    def _next(self) -> str:
+        """Return the project that is served next."""
+        now = self.now()
+        return min(
+            self._waiting,
+            key=lambda each: (self._waiting[each][0][0] > now, self._running[each], self._served.get(each, 0)),
+        )
+
+    def _serve(self, project: str) -> None:
+        _, _, place = heapq.heappop(self._waiting[project])
+        if place.grant():
+            self._waited(place.tier, self.now() - place.asked_at)
+        self._forget(project)
+
+    def _forget(self, project: str) -> None:
+        """Keep nothing of a project that has nothing here."""
+        if not self._waiting.get(project, True):
+            del self._waiting[project]
+        if not self._running[project]:
+            del self._running[project]
+            if project not in self._waiting:
+                self._served.pop(project, None)
+
+    def _full(self, place: "Place") -> ApiError:
+        bound = self._bounds.of(place.tier)
+        return overloaded(
+            f"The engine is full, and no more requests of this project may wait for it than do already: {bound} of the "
+            f"service tier '{place.tier}' (ENGINE_MAX_QUEUED). Try again later.",
+            retry_after=self._retry_after(place),
+        )
+
+    def _retry_after(self, place: "Place") -> int:
+        """Return in how many seconds the engine will have done what comes before this place, as far as is known."""
+        due = self.now() + place.late
+        ahead = sum(entry[0] <= due for entry in self._waiting.get(place.project, ()))
+        share = max(1.0, self.max_running / len({*self._waiting, *self._running, place.project}))
+        age = self.now() - self._began / self.running if self.running else 0.0  # of the turns that are had, on average
+        return min(MAX_RETRY_AFTER, max(1, ceil(max(self._seconds, age) * (ahead + 1) / share)))
+
+
+class Place:
+    """What one response has of the engine: nothing, a place in the queue, or a turn; one after the other.
+
+    admit() ──> ask() ──> a turn, at once or later ──> leave() ──> ask() … ──> leave()
+    """
+
+    __slots__ = ("_arrived", "_granted", "_has_turn", "_is_admitted", "_turns", "asked_at", "began", "late", "project",
+                 "tier")  # fmt: skip
+
+    def __init__(self, turns: FairTurns, project: str, tier: str, late: float) -> None:
+        self.project = project
+        self.tier = tier
+        self.late = late
+        self.asked_at = 0.0
+        self.began = 0.0  # its present turn
+        self._turns = turns
+        self._arrived: float | None = None
+        self._granted: asyncio.Future[None] | None = None  # while it waits
+        self._has_turn = False
+        self._is_admitted = False
+
+    @property
+    def would_wait(self) -> bool:
+        """Whether a turn that is asked for now has to be waited for."""
+        return self._turns.is_full
+
+    def admit(self) -> None:
+        """Note that a request comes, which will ask for a turn. Raises `ApiError` (503) where too many wait."""
+        if self._turns.max_running:
+            self._turns.admit(self)
+            self._is_admitted = True
+
+    def ask(self) -> bool:
+        """Ask for a turn, if that was not done; return whether it is there. Where it is not, `wait` for it."""
+        turns = self._turns
+        if not turns.max_running or self._has_turn:
+            return True
+        if self._granted is not None:
+            return False
+        self.asked_at = turns.now()
+        if self._arrived is None:
+            self._arrived = self.asked_at
+        if turns.take(self):
+            self._have()
+            return True
+        self._granted = asyncio.get_running_loop().create_future()
+        turns.enqueue(self, self._arrived + self.late)
+        return False
+
+    async def wait(self) -> None:
+        """Ask for a turn, and return when it is there; then `leave` gives it back. Who is cancelled here has left."""
+        if self.ask():
+            return
+        assert self._granted is not None, "it waits"
+        try:
+            await self._granted
+        except asyncio.CancelledError:  # it may have been granted in the very turn of the loop
+            self.leave()
+            raise
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and have it until the block ends."""
+        await self.wait()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def grant(self) -> bool:
+        """Take a turn that is given; False where whoever waited does not any more."""
+        if self._granted is None or self._granted.done() or not self._turns.take(self):
+            return False
+        self._granted.set_result(None)
+        self._have()
+        return True
+
+    def leave(self) -> None:
+        """Give back what there is: a turn, or the place in the queue. Twice is not an error."""
+        self._settle()
+        if self._has_turn:
+            self._has_turn = False
+            self._granted = None
+            self._turns.give_back(self)
+        elif self._granted is not None:
+            self._granted = None
+            self._turns.dequeue(self)
+
+    def _have(self) -> None:
+        self._settle()
+        self._has_turn = True
+
+    def _settle(self) -> None:
+        if self._is_admitted:
+            self._is_admitted = False
+            self._turns.unadmit(self)
+
+
+class BackgroundQueue:
+    """At most `max_running` run, at most `max_queued` wait. `now` is a clock, in seconds.
+
+    Who runs next is decided as for the engine (`FairTurns`): projects have equal shares, and inside a project the tier
+    moves a response ahead or back by some time, so that none waits for ever.
+    """
+
+    def __init__(self, *, max_running: int, max_queued: int, now: Callable[[], float] | None = None) -> None:
+        self._turns = FairTurns(max_running=max_running, now=now)
+        self._places = max_running + max_queued
+        self._taken = 0  # by those that wait, run, or are about to
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for a turn."""
+        return self._turns.waiting.total()
+
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """Take a place for a response while it is accepted; it keeps it until it leaves, or if this raises.
+
+        Raises `ApiError` (429) if it would have to wait and may not.
+        """
+        if self._taken >= self._places:
+            message = f"{self.waiting} background responses wait already (BACKGROUND_MAX_QUEUED). Try again shortly."
+            raise rate_limited(message, retry_after=5)
+        self.enter()
+        try:
+            yield
+        except BaseException:
+            self.leave()
+            raise
+
+    def enter(self) -> None:
+        """Take a place, whether there is one or not."""
+        self._taken += 1
+
+    def leave(self) -> None:
+        """Give the place back: the response has ended."""
+        self._taken -= 1
+
+    def turn(self, project: str, tier: str, priority: int) -> AbstractAsyncContextManager[None]:
+        """Wait for a turn, and have it until the block ends."""
+        return self._turns.place(project, tier, priority).turn()
+
+
+LONG = 128 * 1024  # bytes; up to that a text takes 0.25 s at most
+TIER = "default"  # that all work waits in
+SHORT_THREADS = 2
+LONG_THREADS = 2
+WAITING_THREADS = 16
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class FairThreads:
+    """The shared threads of one process. They are started when they are first needed."""
+
+    def __init__(self) -> None:
+        self._short = FairTurns(max_running=SHORT_THREADS)
+        self._long = FairTurns(max_running=LONG_THREADS)
+        self._waiting = FairTurns(max_running=WAITING_THREADS)
+        self._threads = ThreadPoolExecutor(SHORT_THREADS + LONG_THREADS + WAITING_THREADS, thread_name_prefix="fair")
+
+    async def run(
+        self,
+        project: str,
+        size: int,
+        work: Callable[Arguments, Result],
+        *args: Arguments.args,
+        **kwargs: Arguments.kwargs,
+    ) -> Result:
+        """Return what `work` makes of something of `size` bytes, which it does on a thread."""
+        return await self._run(self._long if size > LONG else self._short, project, partial(work, *args, **kwargs))
+
+    async def wait(
+        self, project: str, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
+        """Return what comes of `work`, which waits for another process on a thread."""
+        return await self._run(self._waiting, project, partial(work, *args, **kwargs))
+
+    async def _run(self, turns: FairTurns, project: str, work: Callable[[], Result]) -> Result:
+        async with turns.place(project, TIER, 0).turn():
+            given_up = Event()
+            running = asyncio.get_running_loop().run_in_executor(
+                self._threads, copy_context().run, _until, given_up, work
+            )
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                given_up.set()
+                await asyncio.wait({running})  # until then the turn is taken
+                if not running.cancelled():
+                    running.exception()  # it is nobody's any more
+                raise
+            finally:
+                # An exception that it raised has this frame in its traceback: with the frame it would be a cycle, and
+                # keep all that the work had in its hands (a body of 30 MB) until the garbage collector comes by.
+                del running
+
+
+def _until(given_up: Event, work: Callable[[], Result]) -> Result:
+    with until(given_up):
+        return work()

@@ -1,0 +1,197 @@
+"""The prompts of a completion as tokens. What is here blocks: as long as they are long, or an engine tokenizes them.
+
+`CompletionService`: starts completions of raw prompts: no conversation, no items, nothing that is kept.
+
+    create() ──> Completing (`completing`), whose choices have their places at the engine and in the limits
+
+All that can be known before anything is generated is known here, and refused.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from engine.errors import EngineError, NotRendered
+from engine.formats.base import as_tokens
+from engine.types import GenerationRequest
+from responses_app.protocol import ids
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
+from responses_app.protocol.prompt.prompt import check_can_fit
+from responses_app.protocol.rate_limits import Amount, Slot
+from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted
+from responses_app.protocol.tiers import PRIORITIES
+from responses_app.runs.plan.failures import refusal
+from responses_app.runs.plan.plan import Origin
+from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
+from responses_app.runs.queues.turns import FairThreads
+from responses_app.runs.service import ResponseService
+from responses_app.runs.stateless.completing import Choice, Completing, Deltas
+
+logger = logging.getLogger("respsite.runs")
+
+
+def read_prompts(wanted: CompletionWanted, model: ServedModel, max_model_len: int) -> list[tuple[Sequence[int], str]]:
+    """Return the tokens of each prompt, and what its completions begin with.
+
+    Raises `ApiError`, and `EngineError` where who tokenizes is away.
+    """
+    prompts = []
+    for prompt in wanted.prompts:
+        check_can_fit(len(prompt) if isinstance(prompt, str) else 0, model.format, max_model_len)
+        tokens = _tokens(prompt, model)
+        if len(tokens) >= max_model_len:
+            raise context_length_exceeded(len(tokens), max_model_len)
+        prompts.append((tokens, _echo(prompt, tokens, model) if wanted.fields.echo else ""))
+    return prompts
+
+
+def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
+    if not isinstance(prompt, str):
+        check_tokens(prompt, model.format, "prompt")
+        return as_tokens(prompt)
+    try:
+        read = model.format.raw_prompt(prompt)
+    except NotRendered as error:
+        logger.warning("a prompt was not tokenized: %s", error)
+        read = None
+    if read is None:
+        raise invalid_request(
+            "Invalid value for 'prompt': this server cannot turn this text into tokens of this model. Send token ids.",
+            param="prompt",
+            code="invalid_value",
+        )
+    return read
+
+
+def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(map(model.format.token_bytes, tokens)).decode(errors="replace")
+
+
+LONG_PROMPTS = 4096  # characters, or tokens, of a request's prompts; what is longer is read on a thread
+
+
+@dataclass(slots=True)
+class CompletionService:
+    """Starts completions, and stops them all at the server's end. What it needs it has in common with `service`."""
+
+    service: ResponseService
+    running: set[Completing] = field(default_factory=set)
+
+    async def create(self, wanted: CompletionWanted, origin: Origin) -> Completing:
+        """Start what is asked. Raises `ApiError` for all that can be known before."""
+        registry, count = self.service.registry, len(wanted.prompts) * wanted.n
+        registry.take_places(count)  # at once, or others would take the same places meanwhile
+        try:
+            return await self._start(wanted, origin)
+        except BaseException:
+            for _ in range(count):
+                registry.give_place()
+            raise
+
+    async def _start(self, wanted: CompletionWanted, origin: Origin) -> Completing:
+        model = self.service.models.chosen(wanted.fields.model, origin.models)
+        if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
+            raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
+        details = _details(wanted, model)
+        head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
+        tier = self.service.settings.tier(None)
+        choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier], self.service.threads)
+        details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
+        places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
+        try:
+            for place in places:
+                place.admit()
+            prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
+            amount = Amount(1, prompt_tokens, max(1, sum(choice.left for choice in choices)))
+            ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
+        except BaseException:
+            for place in places:
+                place.leave()
+            raise
+        deltas = Deltas(max_bytes=self.service.settings.stream_max_lag_bytes)
+        completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        completing.ended_one = self.service.registry.give_place
+        completing.usage.prompt_tokens = prompt_tokens
+        self.running.add(completing)
+        completing.start(choices, places)
+        return completing
+
+    async def aclose(self, *, grace: float) -> None:
+        """Give what runs `grace` seconds to end, and then stop it; its readers are told."""
+        if self.running:
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.service.registry.hurried())]
+            await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        for each in list(self.running):
+            each.stop()
+
+    async def _all_ended(self) -> None:
+        while self.running:
+            await next(iter(self.running)).ended.wait()
+
+
+def _details(wanted: CompletionWanted, model: ServedModel) -> EngineDetails:
+    """Return what is wanted of the engine's work. Raises `ApiError` for what it does not give."""
+    details = EngineDetails(
+        wanted_logprobs=wanted.fields.prompt_logprobs, given_transfer=wanted.fields.kv_transfer_params or None
+    )
+    details.begin(model.engine, model.format)
+    return details
+
+
+async def _choices(
+    wanted: CompletionWanted,
+    model: ServedModel,
+    origin: Origin,
+    response_id: str,
+    priority: int,
+    threads: FairThreads,
+) -> list[Choice]:
+    """Return all choices, in their order. Raises `ApiError`."""
+    try:
+        info = await model.ready()
+    except EngineError as error:
+        raise refusal(error, origin.request_id) from error
+    fields, choices = wanted.fields, list[Choice]()
+    stop_tokens = tuple(fields.stop_token_ids or ())
+    sampling = sampling_of(fields, model.format, top_logprobs=fields.logprobs, prompt_logprobs=fields.prompt_logprobs)
+    read = partial(read_prompts, wanted, model, info.max_model_len)
+    size = sum(map(len, wanted.prompts))
+    try:
+        if model.format.renders_elsewhere:
+            prompts = await threads.wait(origin.project, read)
+        else:
+            prompts = await threads.run(origin.project, size, read) if size > LONG_PROMPTS else read()
+    except EngineError as error:
+        raise refusal(error, origin.request_id) from error
+    for tokens, begin in prompts:
+        for place in range(wanted.n):
+            request = GenerationRequest(
+                request_id=f"{response_id}-{len(choices)}",
+                prompt_token_ids=tokens,
+                sampling=sampling.of_choice(place),
+                priority=priority if model.engine.supports_priority else 0,
+                cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,
+                affinity=response_id,
+                kv_transfer_params=fields.kv_transfer_params or None,
+            )
+            text = CompletionText(
+                len(choices),
+                model.format,
+                stops=wanted.stops,
+                stop_tokens=stop_tokens,
+                logprobs=fields.logprobs is not None,
+                begin=begin,
+            )
+            left = min(info.max_model_len - len(tokens), wanted.max_tokens)
+            choices.append(
+                Choice(request, text, left, gives_tokens=bool(fields.return_token_ids), counts=wanted.counts_each)
+            )
+    return choices

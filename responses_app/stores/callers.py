@@ -1,0 +1,72 @@
+"""The contract of what keeps API keys."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from responses_app.protocol.api_keys import ApiKey, Caller
+from responses_app.protocol.rate_limits import Limited
+
+
+class BaseKeyStore(ABC):
+    """Finds keys by their digests. One object serves one worker process."""
+
+    @abstractmethod
+    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+        """Return the keys that are kept under these digests, revoked and expired ones too. Raises `StoreError`."""
+
+    @abstractmethod
+    async def get(self, key_id: str) -> ApiKey | None:
+        """Return the key with this id, also if it is revoked or has expired. Raises `StoreError`."""
+
+    @abstractmethod
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        """Return whose limits hold for who asks in a project without a key of it. Raises `StoreError`."""
+
+    @abstractmethod
+    async def note_use(self, key_ids: Collection[str], at: float) -> None:
+        """Keep when keys were used last, in Unix seconds. Raises `StoreError`."""
+
+    @abstractmethod
+    async def make_first(self, secret: str) -> bool:
+        """Keep this key for the default project if there is no key at all, of any project; return whether it is kept.
+
+        Of several workers that do so at once, one does. Raises `StoreError`.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+
+
+SCOPES = (  # what the pages need; keys and what they may do are made in the admin
+    "api.model.read",
+    "api.responses.read",
+    "api.responses.write",
+    "api.containers.read",
+    "api.files.read",
+    "api.vector_stores.read",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPass:
+    """A session that a page of this server means to come in by, and the project it wants to be in."""
+
+    key: str = field(repr=False)
+    project: str
+
+
+class BaseStaff(ABC):
+    """Finds out who a session is. One object serves one worker process."""
+
+    @abstractmethod
+    async def caller(self, given: SessionPass) -> Caller | None:
+        """Return who comes in by a session, None where it opens nothing: it is over, or its user may not.
+
+        Raises `ApiError` (403) for a project that the user may not choose, and `StoreError`.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""

@@ -1,0 +1,181 @@
+"""`DatabaseKeyStore`: API keys in the database; and functions that make and revoke them, for commands and the admin."""
+
+import math
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+from django.contrib.auth import get_user
+from django.contrib.sessions.backends.db import SessionStore
+from django.db import IntegrityError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app import models
+from responses_app.protocol import ids
+from responses_app.protocol.api_keys import DEFAULT_PROJECT, ApiKey, Caller, digest_of, new_secret, prefix_of
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rate_limits import NO_LIMITS, Limited, Limits, limited_by
+from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, SessionPass
+from responses_app.stores.clock import id_factory
+from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.threads import DatabaseReaders
+
+FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
+
+_new_id = id_factory(time.time)
+
+
+class DatabaseKeyStore(BaseKeyStore):
+    """Keeps keys in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+
+    def __init__(self, *, using: str = "default", timeout: float = math.inf) -> None:
+        self._using = using
+        self._readers = DatabaseReaders(using, timeout=timeout)
+
+    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+        wanted = list(digests)
+
+        def read(connection: BaseDatabaseWrapper) -> dict[str, ApiKey]:
+            keys = models.ApiKey.objects.using(connection.alias).select_related("project")
+            found: dict[str, ApiKey] = {}
+            for some in in_parts(wanted):
+                found |= {row.digest: key_of(row) for row in keys.filter(digest__in=some)}
+            return found
+
+        return await self._readers.run(read)
+
+    async def get(self, key_id: str) -> ApiKey | None:
+        def read(connection: BaseDatabaseWrapper) -> ApiKey | None:
+            keys = models.ApiKey.objects.using(connection.alias).select_related("project")
+            row = keys.filter(pk=key_id).first()
+            return None if row is None else key_of(row)
+
+        return await self._readers.run(read)
+
+    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[Limited]:
+            return limited_in(models.Project.objects.using(connection.alias).filter(pk=project).first())
+
+        return await self._readers.run(read)
+
+    async def note_use(self, key_ids: Collection[str], at: float) -> None:
+        wanted = list(key_ids)
+        used_at = datetime.fromtimestamp(at, UTC)
+
+        def write(connection: BaseDatabaseWrapper) -> None:
+            keys = models.ApiKey.objects.using(connection.alias)
+            for some in in_parts(wanted):
+                keys.filter(pk__in=some).update(last_used_at=used_at)
+
+        await self._readers.run(write)
+
+    async def make_first(self, secret: str) -> bool:
+        def make(connection: BaseDatabaseWrapper) -> bool:
+            if models.ApiKey.objects.using(connection.alias).exists():
+                return False
+            try:
+                _keep(DEFAULT_PROJECT, secret, id=FIRST, name="first key", using=connection.alias)
+            except IntegrityError:  # another worker was faster
+                return False
+            return True
+
+        return await self._readers.run(make)
+
+    async def aclose(self) -> None:
+        await self._readers.aclose()
+
+
+def key_of(row: models.ApiKey) -> ApiKey:
+    """Return a row as the rest of the code knows it."""
+    return ApiKey(
+        id=row.pk,
+        project=row.project_id,
+        digest=row.digest,
+        name=row.name,
+        scopes=tuple(row.scopes),
+        models=tuple(row.allowed_models),
+        expires_at=row.expires_at.timestamp() if row.expires_at else None,
+        revoked=row.revoked_at is not None,
+        limited=limited_by(row.pk, row.project_id, Limits.of(row), Limits.of(row.project)),
+    )
+
+
+def limited_in(project: models.Project | None) -> Sequence[Limited]:
+    """Return whose limits hold for who asks in a project without a key of it; nobody's where there is no such row."""
+    return () if project is None else limited_by("", project.pk, NO_LIMITS, Limits.of(project))
+
+
+def create_key(project: str, **fields: Any) -> tuple[str, models.ApiKey]:
+    """Make a key of a project, which is made too if there is none; return it, this once, and its row.
+
+    `fields` are those of the row: `name`, `scopes`, `allowed_models`, `expires_at`, and limits.
+    """
+    secret = new_secret(os.urandom)
+    return secret, _keep(project, secret, id=_new_id(ids.API_KEY), **fields)
+
+
+def _keep(project: str, secret: str, *, using: str = "default", **fields: Any) -> models.ApiKey:
+    at = datetime.now(UTC)
+    with transaction.atomic(using=using):
+        owner, _ = models.Project.objects.using(using).get_or_create(name=project, defaults={"created_at": at})
+        return models.ApiKey.objects.using(using).create(
+            project=owner, digest=digest_of(secret), prefix=prefix_of(secret), created_at=at, **fields
+        )
+
+
+def revoke_keys(key_ids: Collection[str]) -> int:
+    """Revoke keys: they open no more, within 2 s on every worker. Return how many were good before."""
+    keys = models.ApiKey.objects.filter(pk__in=list(key_ids), revoked_at=None)
+    return keys.update(revoked_at=datetime.now(UTC))
+
+
+PERMISSION = "responses_app.add_response"  # a superuser has it; others are given it in the admin
+MAX_CHOICE = 500  # projects that a page offers
+
+
+class DatabaseStaff(BaseStaff):
+    """Reads Django's sessions and users; `timeout` bounds, in seconds, whatever waits for the database."""
+
+    def __init__(self, *, timeout: float = math.inf) -> None:
+        self._readers = DatabaseReaders("default", timeout=timeout)
+
+    async def caller(self, given: SessionPass) -> Caller | None:
+        def read(_: BaseDatabaseWrapper) -> Caller | None:
+            user: Any = get_user(SimpleNamespace(session=SessionStore(given.key)))  # type: ignore[arg-type]
+            if not may_come_in(user):
+                return None
+            project = given.project or DEFAULT_PROJECT
+            row = models.Project.objects.filter(pk=project).first()
+            if project != DEFAULT_PROJECT and (row is None or not user.is_superuser):
+                raise _no_project()
+            return Caller(project=project, session=given.key, own_scopes=SCOPES, own_limited=limited_in(row))
+
+        return await self._readers.run(read)
+
+    async def aclose(self) -> None:
+        await self._readers.aclose()
+
+
+def may_come_in(user: Any) -> bool:
+    """Whether a user of Django's may use the API by a session: one of the staff who may make responses."""
+    return bool(user.is_authenticated and user.is_active and user.is_staff and user.has_perm(PERMISSION))
+
+
+def projects_of(user: Any) -> list[str]:
+    """Return the projects that a user may choose from, the one that counts without a choice first."""
+    if not user.is_superuser:
+        return [DEFAULT_PROJECT]
+    names = models.Project.objects.exclude(pk=DEFAULT_PROJECT).order_by("pk").values_list("pk", flat=True)
+    return [DEFAULT_PROJECT, *names[:MAX_CHOICE]]
+
+
+def _no_project() -> ApiError:
+    return ApiError(
+        "You may not work in this project. Choose another one; superusers may choose among all.",
+        status=403,
+        type="permission_error",
+        code="project_not_allowed",
+    )

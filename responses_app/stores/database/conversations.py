@@ -1,0 +1,351 @@
+"""Conversations, in Django's database.
+
+Rows of conversations, as both stores write them; all of this runs inside a transaction, on a writer's thread.
+
+Whoever changes a conversation locks its row first (on SQLite the transaction itself is the lock), so positions are
+contiguous and in the order of the changes. Every change may be executed twice: a commit whose answer got lost is tried
+again.
+
+Conversations in Django's database, SQLite or PostgreSQL.
+
+As with responses, one thread of its own writes, coalescing what comes at once, and a few threads read.
+"""
+
+import hashlib
+import math
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from responses_app.models import ID_LENGTH, Conversation, ConversationItem
+from responses_app.protocol import ids
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.resources import PREFIXES
+from responses_app.stores.base import ConversationAppend
+from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
+from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
+
+
+def can_be_known(identifier: str) -> bool:
+    """Whether an id that a client sent can be one of ours; no database takes every string (NUL, surrogates)."""
+    return 0 < len(identifier) <= ID_LENGTH and identifier.isascii() and identifier.isprintable()
+
+
+def locked(using: str, project: str, conversation_id: str) -> Conversation | None:
+    """Return a conversation that nobody else changes until this transaction ends, None if there is none."""
+    rows = Conversation.objects.using(using).select_for_update().filter(pk=conversation_id, project=project)
+    return next(iter(rows), None)
+
+
+def append_response(using: str, project: str, append: ConversationAppend, *, response_id: str, at: datetime) -> None:
+    """Append what a response was asked and said; once, however often this is called.
+
+    The response becomes the conversation's head if it read all that came before, else there is no head any more. A
+    conversation that is gone is not an error. Where one transaction appends to several conversations, it has to do so
+    in the order of their ids: another process might wait for their locks the other way round.
+    """
+    conversation = locked(using, project, append.conversation_id)
+    if conversation is None or _was_appended(using, append, response_id):
+        return
+    insert_items(using, conversation, append.items, seed=response_id, at=at, response_id=response_id)
+    read_all = conversation.version == append.read_version
+    conversation.version += 1
+    conversation.head = response_id if read_all else ""
+    conversation.head_position = conversation.next_position - 1 if read_all else 0
+    conversation.save(using=using, update_fields=["version", "head", "head_position", "next_position"])
+
+
+def insert_items(
+    using: str,
+    conversation: Conversation,
+    items: Sequence[JsonObject],
+    *,
+    seed: str,
+    at: datetime,
+    response_id: str = "",
+) -> list[ConversationItem]:
+    """Put items behind all others, and return their rows; the caller saves the conversation's `next_position`.
+
+    An id that the conversation has already, or that is not an id, is replaced by one made of `seed`, which no other
+    append has: executed again, this makes the same ids.
+    """
+    conversation_id = conversation.pk
+    taken = _taken(using, conversation_id, (str(item.get("id") or "") for item in items))
+    rows = []
+    for index, item in enumerate(items):
+        item_id = str(item.get("id") or "")
+        if item_id in taken or not can_be_known(item_id):
+            item_id = _made_id(conversation_id, seed, index, item)
+        taken.add(item_id)
+        rows.append(
+            ConversationItem(
+                conversation_id=conversation_id,
+                item_id=item_id,
+                position=conversation.next_position + index,
+                created_at=at,
+                item={**item, "id": item_id},
+                response_id=response_id,
+            )
+        )
+    ConversationItem.objects.using(using).bulk_create(rows)
+    conversation.next_position += len(rows)
+    return rows
+
+
+def conversation_row(project: str, record: ConversationRecord) -> Conversation:
+    """Return a new conversation's row."""
+    return Conversation(
+        id=record.id,
+        project=project,
+        created_at=datetime.fromtimestamp(record.created_at, UTC),
+        title=record.title,
+        status=record.status,
+        metadata=dict(record.metadata),
+    )
+
+
+def record_of(row: Conversation) -> ConversationRecord:
+    """Return the conversation that a row holds."""
+    return ConversationRecord(
+        id=row.pk,
+        created_at=int(row.created_at.timestamp()),
+        metadata=row.metadata,
+        title=row.title,
+        status=row.status,
+        head=row.head,
+        head_position=row.head_position,
+        version=row.version,
+    )
+
+
+def entry_of(row: ConversationItem) -> ConversationEntry:
+    """Return the item that a row holds."""
+    return ConversationEntry(position=row.position, item=row.item, created_at=int(row.created_at.timestamp()))
+
+
+def _was_appended(using: str, append: ConversationAppend, response_id: str) -> bool:
+    """Whether this very append was committed before; asked by ids, which have an index."""
+    own = [item_id for item in append.items if can_be_known(item_id := str(item.get("id") or ""))]
+    made = [_made_id(append.conversation_id, response_id, index, item) for index, item in enumerate(append.items)]
+    rows = ConversationItem.objects.using(using).filter(conversation_id=append.conversation_id, response_id=response_id)
+    return any(rows.filter(item_id__in=part).exists() for part in in_parts([*own, *made]))
+
+
+def _taken(using: str, conversation_id: str, item_ids: Iterable[str]) -> set[str]:
+    """Return which of these ids the conversation has already."""
+    wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
+    rows = ConversationItem.objects.using(using).filter(conversation_id=conversation_id)
+    known = rows.values_list("item_id", flat=True)
+    return {item_id for part in in_parts(wanted) for item_id in known.filter(item_id__in=part)}
+
+
+def _made_id(conversation_id: str, seed: str, index: int, item: JsonObject) -> str:
+    origin = f"{conversation_id} {seed} {index}".encode()
+    return PREFIXES.get(str(item.get("type")), ids.ITEM) + hashlib.blake2b(origin, digest_size=16).hexdigest()
+
+
+Result = TypeVar("Result")
+
+CREATION_LOCK = 0x72657370  # of PostgreSQL's advisory locks, the space in which each project has one
+
+
+@dataclass(slots=True, eq=False)
+class _Change(Generic[Result]):
+    """A write, and what came of it; `act` gets what came of an earlier attempt, which may have been committed."""
+
+    conversation_id: str
+    act: Callable[[Result | None], Result]
+    creates: bool = False
+    result: Result | None = None
+
+
+class DatabaseConversationStore(BaseConversationStore):
+    """Keeps conversations in the database `using`, at most `max_entries` of each project (0: any number).
+
+    `timeout` bounds, in seconds, whatever waits for the database.
+    """
+
+    def __init__(self, *, using: str = "default", max_entries: int = 0, timeout: float = math.inf) -> None:
+        self._using = using
+        self._max_entries = max_entries
+        self._writer: CoalescingWriter[_Change[Any]] = CoalescingWriter(self._commit, using=using, timeout=timeout)
+        self._readers = DatabaseReaders(using, timeout=timeout)
+
+    async def start(self) -> None:
+        """Get ready. Raises `StoreError`."""
+        self._writer.start()
+
+    async def aclose(self) -> None:
+        """Finish what was asked and let go of everything. Safe to call twice."""
+        await self._writer.aclose()
+        await self._readers.aclose()
+
+    async def create(self, project: str, record: ConversationRecord, items: Sequence[JsonObject]) -> None:
+        def act(_: bool | None) -> bool:
+            if Conversation.objects.using(self._using).filter(pk=record.id).exists():
+                return True  # an earlier attempt was committed after all
+            if self._is_full(project):
+                return False
+            row = conversation_row(project, record)
+            insert_items(self._using, row, items, seed="", at=row.created_at)
+            row.save(using=self._using, force_insert=True)
+            return True
+
+        if not await self._write(record.id, act, creates=True):
+            raise ConversationFull(f"{project} has {self._max_entries} conversations already")
+
+    async def get(self, project: str, conversation_id: str) -> ConversationRecord | None:
+        def read(connection: BaseDatabaseWrapper) -> ConversationRecord | None:
+            row = _conversations(connection, project, conversation_id).first()
+            return record_of(row) if row else None
+
+        return await self._readers.run(read) if can_be_known(conversation_id) else None
+
+    async def update(
+        self, project: str, conversation_id: str, changes: Mapping[str, object]
+    ) -> ConversationRecord | None:
+        def act(_: ConversationRecord | None) -> ConversationRecord | None:
+            row = locked(self._using, project, conversation_id)
+            if row is None:
+                return None
+            for name, value in changes.items():
+                setattr(row, name, value)
+            row.save(using=self._using, update_fields=list(changes))
+            return record_of(row)
+
+        return await self._write(conversation_id, act) if can_be_known(conversation_id) else None
+
+    async def delete(self, project: str, conversation_id: str) -> bool:
+        def act(before: bool | None) -> bool:
+            row = locked(self._using, project, conversation_id)
+            if row is None:
+                return bool(before)
+            ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id).delete()
+            row.delete(using=self._using)
+            return True
+
+        return can_be_known(conversation_id) and await self._write(conversation_id, act)
+
+    async def append(
+        self, project: str, conversation_id: str, items: Sequence[JsonObject]
+    ) -> Sequence[ConversationEntry] | None:
+        at, seed = datetime.now(UTC), uuid.uuid4().hex
+
+        def act(before: list[ConversationItem] | None) -> list[ConversationItem] | None:
+            conversation = locked(self._using, project, conversation_id)
+            if conversation is None:
+                return None
+            if before and self._stands(before[0]):
+                return before
+            rows = insert_items(self._using, conversation, items, seed=seed, at=at)
+            if rows:
+                conversation.version += 1
+                conversation.save(using=self._using, update_fields=["version", "next_position"])
+            return rows
+
+        rows = await self._write(conversation_id, act) if can_be_known(conversation_id) else None
+        return None if rows is None else [entry_of(row) for row in rows]
+
+    async def entries(
+        self, project: str, conversation_id: str, *, after: str | None, descending: bool, limit: int
+    ) -> Sequence[ConversationEntry] | None:
+        if not can_be_known(conversation_id) or (after is not None and not can_be_known(after)):
+            return None
+
+        def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry] | None:
+            if not _conversations(connection, project, conversation_id).exists():
+                return None
+            rows = ConversationItem.objects.using(connection.alias).filter(conversation_id=conversation_id)
+            rows = rows.order_by("-position" if descending else "position")
+            if after is not None:
+                position = rows.filter(item_id=after).values_list("position", flat=True).first()
+                if position is None:
+                    return None
+                rows = rows.filter(position__lt=position) if descending else rows.filter(position__gt=position)
+            return [entry_of(row) for row in rows[:limit]]
+
+        return await self._readers.run(read)
+
+    async def entries_since(self, project: str, conversation_id: str, position: int) -> Sequence[ConversationEntry]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[ConversationEntry]:
+            rows = _items(connection, project, conversation_id).filter(position__gt=position)
+            return [entry_of(row) for row in rows.order_by("position")]
+
+        return await self._readers.run(read) if can_be_known(conversation_id) else []
+
+    async def entry(self, project: str, conversation_id: str, item_id: str) -> ConversationEntry | None:
+        def read(connection: BaseDatabaseWrapper) -> ConversationEntry | None:
+            row = _items(connection, project, conversation_id).filter(item_id=item_id).first()
+            return entry_of(row) if row else None
+
+        known = can_be_known(conversation_id) and can_be_known(item_id)
+        return await self._readers.run(read) if known else None
+
+    async def remove(self, project: str, conversation_id: str, item_id: str) -> bool:
+        def act(before: bool | None) -> bool:
+            conversation = locked(self._using, project, conversation_id)
+            rows = ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id, item_id=item_id)
+            row = rows.first() if conversation else None
+            if conversation is None or row is None:
+                return bool(before)
+            row.delete(using=self._using)
+            if row.position <= conversation.head_position:
+                conversation.head, conversation.head_position = "", 0
+            conversation.version += 1
+            conversation.save(using=self._using, update_fields=["version", "head", "head_position"])
+            return True
+
+        known = can_be_known(conversation_id) and can_be_known(item_id)
+        return known and await self._write(conversation_id, act)
+
+    async def _write(
+        self, conversation_id: str, act: Callable[[Result | None], Result], *, creates: bool = False
+    ) -> Result:
+        change = _Change(conversation_id, act, creates)
+        await self._writer.write(change)
+        return change.result  # type: ignore[return-value]
+
+    # What follows runs on the writer's thread, in a transaction.
+
+    def _commit(self, batch: Sequence[_Change[Any]]) -> None:
+        """Make the changes; in an order that all processes share, so that none waits for another in a circle."""
+        for change in sorted(batch, key=lambda change: (not change.creates, change.conversation_id)):
+            change.result = change.act(change.result)
+
+    def _is_full(self, project: str) -> bool:
+        if not self._max_entries:
+            return False
+        connection = connections[self._using]
+        if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
+        return Conversation.objects.using(self._using).filter(project=project).count() >= self._max_entries
+
+    def _stands(self, row: ConversationItem) -> bool:
+        """Whether a row that an earlier attempt wrote was committed."""
+        return (
+            ConversationItem.objects.using(self._using)
+            .filter(
+                conversation_id=row.conversation_id,
+                item_id=row.item_id,
+                position=row.position,
+                created_at=row.created_at,
+            )
+            .exists()
+        )
+
+
+def _conversations(connection: BaseDatabaseWrapper, project: str, conversation_id: str) -> QuerySet[Conversation]:
+    return Conversation.objects.using(connection.alias).filter(pk=conversation_id, project=project)
+
+
+def _items(connection: BaseDatabaseWrapper, project: str, conversation_id: str) -> QuerySet[ConversationItem]:
+    items = ConversationItem.objects.using(connection.alias)
+    return items.filter(conversation_id=conversation_id, conversation__project=project)

@@ -1,0 +1,396 @@
+"""What the database raised, as a `StoreError` with a message of one line. Drivers write several.
+
+One thread that writes: whatever is asked while a transaction commits goes into the next one, together.
+
+A commit costs far more than a row, and there is one writer to a SQLite file at a time anyway; so fifty responses that
+end at once cost one transaction, not fifty. Nothing waits for others to come: an idle writer commits at once.
+
+The thread is an executor's. It sleeps while there is nothing to write. It is not a daemon: an interpreter that ends
+without `close` still lets it finish what is queued.
+
+How a record gets through: `write` puts it in the queue and, where no drain is under way, submits one. `_drain` takes
+what is queued, at most 500 records, commits it, answers those who wait, and takes what has come meanwhile, until there
+is nothing. Example, with commits of 4 ms: of 50 records that come within one millisecond, the first goes into a
+transaction of its own, which starts at once; the other 49 go into the second. The last of them waits 8 ms, where a
+transaction each would take 200.
+
+What can fail, and who learns of it:
+
+- The database is locked, restarts or is away: the same transaction is tried again, on a new connection, as long as the
+  timeout allows. Then all records of the batch fail with `StoreError`.
+- One record is at fault (a value that a column does not take): the batch fails as a whole, so each record is written by
+  itself, and only the bad one fails.
+- The answer to a COMMIT is lost: nobody knows whether it went through. It is tried again, so writing a record twice
+  must not be an error.
+- A caller's time is up: what still waits in the queue is withdrawn and never written. What is being committed cannot be
+  withdrawn, and may be written after its caller was told that it failed.
+"""
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from threading import Lock, local
+from typing import Generic, TypeVar
+
+from django.db import Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.clock import StoreClock
+from responses_app.stores.database.deadline import process_ends_at, within
+
+logger = logging.getLogger("respsite.stores")
+
+# The database is locked, restarts, or dropped the connection: the same transaction may succeed on a new connection.
+PASSING = (OperationalError, InterfaceError)
+_LACKS = re.compile(r"no such table: |no such column: \"?responses_app_|has no column named ")  # SQLite
+_UNDEFINED = ("42P01", "42703")  # PostgreSQL: a table, a column
+_told = Lock()  # taken once it is told, for as long as the process lives
+
+
+def in_one_line(error: Exception) -> str:
+    """Return what an exception is and says."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def store_error(error: Exception) -> StoreError:
+    """Return the failure as those who use a store know it; never raised twice, so each caller gets its own."""
+    failure = NotMigrated() if is_unmigrated(error) else StoreError(in_one_line(error))
+    failure.__cause__ = error
+    failure.passing = isinstance(error, PASSING)
+    return failure
+
+
+def is_unmigrated(error: Exception) -> bool:
+    """Whether the database lacks a table or a column; the first time that is told. To try again helps nobody."""
+    if isinstance(error, ProgrammingError):
+        lacks = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED
+    else:
+        lacks = isinstance(error, OperationalError) and _LACKS.search(str(error)) is not None
+    if lacks and _told.acquire(blocking=False):
+        logger.error("%s", NotMigrated())
+    return lacks
+
+
+def too_slow(seconds: float) -> StoreError:
+    """Return the failure of a database that does not answer in time."""
+    failure = StoreError(f"The database did not answer within {seconds:g} s.")
+    failure.passing = True
+    return failure
+
+
+Found = TypeVar("Found")
+
+THREADS = 4  # and so connections; more would not read faster, since they share the interpreter's lock
+
+
+class DatabaseReaders:
+    """Runs queries off the event loop; at most `THREADS` at once, the others wait their turn.
+
+    A query whose connection turns out to be broken is done once more, on a new one: so it may be called twice. To ask
+    before each query whether its connection still works would cost another round trip to the database.
+    `timeout` bounds, in seconds, how long a query and its turn may take.
+    """
+
+    def __init__(self, using: str, *, timeout: float = math.inf) -> None:
+        self._using = using
+        self._timeout = timeout
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="store-reader")
+        self._thread = local()
+        self._connections: list[BaseDatabaseWrapper] = []
+
+    async def run(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+        """Return what `query` returns, called on a reader's thread with that thread's connection.
+
+        Raises:
+            StoreError: the database failed or did not answer in time, or the readers are closed.
+        """
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._executor, self._query, query)
+        except RuntimeError as error:
+            raise StoreError("The readers are closed.") from error
+        try:
+            async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
+                return await running
+        except TimeoutError:
+            raise too_slow(self._timeout) from None
+
+    async def aclose(self) -> None:
+        """Let running queries end, then end the threads and their connections. Safe to call twice."""
+        await asyncio.to_thread(self._close)
+
+    def _query(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+        ends_at = time.monotonic() + self._timeout
+        try:
+            connection = self._own_connection()
+            with within(connection, self._timeout, ends_at=ends_at):
+                try:
+                    return query(connection)
+                except PASSING:
+                    connection.close_if_unusable_or_obsolete()
+                    if connection.connection is not None or time.monotonic() >= ends_at:
+                        raise
+            # The connection broke while it was idle: the database was started again, say.
+            with within(connection, self._timeout, ends_at=ends_at):
+                return query(connection)
+        except Error as error:
+            raise store_error(error) from error
+
+    def _own_connection(self) -> BaseDatabaseWrapper:
+        connection = connections[self._using]
+        if not hasattr(self._thread, "known"):
+            self._thread.known = True
+            connection.inc_thread_sharing()  # so that another thread may close it, once this one has ended
+            self._connections.append(connection)
+        return connection
+
+    def _close(self) -> None:
+        self._executor.shutdown(wait=True)
+        while self._connections:
+            self._connections.pop().close()
+
+
+Own = TypeVar("Own")
+
+
+class ThreadedStore(Generic[Own]):
+    """A store in the database `using` whose readers write, too: its writes are too rare to be gathered.
+
+    `settings` are the store's own, `unlimited` where none are given. `timeout` bounds, in seconds, whatever waits
+    for the database. `now` is Unix time.
+    """
+
+    unlimited: Own
+
+    def __init__(
+        self,
+        *,
+        using: str = "default",
+        settings: Own | None = None,
+        now: Callable[[], float] | None = None,
+        timeout: float = math.inf,
+    ) -> None:
+        self._using = using
+        self._settings = self.unlimited if settings is None else settings
+        self._now = now or StoreClock()
+        self._threads = DatabaseReaders(using, timeout=timeout)
+
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
+        await self._threads.aclose()
+
+
+Record = TypeVar("Record")
+
+MAX_BATCH = 500  # records a transaction; bounds how long others wait for a SQLite file, and the rows built at once
+RETRY_PAUSES = (0.05, 0.25, 1.0)  # seconds before another attempt: 4 attempts, at most 1.3 s of pauses a transaction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pending(Generic[Record]):
+    """A record, and the loop and future of whoever waits for it."""
+
+    record: Record
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[None]"
+
+
+class CoalescingWriter(Generic[Record]):
+    """Commits records in the order they came, all that are queued in one transaction.
+
+    `commit` gets them in a list, at most `MAX_BATCH`, inside `transaction.atomic()` of the database `using`, on the
+    writer's thread. It may be called again with the same records, after a failure or in parts, so writing a record
+    twice must not be an error. `max_pending` bounds the records that wait beside those being committed, `timeout`
+    (seconds) how long one waits, and how long a transaction goes on being tried.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[Record]], None],
+        *,
+        using: str = "default",
+        max_pending: int = 10_000,
+        timeout: float = math.inf,
+    ) -> None:
+        self._commit = commit
+        self._using = using
+        self._max_pending = max_pending
+        self._timeout = timeout
+        self._lock = Lock()  # over all below; never held while anything blocks
+        self._queue: deque[_Pending[Record]] = deque()
+        self._draining = False
+        self._executor: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Get ready; the thread starts with the first write.
+
+        Raises:
+            StoreError: it was closed before.
+        """
+        with self._lock:
+            if self._closed:
+                raise StoreError("The writer was closed.")
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+
+    async def write(self, record: Record) -> None:
+        """Return when the record is committed. A caller that is cancelled stops waiting; the record is written still.
+
+        Raises:
+            StoreError: it could not be committed, `max_pending` records wait already, or the writer does not run. Or
+                the time was up: if it was being committed then, nobody knows whether it is or will be; else it never
+                is.
+        """
+        loop = asyncio.get_running_loop()
+        pending = _Pending(record, loop, loop.create_future())
+        self._enqueue(pending)
+        try:
+            async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
+                await pending.future
+        except TimeoutError:
+            self._withdraw(pending)
+            raise too_slow(self._timeout) from None
+
+    def close(self) -> None:
+        """Commit what is queued, then end the thread and its connection. Safe to call twice, from any thread.
+
+        Blocks for as long as the commits take, which `RETRY_PAUSES` and the database's own timeouts bound. Not for the
+        event loop: use `aclose` there.
+        """
+        with self._lock:
+            first, self._closed = not self._closed, True
+            executor = self._executor
+            if executor is not None and first:
+                # Django's connections belong to threads, so the writer's own thread has to close its connection.
+                executor.submit(self._disconnect)  # behind the drain, if one is under way
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+    async def aclose(self) -> None:
+        """Do what `close` does without blocking the loop."""
+        await asyncio.to_thread(self.close)
+
+    def _enqueue(self, pending: _Pending[Record]) -> None:
+        with self._lock:
+            if self._executor is None or self._closed:
+                raise StoreError("The writer does not run.")
+            if len(self._queue) >= self._max_pending:
+                raise StoreError(f"{self._max_pending} records wait to be written already.")
+            self._queue.append(pending)
+            if not self._draining:
+                self._draining = True
+                self._executor.submit(self._drain)
+
+    def _withdraw(self, pending: _Pending[Record]) -> None:
+        with self._lock, suppress(ValueError):  # not in the queue: it is being committed
+            self._queue.remove(pending)
+
+    # What follows runs on the writer's thread.
+
+    def _drain(self) -> None:
+        while batch := self._take():
+            try:
+                self._write(batch)
+            except Exception as error:
+                logger.exception("the writer failed in an unforeseen way")
+                self._settle(batch, error)
+
+    def _take(self) -> list[_Pending[Record]]:
+        with self._lock:
+            batch = list(islice(self._queue, MAX_BATCH))
+            for _ in batch:
+                self._queue.popleft()
+            # Under the same lock as the look at the queue: a record that comes now either is in the batch, or sees that
+            # nobody drains and submits another drain. None is left behind.
+            self._draining = bool(batch)
+        return batch
+
+    def _write(self, batch: list[_Pending[Record]]) -> None:
+        """Commit a batch and tell those who wait for it."""
+        try:
+            self._attempt(batch)
+        except Exception as error:
+            if _is_of_all(error):
+                self._give_up(batch, error)
+            elif len(batch) > 1:
+                logger.warning("%d records failed together, trying one by one: %s", len(batch), in_one_line(error))
+                self._write_singly(batch)
+            else:
+                logger.error("a record could not be written", exc_info=error)
+                self._settle(batch, error)
+        else:
+            self._settle(batch, None)
+
+    def _write_singly(self, batch: list[_Pending[Record]]) -> None:
+        """Commit each record by itself, so that a bad one does not fail its neighbours."""
+        for index, pending in enumerate(batch):
+            try:
+                self._attempt([pending])
+            except Exception as error:
+                if _is_of_all(error):  # the rest would only wait as long again, each
+                    self._give_up(batch[index:], error)
+                    return
+                logger.error("a record could not be written", exc_info=error)
+                self._settle([pending], error)
+            else:
+                self._settle([pending], None)
+
+    def _give_up(self, batch: list[_Pending[Record]], error: Exception) -> None:
+        if not is_unmigrated(error):  # which is told once
+            logger.error("%d records could not be written: %s", len(batch), in_one_line(error))
+        self._settle(batch, error)
+
+    def _attempt(self, batch: list[_Pending[Record]]) -> None:
+        """Run one transaction, again on a new connection while it fails for a passing reason."""
+        records = [pending.record for pending in batch]
+        ends_at = time.monotonic() + self._timeout  # of all attempts together
+        for pause in (*RETRY_PAUSES, None):
+            try:
+                bounded = within(connections[self._using], self._timeout, ends_at=ends_at)
+                with bounded, transaction.atomic(using=self._using):
+                    self._commit(records)
+                return
+            except PASSING as error:
+                connections[self._using].close()
+                if is_unmigrated(error) or pause is None or time.monotonic() + pause >= min(ends_at, process_ends_at()):
+                    raise
+                logger.warning("the database failed, trying again in %.2f s: %s", pause, in_one_line(error))
+                time.sleep(pause)
+
+    def _settle(self, batch: Sequence[_Pending[Record]], error: Exception | None) -> None:
+        """Answer those who wait, with one call into each of their loops."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for pending in batch:
+            by_loop.setdefault(pending.loop, []).append(pending.future)
+        for loop, futures in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, futures, error)
+            except RuntimeError:  # the loop is closed, so nobody waits any more
+                logger.warning("%d records were settled after their event loop had ended", len(futures))
+
+    def _disconnect(self) -> None:
+        connections[self._using].close()
+
+
+def _is_of_all(error: Exception) -> bool:
+    """Whether no single record is at fault."""
+    return isinstance(error, PASSING) or is_unmigrated(error)
+
+
+def _resolve(futures: "Sequence[asyncio.Future[None]]", error: Exception | None) -> None:
+    for future in futures:
+        if future.done():  # its caller was cancelled
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(store_error(error))

@@ -1,0 +1,434 @@
+"""Out of the database: all that is kept of ended responses, and of conversations, a line each."""
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+import orjson
+from django.db import connection, models, transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from responses_app import __version__
+from responses_app.models import (
+    ChainPart,
+    ChatChoice,
+    Conversation,
+    ConversationItem,
+    LogPart,
+    PublicName,
+    Response,
+    SampledItem,
+    json_text,
+)
+from responses_app.models.fields import JSONTextField
+from responses_app.protocol.chat.completion import stored_completion
+from responses_app.protocol.chat.stored import ChatForm, stored_messages
+from responses_app.protocol.requests.resources import RUNNING, ResponseObject
+from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
+
+Row = dict[str, Any]
+M = TypeVar("M", bound=models.Model)
+_UNFIT = re.compile("[\x00\ud800-\udfff]")  # NUL and lone surrogates, which PostgreSQL refuses; JSON escapes them
+
+
+def row_of(instance: models.Model) -> Row:
+    """Return a row as JSON; a number that the database gives it is left out."""
+    return {field.attname: _written(getattr(instance, field.attname)) for field in _fields(type(instance))}
+
+
+def instance_of(model: type[M], row: Mapping[str, Any]) -> M:
+    """Return the model's instance of a row that `row_of` wrote. Raises `ValueError` for what is none.
+
+    A field that the row lacks has its default: an older version wrote it.
+    """
+    fields = {field.attname: field for field in _fields(model)}
+    if unknown := row.keys() - fields.keys():
+        raise ValueError(f"{model.__name__} has no {min(unknown)!r}")
+    return model(**{name: _read(fields[name], value) for name, value in row.items()})
+
+
+def _fields(model: type[models.Model]) -> list[Any]:
+    return [field for field in model._meta.concrete_fields if not isinstance(field, models.AutoField)]
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return b64encode(value).decode()
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _read(field: Any, value: Any) -> Any:
+    if value is None:
+        if not field.null:
+            raise ValueError(f"{field.name!r} is null")
+        return None
+    if isinstance(field, models.BinaryField):
+        return b64decode(value, validate=True)
+    if isinstance(field, models.DateTimeField):
+        return datetime.fromisoformat(value)
+    if isinstance(field, JSONTextField):
+        return value
+    if isinstance(field, models.CharField | models.ForeignKey | models.TextField):
+        most = field.max_length or (field.target_field.max_length if isinstance(field, models.ForeignKey) else None)
+        if not isinstance(value, str) or (most is not None and len(value) > most) or _UNFIT.search(value):
+            raise ValueError(f"{field.name!r} is not a text that this table takes")
+    elif isinstance(field, models.IntegerField):
+        least, most = connection.ops.integer_field_range(field.get_internal_type())
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"{field.name!r} is not a number that this table takes")
+    return value
+
+
+SECTIONS = ("header", "part", "response", "conversation", "end")  # in the order of a file
+
+
+@dataclass(slots=True)
+class Place:
+    """Where an export is: what was written last. It goes on behind that."""
+
+    kind: str = ""
+    id: str = ""
+
+    def after(self, kind: str) -> str | None:
+        """Return the id behind which a section goes on, empty for its beginning; None where it is over."""
+        if not self.kind or SECTIONS.index(self.kind) < SECTIONS.index(kind):
+            return ""
+        return self.id if self.kind == kind else None
+
+
+@dataclass(slots=True)
+class Exported:
+    """What was written, and what was left out."""
+
+    parts: int = 0
+    responses: int = 0
+    conversations: int = 0
+    running: list[str] = field(default_factory=list)  # the first of them
+    running_count: int = 0
+
+
+def to_export(project: str | None) -> int:
+    """Return how many responses and conversations there are."""
+    return _of(Response.objects, project).count() + _of(Conversation.objects, project).count()
+
+
+def lines(project: str | None, place: Place, counted: Exported) -> Iterator[str]:
+    """Yield the lines behind `place`, without their ends; `project` is None for all. `counted` grows meanwhile."""
+    if not place.kind:
+        yield json_text({"kind": "header", "format": FORMAT, "version": VERSION, "respsite": __version__})
+    if (after := place.after("part")) is not None:
+        yield from _parts(project, after, counted)
+    if (after := place.after("response")) is not None:
+        yield from _responses(project, after, counted)
+    if (after := place.after("conversation")) is not None:
+        yield from _conversations(project, after, counted)
+    if place.kind != "end":
+        yield json_text({"kind": "end"})
+
+
+def _parts(project: str | None, after: str, counted: Exported) -> Iterator[str]:
+    alone = _of(ChainPart.objects, project).filter(~Exists(Response.objects.filter(pk=OuterRef("pk"))))
+    while parts := list(alone.filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
+        for part in parts:
+            counted.parts += 1
+            yield json_text({"kind": "part", "id": part.pk, "part": row_of(part)})
+        after = parts[-1].pk
+
+
+def _responses(project: str | None, after: str, counted: Exported) -> Iterator[str]:
+    while ids := _next_ids(project, after):
+        for response in _of(Response.objects, None).filter(pk__in=ids, status__in=RUNNING).only("pk"):
+            counted.running_count += 1
+            counted.running = [*counted.running, response.pk][:AT_ONCE]
+        for line in _ended(ids):
+            counted.responses += 1
+            yield line
+        after = ids[-1]
+
+
+def _next_ids(project: str | None, after: str) -> list[str]:
+    """Return the ids of the next responses, fewer where they are large."""
+    rows = _of(Response.objects, project).filter(pk__gt=after).order_by("pk").values_list("pk", "size")[:AT_ONCE]
+    ids: list[str] = []
+    total = 0
+    for response_id, size in rows:
+        total += size
+        if ids and total > BYTES_AT_ONCE:
+            break
+        ids.append(response_id)
+    return ids
+
+
+def _ended(ids: Sequence[str]) -> Iterator[str]:
+    parts = {part.pk: row_of(part) for part in ChainPart.objects.filter(pk__in=ids)}
+    names = {name.pk: row_of(name) for name in PublicName.objects.filter(pk__in=ids)}
+    choices = {choice.pk: row_of(choice) for choice in ChatChoice.objects.filter(pk__in=ids)}
+    sampled, logs = defaultdict[str, list[Row]](list), defaultdict[str, list[Row]](list)
+    for item in SampledItem.objects.filter(response_id__in=ids).order_by("pk"):
+        sampled[item.response_id].append(row_of(item))
+    for log in LogPart.objects.filter(response_id__in=ids).order_by("response_id", "position"):
+        logs[log.response_id].append(row_of(log))
+    for response in Response.objects.filter(pk__in=ids).exclude(status__in=RUNNING).order_by("pk"):
+        key = response.pk
+        whole = {"response": row_of(response), "part": parts.get(key), "sampled": sampled[key], "log": logs[key]}
+        yield json_text({"kind": "response", "id": key, **whole, "name": names.get(key), "choice": choices.get(key)})
+
+
+def _conversations(project: str | None, after: str, counted: Exported) -> Iterator[str]:
+    while found := list(_of(Conversation.objects, project).filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
+        for conversation in found:
+            counted.conversations += 1
+            yield json_text({"kind": "conversation", "id": conversation.pk, "conversation": row_of(conversation)})
+            yield from _items(conversation.pk)
+        after = found[-1].pk
+
+
+def _items(conversation_id: str) -> Iterator[str]:
+    position = 0
+    while rows := _next_items(conversation_id, position):
+        yield json_text({"kind": "items", "id": conversation_id, "items": [row_of(row) for row in rows]})
+        position = rows[-1].position
+
+
+def _next_items(conversation_id: str, position: int) -> list[ConversationItem]:
+    rows = ConversationItem.objects.filter(conversation_id=conversation_id, position__gt=position).order_by("position")
+    return list(rows[:AT_ONCE])
+
+
+def _of(rows: "QuerySet", project: str | None) -> "QuerySet":  # type: ignore[type-arg]
+    return rows.all() if project is None else rows.filter(project=project)
+
+
+KEPT_BROKEN = 100  # lines that cannot be read, of which the reason is kept
+
+
+class NotAnExport(Exception):
+    """What is read is not what an export writes; the text says so to people."""
+
+
+@dataclass(slots=True)
+class Imported:
+    """What has been read. `there` was in the database already, and was left as it is."""
+
+    parts: int = 0
+    responses: int = 0
+    conversations: int = 0
+    there: int = 0
+    broken: int = 0
+    reasons: list[str] = field(default_factory=list)
+    is_whole: bool = False
+
+    @property
+    def seen(self) -> int:
+        """How many responses and conversations were read, good or not."""
+        return self.responses + self.conversations + self.there + self.broken
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A response with all that belongs to it."""
+
+    response: Response
+    further: list[models.Model]
+
+
+def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
+    """Write lines into the database, and yield `counted`, which grows, behind each step. Raises `NotAnExport`.
+
+    Each step is a transaction: a file whose import was cut is imported once more, and what is there is passed over.
+    """
+    numbered = enumerate(lines, 1)
+    _check_header(next(numbered, (1, b""))[1])
+    batch: list[_Whole | ChainPart] = []
+    size = 0
+    conversation = _ConversationTaker(counted)
+    for number, line in numbered:
+        record = _record(number, line, counted)
+        kind = record.get("kind")
+        counted.is_whole = kind == "end"
+        if kind is None:
+            conversation.spoil()
+            continue
+        if kind in ("items", "conversation"):
+            _write(batch, counted)
+            batch, size = [], 0
+            conversation.take(number, record)
+            yield counted
+            continue
+        conversation.end()
+        if kind in ("response", "part") and (read := _read_line(number, record, counted)) is not None:
+            batch.append(read)
+            size += len(line)
+        if len(batch) >= AT_ONCE or size >= BYTES_AT_ONCE:
+            _write(batch, counted)
+            batch, size = [], 0
+            yield counted
+    if not counted.is_whole:
+        conversation.spoil()
+    conversation.end()
+    _write(batch, counted)
+    yield counted
+
+
+def _check_header(line: bytes) -> None:
+    try:
+        header = _loads(line)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise NotAnExport("This file was not written by `respsite export`.")
+    if header.get("version") != VERSION:
+        raise NotAnExport("A newer version wrote this file: install that one.")
+
+
+def _record(number: int, line: bytes, counted: Imported) -> Row:
+    try:
+        record = _loads(line)
+    except ValueError:
+        return _broken(number, "it is cut, or no JSON", counted)
+    except RecursionError:
+        return _broken(number, "it is nested too deeply", counted)
+    return record if isinstance(record, dict) else _broken(number, "it is not a JSON object", counted)
+
+
+def _loads(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError:  # lone surrogates and integers of more than 64 bits, which orjson refuses
+        return json.loads(line)
+
+
+def _broken(number: int, reason: object, counted: Imported) -> Row:
+    counted.broken += 1
+    if len(counted.reasons) < KEPT_BROKEN:
+        counted.reasons.append(f"line {number}: {reason}")
+    return {}
+
+
+def _read_line(number: int, record: Row, counted: Imported) -> _Whole | ChainPart | None:
+    try:
+        return _part(record["part"]) if record["kind"] == "part" else _whole(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _broken(number, error, counted)
+        return None
+
+
+def _part(row: Row) -> ChainPart:
+    part = instance_of(ChainPart, row)
+    if part.parent_id == part.pk:
+        raise ValueError("it goes on from itself")
+    return part
+
+
+def _whole(record: Row) -> _Whole:
+    response = instance_of(Response, record["response"])
+    if response.status in RUNNING:
+        raise ValueError("a response that runs cannot be imported")
+    response.worker, response.request = "", None
+    further: list[models.Model] = []
+    if record.get("part"):
+        further.append(_part(record["part"]))
+    if record.get("name"):
+        further.append(instance_of(PublicName, record["name"]))
+    if record.get("choice"):
+        further.append(_choice(record["choice"], response))
+    further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
+    further += [instance_of(LogPart, row) for row in record.get("log") or ()]
+    owners = {getattr(each, "response_id", each.pk) for each in further}
+    if owners - {response.pk}:
+        raise ValueError("it holds rows of another response")
+    if any(getattr(each, "project", response.project) != response.project for each in further):
+        raise ValueError("it holds rows of another project")
+    return _Whole(response, further)
+
+
+def _choice(row: Row, response: Response) -> ChatChoice:
+    """Return the choice that a response is: one that cannot be told would break every list of its project."""
+    choice = instance_of(ChatChoice, row)
+    stored_messages(choice.first_id, choice.messages)
+    body: ResponseObject = response.body | {"status": response.status}
+    stored_completion([body], ChatForm.from_json(choice.form), choice.metadata)
+    return choice
+
+
+def _write(batch: Iterable[_Whole | ChainPart], counted: Imported) -> None:
+    """Write what is not there, in one transaction; what another process writes meanwhile is left as it is."""
+    batch = list(batch)
+    if not batch:
+        return
+    wholes = {each.response.pk: each for each in batch if isinstance(each, _Whole)}
+    parts = {each.pk: each for each in batch if isinstance(each, ChainPart)}
+    with transaction.atomic():
+        there = set(Response.objects.filter(pk__in=wholes).values_list("pk", flat=True))
+        there_parts = set(ChainPart.objects.filter(pk__in=parts).values_list("pk", flat=True))
+        new = [each for key, each in wholes.items() if key not in there]
+        _create(Response, [each.response for each in new])
+        further: dict[type[models.Model], list[models.Model]] = {
+            ChainPart: [part for key, part in parts.items() if key not in there_parts]
+        }
+        for each in new:
+            for row in each.further:
+                further.setdefault(type(row), []).append(row)
+        for model, rows in further.items():
+            _create(model, rows)
+    counted.responses += len(new)
+    counted.there += len(there)
+    counted.parts += len(parts) - len(there_parts)
+
+
+def _create(model: type[models.Model], rows: list[Any]) -> None:
+    model._default_manager.bulk_create(rows, batch_size=AT_ONCE, ignore_conflicts=True)
+
+
+class _ConversationTaker:
+    """Writes a conversation and its items, which come behind it, in one transaction of their own."""
+
+    def __init__(self, counted: Imported) -> None:
+        self._counted = counted
+        self._open: transaction.Atomic | None = None
+        self._is_whole = True
+        self._id: str | None = None  # whose items are written; None: those that come are passed over
+
+    def take(self, number: int, record: Row) -> None:
+        """Take a conversation, or items of the one before."""
+        try:
+            if record["kind"] == "conversation":
+                self.end()
+                self._begin(instance_of(Conversation, record["conversation"]))
+            elif self._id == record["id"]:
+                rows = [instance_of(ConversationItem, row) for row in record["items"]]
+                if any(row.conversation_id != self._id for row in rows):
+                    raise ValueError("it holds items of another conversation")
+                _create(ConversationItem, rows)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _broken(number, error, self._counted)
+            self.spoil()
+
+    def spoil(self) -> None:
+        """Leave out what is open: something of it cannot be read, or may be missing."""
+        self._is_whole = False
+
+    def _begin(self, conversation: Conversation) -> None:
+        if Conversation.objects.filter(pk=conversation.pk).exists():
+            self._counted.there += 1
+            return
+        self._open = transaction.atomic()
+        self._open.__enter__()
+        self._id, self._is_whole = conversation.pk, True
+        _create(Conversation, [conversation])
+        self._counted.conversations += 1
+
+    def end(self) -> None:
+        """Commit what is open, if it is whole: else the next import may find it so."""
+        opened, self._open, self._id = self._open, None, None
+        if opened is None:
+            return
+        if not self._is_whole:
+            transaction.set_rollback(True)
+            self._counted.conversations -= 1
+        opened.__exit__(None, None, None)

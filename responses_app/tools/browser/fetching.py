@@ -1,0 +1,371 @@
+"""`Fetcher`: gets a page of somebody's server, by the rules of `network`, bounded in time, size and redirects.
+
+`PageReader`: has processes that read documents (`extraction`), and ends one that takes too long.
+
+A PDF or DOCX file is read as file search reads one: by a process for it alone.
+"""
+
+import asyncio
+import logging
+import ssl
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from responses_app.tools.network import Network, NetworkError
+from responses_app.tools.reading.pages import MAX_LINES, MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
+from responses_app.tools.reading.processes import DocumentReader, ReadFailed, ReadingProcess
+
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.abc import AbstractResolver
+    from yarl import URL
+
+KIB, MIB = 1024, 1024 * 1024
+CONNECT_SECONDS = 10.0
+MAX_CONNECTIONS = 50
+MAX_CONNECTIONS_PER_HOST = 8
+MAX_URL = 8 * KIB  # characters
+USER_AGENT = "Mozilla/5.0 (compatible; respsite)"
+_REDIRECTS = (301, 302, 303, 307, 308)
+_SCHEMES = ("http", "https")
+_PLAIN = ("", "identity")
+_GZIP = ("gzip", "x-gzip")
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class FetchFailed(NetworkError):
+    """A page could not be had; the text says why, and tells nothing of this server's network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """What one page may take: `seconds` in all, redirects included, and bytes as sent and as unpacked.
+
+    A longer body is cut there, unless it is to be whole: half a JSON document is of no use.
+    """
+
+    seconds: float = 20.0
+    max_bytes: int = 4 * MIB
+    max_redirects: int = 8
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a server answered. `url` is where it came from, behind all redirects; `truncated`: the body goes on."""
+
+    url: str
+    status: int
+    content_type: str
+    charset: str | None
+    body: bytes
+    truncated: bool
+
+
+class Fetcher:
+    """Gets pages; has connections, so it belongs to one event loop, which closes it. Knows no cookies, no proxies."""
+
+    def __init__(self, network: Network, *, ssl_context: ssl.SSLContext | None = None) -> None:
+        self._network = network
+        self._ssl_context = ssl_context
+        self._session: aiohttp.ClientSession | None = None
+
+    async def get(
+        self, url: str, limits: FetchLimits, *, params: Mapping[str, str] | None = None, accept: str = "*/*"
+    ) -> Fetched:
+        """Return what is at a URL, whatever its status. Raises `NetworkError`."""
+        where = _parsed(url).update_query(params) if params else _parsed(url)
+        try:
+            async with asyncio.timeout(limits.seconds):
+                return await self._follow(where, limits, accept)
+        except TimeoutError:  # aiohttp's own ones too
+            raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
+
+    async def aclose(self) -> None:
+        """Close all connections, and what looks up names for them."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+        self._network.close()
+
+    async def _follow(self, url: "URL", limits: FetchLimits, accept: str) -> Fetched:
+        for _ in range(limits.max_redirects + 1):
+            answer = await self._get(url, limits, accept)
+            if isinstance(answer, Fetched):
+                return answer
+            url = answer
+        raise FetchFailed(f"The page redirects more than {limits.max_redirects} times.")
+
+    async def _get(self, url: "URL", limits: FetchLimits, accept: str) -> "Fetched | URL":
+        """Return what is at a URL, or where it redirects to."""
+        import aiohttp
+
+        host = url.host or ""
+        # aiohttp resolves no address that is written as one, so it is judged here; names are when it connects.
+        self._network.check_literal(host, url.port or 0)
+        try:
+            async with self._open_session().get(
+                url, allow_redirects=False, headers={"Accept": accept, "Accept-Encoding": "gzip"}
+            ) as answer:
+                if answer.status in _REDIRECTS and answer.headers.get("Location"):
+                    return _redirected(url, answer.headers["Location"])
+                return await _read(answer, url, limits)
+        except (ssl.SSLError, aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError):
+            raise FetchFailed(f"The certificate of {host} is not valid, or it speaks no TLS.") from None
+        except aiohttp.ClientConnectionError:
+            raise FetchFailed(f"No connection to {host} could be made, or it broke.") from None
+        except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError):
+            raise FetchFailed(f"{host} did not answer as HTTP wants it.") from None
+
+    def _open_session(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                resolver=_resolver(self._network),
+                use_dns_cache=False,
+                limit=MAX_CONNECTIONS,
+                limit_per_host=MAX_CONNECTIONS_PER_HOST,
+                ssl=self._ssl_context or True,
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=CONNECT_SECONDS),
+                headers={"User-Agent": USER_AGENT},
+                auto_decompress=False,
+            )
+        return self._session
+
+
+def _resolver(network: Network) -> "AbstractResolver":
+    """Return what tells aiohttp the addresses of a name: those that the rules allow, at every connection anew."""
+    import socket
+
+    from aiohttp.abc import AbstractResolver, ResolveResult
+
+    class CheckedResolver(AbstractResolver):
+        async def resolve(
+            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        ) -> list[ResolveResult]:
+            return [
+                ResolveResult(
+                    hostname=host,
+                    host=address,
+                    port=port,
+                    family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                    proto=0,
+                    flags=socket.AI_NUMERICHOST,
+                )
+                for address in await network.addresses(host, port)
+            ]
+
+        async def close(self) -> None:
+            """Nothing is open."""
+
+    return CheckedResolver()
+
+
+def _parsed(url: str) -> "URL":
+    from yarl import URL
+
+    try:
+        parsed = URL(url.strip()) if len(url) <= MAX_URL else None
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.scheme not in _SCHEMES or not parsed.host:
+        raise FetchFailed(f"{url[:200]!r} is not a URL of the web: it begins with http:// or https://.")
+    return parsed.with_user(None).with_fragment(None)
+
+
+def _redirected(url: "URL", location: str) -> "URL":
+    from yarl import URL
+
+    try:
+        return _parsed(str(url.join(URL(location))))
+    except (ValueError, FetchFailed):
+        raise FetchFailed(f"{url.host} redirects to what is not a URL of the web.") from None
+
+
+async def _read(answer: "aiohttp.ClientResponse", url: "URL", limits: FetchLimits) -> Fetched:
+    """Read a body up to its limit, and leave the rest: its connection is closed."""
+    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in (*_PLAIN, *_GZIP):
+        raise FetchFailed(f"{url.host} answered with {encoding[:40]!r}, a compression that was not asked for.")
+    unpacked = zlib.decompressobj(_GZIP_WINDOW) if encoding in _GZIP else None
+    body, received, truncated = bytearray(), 0, False
+    async for part in answer.content.iter_any():
+        received += len(part)
+        left = limits.max_bytes - len(body)
+        try:
+            body += unpacked.decompress(part, left + 1) if unpacked is not None else part[: left + 1]
+        except zlib.error:
+            raise FetchFailed(f"What {url.host} sent is not gzip, though it says so.") from None
+        if len(body) > limits.max_bytes or received > limits.max_bytes:
+            truncated = True
+            break
+    if truncated:
+        answer.close()
+        if limits.whole:
+            raise FetchFailed(f"{url.host} answered with more than {limits.max_bytes} bytes.")
+    content_type, _, _ = answer.headers.get("Content-Type", "").partition(";")
+    return Fetched(
+        str(url),
+        answer.status,
+        content_type.strip().lower(),
+        answer.charset,
+        bytes(body[: limits.max_bytes]),
+        truncated,
+    )
+
+
+logger = logging.getLogger("respsite.tools")
+
+MAX_PROCESSES = 2  # so one page that takes long does not hold up all others
+READ_SECONDS = 8.0  # for one document, on a busy machine; a usual one takes 0.1
+START_SECONDS = 15.0  # and so much more for the first one of a process
+MAX_ANSWER = 32 * 1024 * 1024  # bytes: 20,000 lines as JSON have some 2 MB
+DOCUMENT_SECONDS = 20.0  # for a PDF or DOCX file, with the start of its process; one of a hundred pages takes 2
+_DOCUMENTS = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
+_PDF = b"%PDF-"  # which some servers send as nothing in particular
+MODULE = "responses_app.tools.reading.pages"
+
+
+class PageReader:
+    """Reads documents, as many at once as it has processes; these begin when they are needed, and are kept."""
+
+    def __init__(self, *, seconds: float = READ_SECONDS, processes: int = MAX_PROCESSES) -> None:
+        self._seconds = seconds
+        self._places = asyncio.Semaphore(processes)
+        self._idle: list[ReadingProcess] = []
+        self._running: set[ReadingProcess] = set()
+        self._documents = DocumentReader(seconds=DOCUMENT_SECONDS, at_once=processes)
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return [process.pid for process in self._running]
+
+    async def read(self, fetched: Fetched) -> Page:
+        """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
+        if fetched.content_type in _DOCUMENTS or (_is_unnamed(fetched) and fetched.body.startswith(_PDF)):
+            return await self._document(fetched)
+        async with self._places:
+            process = await self._take()
+            try:
+                said = await self._said(process, fetched)
+            except BaseException:  # it may still answer, which would be taken for the next answer
+                self._running.discard(process)
+                await process.end()
+                raise
+            self._idle.append(process)
+        if "error" in said:
+            raise FetchFailed(f"The page cannot be shown. {said['error']}")
+        truncated = said.pop("truncated") or fetched.truncated
+        return Page(url=fetched.url, truncated=truncated, **said)
+
+    async def aclose(self) -> None:
+        """End the processes."""
+        running, self._running = self._running, set()
+        self._idle.clear()
+        await asyncio.gather(*(process.end() for process in running))
+
+    async def _document(self, fetched: Fetched) -> Page:
+        if fetched.truncated:  # what tells where its parts are stands at its end
+            raise FetchFailed(f"The page cannot be shown. It is a document of more than {len(fetched.body)} bytes.")
+        most = MAX_LINES * WIDTH
+        try:
+            text = await self._documents.text(_name(fetched.url), fetched.body, most=most)
+        except ReadFailed as problem:
+            raise FetchFailed(f"The page cannot be shown. {problem}") from None
+        lines, truncated = await asyncio.to_thread(lines_of, escaped(text), max_lines=MAX_LINES)
+        title = escaped(one_line(_name(fetched.url)))[:MAX_TITLE] or domain_of(fetched.url)
+        return Page(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
+
+    async def _take(self) -> ReadingProcess:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_running:
+                return process
+            self._running.discard(process)
+        process = await ReadingProcess.start(MODULE, max_answer=MAX_ANSWER)
+        self._running.add(process)
+        return process
+
+    async def _said(self, process: ReadingProcess, fetched: Fetched) -> dict[str, Any]:
+        header = {"url": fetched.url, "content_type": fetched.content_type, "charset": fetched.charset}
+        seconds = self._seconds if process.is_warm else self._seconds + START_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                return await process.ask(header, fetched.body)
+        except TimeoutError:
+            logger.warning("a page of %s was not read within %g s", domain_of(fetched.url), seconds)
+            raise FetchFailed("The page could not be read in time.") from None
+        except (OSError, ValueError, asyncio.IncompleteReadError):
+            logger.warning("the process that reads pages ended at one of %s", domain_of(fetched.url))
+            raise FetchFailed("The page could not be read.") from None
+
+
+def _is_unnamed(fetched: Fetched) -> bool:
+    return fetched.content_type in ("", "application/octet-stream")
+
+
+def _name(url: str) -> str:
+    """Return what a document is called, by its address."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])
+
+
+MAX_KEPT_BYTES = 32 * 1024 * 1024  # of one worker, about
+KEPT_SECONDS = 1800.0  # then a page is fetched anew, though it was shown
+
+
+class PageCache:
+    """Of one worker. Pages are kept by project and address: what one project has read, no other one sees."""
+
+    def __init__(
+        self, *, max_bytes: int = MAX_KEPT_BYTES, seconds: float = KEPT_SECONDS, now: Callable[[], float] = monotonic
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._seconds = seconds
+        self._now = now
+        self._pages: OrderedDict[tuple[str, str], tuple[float, int, Page]] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, project: str, url: str) -> Page | None:
+        """Return a page, None where it is not kept, or too old."""
+        entry = self._pages.get((project, url))
+        if entry is None:
+            return None
+        until, _, page = entry
+        if until < self._now():
+            self._drop((project, url))
+            return None
+        self._pages.move_to_end((project, url))
+        return page
+
+    def put(self, project: str, url: str, page: Page) -> None:
+        """Keep a page; those that were not asked for the longest go first."""
+        key, size = (project, url), _size(page)
+        self._drop(key)
+        if size > self._max_bytes:
+            return
+        self._pages[key] = (self._now() + self._seconds, size, page)
+        self.bytes += size
+        while self.bytes > self._max_bytes:
+            self._drop(next(iter(self._pages)))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        entry = self._pages.pop(key, None)
+        if entry is not None:
+            self.bytes -= entry[1]
+
+
+def _size(page: Page) -> int:
+    """Return about how much memory a page takes."""
+    overhead = 80  # of a text, and its place in a list
+    return sum(len(line) + overhead for line in (*page.lines, *page.links)) + overhead

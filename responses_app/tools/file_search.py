@@ -1,0 +1,262 @@
+"""`Indexer`: reads the files that were put into vector stores, one at a time, and removes what was deleted.
+
+What is to be done stands in the database, so it survives every worker: whichever worker is free claims a file for
+`LEASE_SECONDS`; where it dies, another one begins anew then. A file that ended several workers fails. Projects take
+turns, so that one with a thousand files holds nobody up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import orjson
+
+from engine.formats.base import FunctionTool, ToolNamespace
+from engine.types import JsonSchema
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files.searches import MAX_QUERY, Filter
+from responses_app.protocol.files.vector_stores import MAX_QUERIES, store_expired, store_not_found
+from responses_app.protocol.items.offers import Offer, OfferedTool
+from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
+from responses_app.stores.base import NotMigrated, StoreError
+from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.stores.vector_stores import BaseVectorStores, Hit, PendingFile, Search
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
+
+logger = logging.getLogger("respsite.tools")
+
+LEASE_SECONDS = READ_SECONDS + 120.0  # to read a file, and to write its chunks
+POLL_SECONDS = 3.0  # between looks for what other workers have left
+SWEEP_SECONDS = 60.0  # between looks for what is to be removed: those go over all files
+MAX_CHUNKS = 20_000  # of one file
+MAX_FILE_BYTES = 64 * 1024 * 1024
+_PAUSE_SECONDS = 0.02  # between steps of sweeping, so that others write, too
+
+
+class Indexer:
+    """Of one worker, which is called `worker`."""
+
+    def __init__(
+        self,
+        stores: BaseVectorStores,
+        files: BaseFileStore,
+        reader: DocumentReader,
+        *,
+        worker: str,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        self._stores = stores
+        self._files = files
+        self._reader = reader
+        self._worker = worker
+        self._poll_seconds = poll_seconds
+        self._rung = asyncio.Event()
+        self._project = ""  # whose file was read last
+        self._sweep_at = 0.0  # by the loop's clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for files."""
+        self._task = asyncio.create_task(self._keep_looking(), name="indexer")
+
+    def ring(self) -> None:
+        """Look now: something has come, or has gone."""
+        self._rung.set()
+
+    async def aclose(self) -> None:
+        """Stop; the file that is read is for others. Safe to call twice."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _keep_looking(self) -> None:
+        while True:
+            if self._rung.is_set():
+                self._sweep_at = 0.0
+            self._rung.clear()
+            try:
+                await self._do_all()
+            except NotMigrated:  # which is told once, not with every look
+                pass
+            except StoreError as problem:
+                logger.warning("files cannot be put into vector stores now: %s", problem)
+            except Exception:
+                logger.exception("putting files into vector stores broke")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_seconds):
+                    await self._rung.wait()
+
+    async def _do_all(self) -> None:
+        while (pending := await self._claim()) is not None:
+            self._project = pending.project
+            try:
+                await self._index(pending)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._give_back(pending))
+                raise
+        if asyncio.get_running_loop().time() >= self._sweep_at:
+            await self._sweep()
+            self._sweep_at = asyncio.get_running_loop().time() + SWEEP_SECONDS
+
+    async def _claim(self) -> PendingFile | None:
+        return await self._stores.claim(self._worker, lease_seconds=LEASE_SECONDS, after=self._project)
+
+    async def _sweep(self) -> None:
+        has_more = True
+        while has_more:
+            has_more = await self._stores.sweep()
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _index(self, pending: PendingFile) -> None:
+        try:
+            content = await self._files.content(pending.project, pending.file_id, max_bytes=MAX_FILE_BYTES)
+            if content is None:
+                raise ReadFailed("invalid_file", f"It has more than {MAX_FILE_BYTES:,} bytes: cut it into several.")
+            if not pending.room:
+                raise ReadFailed("invalid_file", "The vector store has as many chunks as it may have.")
+            most = min(MAX_CHUNKS, pending.room)
+            chunks = await self._reader.chunks(pending.filename, content, pending.chunking, most=most)
+            del content
+        except ReadFailed as problem:
+            await self._stores.fail(pending, problem.code, str(problem))
+        except FileGone:
+            await self._stores.fail(pending, "invalid_file", "The file was deleted.")
+        else:
+            if not await self._stores.keep(pending, chunks):
+                logger.info("%s was taken out of %s while it was read", pending.file_id, pending.store_id)
+
+    async def _give_back(self, pending: PendingFile) -> None:
+        with suppress(StoreError):
+            await self._stores.release(pending)
+
+
+NAMESPACE, FUNCTION = "file_search", "msearch"
+NAME = f"{NAMESPACE}.{FUNCTION}"
+RESULTS = "file_search_call.results"  # of `include`
+DESCRIPTION = """Tool for searching the files that the user has uploaded.
+Results are parts of files, each after its mark and the file's name: `[{search}:{result}] {name}`.
+Cite them in your answer by `【{search}:{result}†{name}】`, for example: `【0:2†report.pdf】`."""
+_SEARCH = "Searches the files for parts that have words of one of the `queries`. Give several queries, in other words."
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"queries": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_QUERIES}},
+    "required": ["queries"],
+}
+_NOTHING = "Nothing was found. Other words may find something."
+_MAX_NAME = 200  # characters of a file's name that the model reads
+
+
+class FileSearch(BaseTool):
+    """Searches vector stores, and owns what reads their files."""
+
+    kinds: ClassVar = ("file_search",)
+
+    def __init__(self, stores: BaseVectorStores, indexer: Indexer) -> None:
+        self.stores = stores
+        self.indexer = indexer
+
+    async def start(self) -> None:
+        self.indexer.start()
+
+    async def aclose(self) -> None:
+        await self.indexer.aclose()
+        await self.stores.aclose()
+
+    async def forget(self, project: str, file_id: str) -> None:
+        """Take a file that was deleted out of all stores. Where that fails, it is found no more, and goes later."""
+        try:
+            await self.stores.forget_file(project, file_id)
+        except StoreError as problem:
+            logger.warning("%s is taken out of its vector stores later: %s", file_id, problem)
+        self.indexer.ring()
+
+    async def offer(self, use: ToolUse) -> Offer:
+        declared: dict[str, Any] = use.declared
+        await asyncio.gather(*(self._check(use.project, store_id) for store_id in declared["vector_store_ids"]))
+        function = FunctionTool(FUNCTION, _SEARCH, orjson.dumps(SCHEMA).decode())
+        tool = OfferedTool(name=NAME, item=FOUND, repeatable=True)
+        return Offer(ToolNamespace(NAMESPACE, DESCRIPTION, (function,)), [tool], {NAME: JsonSchema(function.schema)})
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        queries = queries_of(call.arguments)
+        try:
+            hits = await self._hits(call.use, queries)
+        except StoreError:
+            raise ToolFailed("the files cannot be searched now.", shown={"queries": queries}) from None
+        found = FoundFiles(call.state)
+        number = found.next_search
+        found.add([(hit.file_id, hit.filename) for hit in hits])
+        shown: JsonObject = {"queries": queries}
+        if RESULTS in call.use.include:
+            shown["results"] = [_result(hit) for hit in hits]
+        return ToolResult(told(number, hits), shown, state=found.as_json())
+
+    async def _check(self, project: str, store_id: str) -> None:
+        """Raise `ApiError` for a store that cannot be searched."""
+        record = await self.stores.get(project, store_id)
+        if record is None:
+            raise store_not_found(store_id, param="tools")
+        if await self.stores.search(project, store_id, Search(queries=())) is None:
+            raise store_expired(store_id, param="tools")
+
+    async def _hits(self, use: ToolUse, queries: Sequence[str]) -> Sequence[Hit]:
+        """Return the best results of all stores. Raises `ToolFailed` where there is none left."""
+        declared: dict[str, Any] = use.declared
+        search = Search(
+            queries=queries,
+            limit=declared["max_num_results"],
+            threshold=declared["ranking_options"]["score_threshold"],
+            matches=None if declared["filters"] is None else Filter(declared["filters"]).matches,
+        )
+        every = await asyncio.gather(
+            *(self.stores.search(use.project, store_id, search) for store_id in declared["vector_store_ids"])
+        )
+        there = [hits for hits in every if hits is not None]
+        if not there:
+            raise ToolFailed("the files are gone.", shown={"queries": queries})
+        best = {hit.key: hit for hits in there for hit in hits}
+        return sorted(best.values(), key=lambda hit: (-hit.score, hit.key))[: search.limit]
+
+
+def queries_of(arguments: str) -> list[str]:
+    """Return what the model looks for. Raises `ToolFailed` for arguments that say nothing of it."""
+    try:
+        asked = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        asked = None
+    wanted = asked.get("queries", asked.get("query")) if isinstance(asked, dict) else None
+    every = wanted if isinstance(wanted, list) else [wanted]
+    queries = [query[:MAX_QUERY] for query in every if isinstance(query, str) and query.strip()]
+    if not queries:
+        raise ToolFailed("Invalid arguments: they should be a JSON object with 'queries', an array of strings.")
+    return queries[:MAX_QUERIES]
+
+
+def told(number: int, hits: Sequence[Hit]) -> str:
+    """Return what the model reads."""
+    parts = [f"[{number}:{place}] {_name(hit.filename)}\n{_without_marks(hit.text)}" for place, hit in enumerate(hits)]
+    return "\n\n".join(parts) or _NOTHING
+
+
+def _name(filename: str) -> str:
+    return _without_marks(" ".join(filename.split()))[:_MAX_NAME]
+
+
+def _without_marks(text: str) -> str:
+    """Return a text without what could be taken for a citation of ours."""
+    return text.replace("【", "[").replace("】", "]")
+
+
+def _result(hit: Hit) -> JsonObject:
+    return {
+        "file_id": hit.file_id,
+        "filename": hit.filename,
+        "score": hit.score,
+        "attributes": dict(hit.attributes),
+        "text": hit.text,
+    }

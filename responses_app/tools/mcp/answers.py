@@ -1,0 +1,194 @@
+"""The tools that an MCP server lists → what the model is told, what it may call, and what needs the user's approval.
+
+Pure. Whatever a server says of its tools may be wrong or hostile: names are cleaned, texts bounded, and a schema that
+no model can be held to is only shown.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from engine.contents.budget import SharedBudgetSpent, shared_budget
+from engine.formats.base import FunctionTool, ToolNamespace
+from engine.types import AnyObject, Content, JsonSchema
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.client_tools import can_be_enforced
+from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
+from responses_app.protocol.items.tool_items import IMAGE_OMITTED, OMITTED_PARTS
+from responses_app.tools.base import ToolFailed, ToolResult
+
+logger = logging.getLogger("respsite.tools")
+
+ITEM = "mcp_call"
+MAX_TOOLS = 256  # of one server; more are left out
+MAX_LIST_BYTES = 512 * 1024  # of all of them, as JSON: they are kept with each chain, and shown to the model
+MAX_DESCRIPTION = 4096  # characters of what a tool or a server says of itself
+MAX_SCHEMA_BYTES = 32 * 1024  # of one tool's arguments, as JSON; a larger one is left out
+MAX_NAME = 128  # characters of a tool's name
+
+
+def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return those of a server's tools that a request allows, bounded, as an `mcp_list_tools` item shows them."""
+    allowed = declared.get("allowed_tools")
+    found: dict[str, JsonObject] = {}
+    size = 0
+    for tool in tools:
+        name = tool.get("name")
+        if not isinstance(name, str) or not name or len(name) > MAX_NAME or not _is_among(tool, allowed):
+            continue
+        if cleaned_name(name) in found:
+            logger.warning("the tool %r of an MCP server is left out: another one reads the same", name)
+            continue
+        shown = _shown(name, tool)
+        size += len(orjson.dumps(shown))
+        if len(found) == MAX_TOOLS or size > MAX_LIST_BYTES:
+            logger.warning("tools of the MCP server '%s' are left out: it has too many", declared.get("server_label"))
+            break
+        found[cleaned_name(name)] = shown
+    return list(found.values())
+
+
+def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
+    """Return what a server's tools give the model; those that the request does not allow are left out."""
+    label = str(declared["server_label"])
+    kept = kept_tools(declared, tools)
+    functions = tuple(_function(tool) for tool in kept)
+    offered = [
+        OfferedTool(
+            name=mcp_name(label, str(tool["name"])),
+            item=ITEM,
+            server=label,
+            tool=str(tool["name"]),
+            asks=_asks(tool, declared.get("require_approval")),
+            repeatable=bool(_hint(tool, "readOnlyHint") or _hint(tool, "idempotentHint")),
+        )
+        for tool in kept
+    ]
+    contents = {each.name: _content(function.schema) for each, function in zip(offered, functions, strict=True)}
+    return Offer(ToolNamespace(label, _text(declared.get("server_description")), functions), offered, contents)
+
+
+def _shown(name: str, tool: JsonObject) -> JsonObject:
+    schema, annotations = tool.get("input_schema"), tool.get("annotations")
+    fits = isinstance(schema, dict) and len(orjson.dumps(schema)) <= MAX_SCHEMA_BYTES
+    return {
+        "name": name,
+        "description": _text(tool.get("description")),
+        "input_schema": schema if fits else {"type": "object"},
+        "annotations": annotations if isinstance(annotations, dict) else {},  # the AI SDK takes no null
+    }
+
+
+def _function(tool: JsonObject) -> FunctionTool:
+    schema = orjson.dumps(tool["input_schema"]).decode()
+    return FunctionTool(cleaned_name(str(tool["name"])), str(tool["description"]), schema)
+
+
+def _content(schema: str) -> Content:
+    try:
+        with shared_budget():
+            return JsonSchema(schema) if schema != "{}" and can_be_enforced(schema) else AnyObject()
+    except SharedBudgetSpent:
+        return AnyObject()
+
+
+def _asks(tool: JsonObject, approval: object) -> bool:
+    """Whether the user is to approve a call: always, unless the request says otherwise.
+
+    With a filter, what `always` names is asked for, and what `never` names is not. The rest is asked for where only
+    `never` is given. A tool that both name is asked for.
+    """
+    if approval == "never":
+        return False
+    if not isinstance(approval, dict):
+        return True
+    always, never = approval.get("always"), approval.get("never")
+    if always is not None and _is_among(tool, always):
+        return True
+    if never is not None:
+        return not _is_among(tool, never)
+    return always is None
+
+
+def _is_among(tool: JsonObject, wanted: object) -> bool:
+    """Whether a list of names, or a filter, has a tool; None has all."""
+    if isinstance(wanted, list):
+        return tool.get("name") in wanted
+    if not isinstance(wanted, Mapping):
+        return True
+    names, read_only = wanted.get("tool_names"), wanted.get("read_only")
+    if names is not None and tool.get("name") not in names:
+        return False
+    return read_only is None or bool(_hint(tool, "readOnlyHint")) == read_only
+
+
+def _hint(tool: JsonObject, name: str) -> object:
+    annotations = tool.get("annotations")
+    return annotations.get(name) if isinstance(annotations, dict) else None
+
+
+def _text(value: object) -> str:
+    return value[:MAX_DESCRIPTION] if isinstance(value, str) else ""
+
+
+MAX_OUTPUT = 1024 * 1024  # characters of an item's `output`
+MAX_MESSAGE = 1000  # characters of what a server says of an error
+INVALID_PARAMS, CONNECTION_CLOSED = -32602, -32000  # JSON-RPC
+
+
+def result_of(content: Sequence[JsonObject], structured: object, *, failed: bool) -> ToolResult:
+    """Return the result of a call: content blocks as MCP has them, and what it gave as JSON, if it did."""
+    text = "\n".join(filter(None, map(_text_of, content)))
+    if not text and structured is not None:
+        text = orjson.dumps(structured).decode()
+    text = text[:MAX_OUTPUT]
+    if not failed:
+        return ToolResult(text, {"output": text})
+    blocks: list[JsonObject] = [{"type": "text", "text": text[:MAX_MESSAGE]}]
+    return ToolResult(f"Error: {text}", execution_error(blocks), failed=True)
+
+
+def execution_error(content: Sequence[JsonObject]) -> JsonObject:
+    """Return the item's `error` where the tool ran and says that it failed."""
+    return {"error": {"type": "mcp_tool_execution_error", "content": list(content)}}
+
+
+def protocol_failure(message: str, *, code: int = CONNECTION_CLOSED) -> ToolFailed:
+    """Return the failure of a call that the server did not take, or did not answer."""
+    message = message[:MAX_MESSAGE]
+    return ToolFailed(message, shown={"error": {"type": "mcp_protocol_error", "code": code, "message": message}})
+
+
+def http_failure(status: int) -> ToolFailed:
+    """Return the failure of a call that the server answered with an HTTP error."""
+    message = f"The MCP server answered with HTTP status {status}."
+    return ToolFailed(message, shown={"error": {"type": "http_error", "code": status, "message": message}})
+
+
+def arguments_of(text: str) -> dict[str, object]:
+    """Return the arguments of a call; no text is none. Raises `ToolFailed`."""
+    try:
+        arguments = orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise protocol_failure("The arguments are not a JSON object.", code=INVALID_PARAMS)
+    return arguments
+
+
+def _text_of(block: JsonObject) -> str:
+    match block.get("type"):
+        case "text":
+            return str(block.get("text") or "")
+        case "image":
+            return IMAGE_OMITTED
+        case "audio":
+            return OMITTED_PARTS["input_audio"]
+        case "resource_link":
+            return f"[resource: {block.get('title') or block.get('name')} at {block.get('uri')}]"
+        case "resource":
+            resource = block.get("resource")
+            inside: Mapping[str, object] = resource if isinstance(resource, Mapping) else {}
+            return str(inside.get("text") or OMITTED_PARTS["input_file"])
+    return orjson.dumps(block).decode()

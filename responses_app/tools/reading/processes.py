@@ -1,0 +1,168 @@
+"""A process that reads what strangers have written, apart from the server: one half of it on each side of a pipe.
+
+    in   the length of a header (4 bytes, big-endian), the header (JSON, with the `size` of what follows), and the body
+    out  the length of the answer (4 bytes), and the answer (JSON)
+
+Whoever writes a document can make it costly to read (a parser that walks in circles, one that fills memory, a crash):
+so it is read where that harms no response. The server ends a process that takes too long; should the server be gone,
+the limits of CPU time and memory end it. It has nothing of the server's environment, and so none of its secrets.
+"""
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from responses_app.protocol.files.searches import Chunking
+
+LENGTH_BYTES = 4
+_ROOT = str(Path(__file__).parents[3])
+
+
+class ReadingProcess:
+    """One process, seen by the server; `is_warm`: it has answered once. An answer has at most `max_answer` bytes."""
+
+    def __init__(self, process: asyncio.subprocess.Process, max_answer: int) -> None:
+        self._process = process
+        self._max_answer = max_answer
+        self.is_warm = False
+
+    @classmethod
+    async def start(cls, module: str, *, max_answer: int) -> "ReadingProcess":
+        """Run a module that calls `serve`."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=_ROOT,
+            env={"LANG": "C.UTF-8"},
+            start_new_session=True,  # a Ctrl-C is for the server, which ends it
+        )
+        return cls(process, max_answer)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.returncode is None
+
+    async def ask(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
+        """Return what it says of a body. Raises `OSError`, `ValueError` or `IncompleteReadError` where it says nothing.
+
+        Whoever stops waiting ends the process: what it would answer is nobody's any more.
+        """
+        source, target = self._process.stdin, self._process.stdout
+        assert source is not None
+        assert target is not None
+        written = json.dumps({**header, "size": len(body)}).encode()
+        source.write(len(written).to_bytes(LENGTH_BYTES) + written + body)
+        await source.drain()
+        size = int.from_bytes(await target.readexactly(LENGTH_BYTES))
+        if size > self._max_answer:
+            raise OSError("the answer is too long")
+        said = await target.readexactly(size)
+        answer: dict[str, Any] = await asyncio.to_thread(json.loads, said) if size > 2**20 else json.loads(said)
+        self.is_warm = True
+        return answer
+
+    async def end(self) -> None:
+        """Kill it."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+Answer = Callable[[dict[str, Any], bytes], dict[str, Any]]
+
+
+def serve(answer: Answer, *, cpu_seconds: int, memory: int) -> None:
+    """In the process: answer to headers and bodies until there are no more, each within this CPU time.
+
+    `memory` is what all of them may take, in bytes of address space.
+    """
+    limit(resource.RLIMIT_AS, memory)
+    limit(resource.RLIMIT_FSIZE, 0)
+    limit(resource.RLIMIT_CORE, 0)
+    _serve(answer, sys.stdin.buffer, sys.stdout.buffer, cpu_seconds)
+
+
+def _serve(answer: Answer, source: BinaryIO, target: BinaryIO, cpu_seconds: int) -> None:
+    while length := source.read(LENGTH_BYTES):
+        header = json.loads(source.read(int.from_bytes(length)))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu_seconds)
+        written = json.dumps(answer(header, source.read(header.pop("size")))).encode()
+        target.write(len(written).to_bytes(LENGTH_BYTES) + written)
+        target.flush()
+
+
+def limit(what: int, wanted: int) -> None:
+    """Bound what this process may take of a resource, no higher than it is bounded already."""
+    _, most = resource.getrlimit(what)
+    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+
+
+logger = logging.getLogger("respsite.tools")
+
+MODULE = "responses_app.tools.reading.documents"
+READ_SECONDS = 60.0  # for one file; a PDF of a hundred pages takes 2
+MAX_ANSWER = 256 * 1024 * 1024  # bytes: the longest text, all of it twice, with what JSON adds
+
+
+class ReadFailed(Exception):
+    """A file gives no text. `code` is OpenAI's for `last_error`, the message is for its owner."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DocumentReader:
+    """Reads files: up to `at_once`, the others wait."""
+
+    def __init__(self, *, seconds: float = READ_SECONDS, at_once: int = 1) -> None:
+        self._seconds = seconds
+        self._places = asyncio.Semaphore(at_once)
+
+    async def chunks(self, name: str, body: bytes, chunking: Chunking, *, most: int) -> Sequence[str]:
+        """Return the chunks of a file, from one to `most`. Raises `ReadFailed`."""
+        header = {
+            "name": name,
+            "chunk_size": chunking.size,
+            "chunk_overlap": chunking.overlap,
+            "max_chunks": most,
+        }
+        found: Sequence[str] = (await self._said(header, body))["chunks"]
+        return found
+
+    async def text(self, name: str, body: bytes, *, most: int) -> str:
+        """Return the text of a file, up to `most` characters. Raises `ReadFailed`."""
+        text: str = (await self._said({"name": name, "max_text": most}, body))["text"]
+        return text
+
+    async def _said(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
+        async with self._places:
+            process = await ReadingProcess.start(MODULE, max_answer=MAX_ANSWER)
+            try:
+                async with asyncio.timeout(self._seconds):
+                    said = await process.ask(header, body)
+            except TimeoutError:
+                raise ReadFailed("invalid_file", f"It could not be read within {self._seconds:g} s.") from None
+            except (OSError, ValueError, asyncio.IncompleteReadError):
+                logger.warning("the process that read a file of %d bytes ended", len(body))
+                raise ReadFailed("invalid_file", "It broke the program that reads it.") from None
+            finally:
+                await process.end()
+        if "code" in said:
+            raise ReadFailed(said["code"], said["message"])
+        return said

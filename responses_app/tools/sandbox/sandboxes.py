@@ -1,0 +1,160 @@
+"""bubblewrap: namespaces of its own for a program, and a file system that is made for it.
+
+The container sees `/usr` and the interpreter, read-only, and files of its own in memory, each file system of a fixed
+size. It has no network, and sees no process that is not its own. Where the server is root, namespaces are made by root,
+and the warden becomes another user, one for each container; else there is a user namespace, which the kernel must
+allow (`kernel.unprivileged_userns_clone`, AppArmor's `restrict_unprivileged_userns`).
+
+sandlock: Landlock and seccomp, where no namespace can be had, as in Docker's usual container. A library; young.
+
+It needs the package `sandlock` and a kernel of 6.12 or later. A launcher (`sandlock_launcher`) keeps its supervisor,
+which answers the sandboxed program's system calls; the two end together. The work folder and `/tmp` are folders of the
+host that are removed behind the container: what they hold is looked at by the host (`SandboxSession`).
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from responses_app.tools.sandbox import seccomp
+from responses_app.tools.sandbox.base import (
+    INSIDE,
+    OF_ETC,
+    PROGRAMS,
+    SCRATCH,
+    SYSTEM_FOLDERS,
+    WORK_FOLDER,
+    BaseSandbox,
+    Interpreter,
+    Launch,
+    Limits,
+    environment,
+    warden_command,
+    warden_settings,
+)
+from responses_app.tools.sandbox.disk import Folders
+
+
+class Bubblewrap(BaseSandbox):
+    """Runs `bwrap`, of version 0.5 or later."""
+
+    name = "bubblewrap"
+
+    def missing(self) -> str | None:
+        if shutil.which("bwrap") is None:
+            return "it is not installed (apt install bubblewrap)"
+        if not seccomp.can_filter():
+            return seccomp.UNKNOWN_MACHINE
+        return None
+
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+        reading, writing = os.pipe()
+        with open(writing, "wb") as pipe:
+            pipe.write(seccomp.program())  # some 1.5 KB: a pipe holds 64
+        argv = [
+            shutil.which("bwrap") or "bwrap",
+            *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+            *(_as_user() if uid is None else _as_root()),
+            *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(reading)),
+            *_system(),
+            *("--proc", "/proc", "--dev", "/dev"),
+            *_in_memory("/dev/shm", limits.disk // 4),
+            *_in_memory(SCRATCH, limits.disk // 2),
+            *_in_memory(WORK_FOLDER, limits.disk),
+            *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
+            *_in_place(PROGRAMS, str(INSIDE)),
+            *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
+            *("--chdir", "/", "--"),
+            *warden_command(interpreter, warden_settings(limits, folder=WORK_FOLDER, uid=uid, has_own_processes=True)),
+        ]
+        return Launch(argv, environment(limits), pass_fds=(reading,))
+
+
+def _as_root() -> Iterator[str]:
+    """Leave to root what the warden needs to become another user, until it has."""
+    yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+
+
+def _as_user() -> Iterator[str]:
+    yield from ("--unshare-user", "--uid", "1000", "--gid", "1000")
+
+
+def _system() -> Iterator[str]:
+    for folder in map(Path, SYSTEM_FOLDERS):
+        if folder.is_symlink():
+            yield from ("--symlink", str(folder.readlink()), str(folder))
+        elif folder.is_dir():
+            yield from ("--ro-bind", str(folder), str(folder))
+    yield from ("--dir", "/etc")
+    for name in OF_ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+
+
+def _in_place(folder: str, source: str) -> Iterator[str]:
+    """Show a folder; those that lead to it are made before it, because bwrap would make them for root alone."""
+    for parent in reversed(Path(folder).parents[:-1]):
+        yield from ("--dir", str(parent))
+    yield from ("--ro-bind", source, folder)
+
+
+def _in_memory(folder: str, size: int) -> Iterator[str]:
+    yield from ("--perms", "1777", "--size", str(size), "--tmpfs", folder)
+
+
+_LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+
+
+class Sandlock(BaseSandbox):
+    """Runs the warden by the library sandlock."""
+
+    name = "sandlock"
+
+    def __init__(self) -> None:
+        self._folders = Folders()
+
+    def missing(self) -> str | None:
+        if not seccomp.can_filter():
+            return seccomp.UNKNOWN_MACHINE
+        return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
+
+    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+        folder = self._folders.make()
+        data, scratch = folder / "data", folder / "tmp"
+        for each in (data, scratch):
+            each.mkdir()
+        if uid is not None:
+            for each in (data, scratch):
+                os.chown(each, uid, uid)
+        found = find_spec("sandlock")
+        readable = [*SYSTEM_FOLDERS, "/proc", *(f"/etc/{name}" for name in OF_ETC), *interpreter.folders, *_DEVICES]
+        settings = {
+            "library": str(Path(found.origin).parents[1]) if found is not None and found.origin else "",
+            "uid": uid,
+            "server": os.getpid(),
+            "command": list(
+                warden_command(
+                    interpreter,
+                    warden_settings(
+                        limits,
+                        folder=WORK_FOLDER,
+                        uid=None,
+                        has_own_processes=False,
+                        seccomp=seccomp.program(local_sockets=False),
+                    ),
+                )
+            ),
+            "readable": [path for path in readable if os.path.exists(path)],
+            "programs": {PROGRAMS: str(INSIDE)},
+            "mounts": {WORK_FOLDER: str(data), SCRATCH: str(scratch)},
+            "memory": 4 * limits.memory,  # it counts what is reserved; the host looks at what is used
+            "processes": limits.processes,
+            "open_files": limits.open_files,
+            "env": dict(environment(limits)),
+        }
+        argv = [sys.executable, "-I", "-B", str(_LAUNCHER), json.dumps(settings)]
+        return Launch(argv, environment(limits), folder=folder, ends_together=False)

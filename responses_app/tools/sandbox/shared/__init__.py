@@ -1,1 +1,0 @@
-"""Containers that the workers of one machine share."""

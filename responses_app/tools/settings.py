@@ -1,0 +1,282 @@
+"""The settings of tools that the server runs, as `conf` reads them.
+
+The MCP servers that the operator has configured, and how any server is reached.
+
+    MCP_SERVERS={"wiki": "https://wiki.internal/mcp",
+                 "files": {"command": "npx", "args": ["-y", "server-filesystem", "/srv/shared"]},
+                 "crm": {"url": "https://crm.internal/sse", "transport": "sse", "headers": {"X-Key": "…"}}}
+
+It may be a file with that JSON, too, also in the form of other programs (`{"mcpServers": {…}}`).
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from responses_app.protocol.requests.server_tools import LABEL, RESERVED_LABELS
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, flag, seconds, setting, text, whole
+from responses_app.tools.network import NOTHING_ALLOWED, AddressRefused, AllowedHosts, hosts
+
+SERVERS_WANTED = (
+    'a JSON object of servers, like {"wiki": "https://wiki.internal/mcp", "files": {"command": "npx", "args": ["…"]}}, '
+    "or a file with one"
+)
+TransportKind = Literal["http", "sse", "stdio"]
+_SERVER_FIELDS = {"url", "headers", "command", "args", "env", "transport", "type"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAccess:
+    """How a server is reached: at a `url`, with `headers`; or by a `command`, which is started here with `env`."""
+
+    transport: TransportKind
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def host(self) -> str:
+        """What stands for it in the log: never a path or a query, which may hold credentials."""
+        try:
+            return urlsplit(self.url).hostname or self.command[0]
+        except ValueError:
+            return "an address that is none"
+
+
+def parse_servers(value: str) -> dict[str, ServerAccess]:
+    """Read MCP_SERVERS. Raises `ValueError`, whose text says what it takes and shows nothing of it."""
+    text = value.strip()
+    try:
+        parsed = json.loads(text if text.startswith("{") else Path(text).read_text())
+    except (OSError, ValueError):
+        raise ValueError(SERVERS_WANTED) from None
+    if not isinstance(parsed, dict):
+        raise ValueError(SERVERS_WANTED)
+    servers = parsed.get("mcpServers", parsed)
+    if not isinstance(servers, dict):
+        raise ValueError(SERVERS_WANTED)
+    return {label: _server(label, each) for label, each in servers.items()}
+
+
+def allowed_with(servers: Mapping[str, ServerAccess], allowed: AllowedHosts) -> AllowedHosts:
+    """Return the hosts that may be reached: those that are allowed, and those of the operator's own servers."""
+    own = [AllowedHosts.of_url(server.url) for server in servers.values() if server.url]
+    return AllowedHosts(allowed.names.union(*(each.names for each in own)), allowed.networks)
+
+
+def _server(label: str, given: object) -> ServerAccess:
+    if not re.fullmatch(LABEL, label) or label in RESERVED_LABELS:
+        raise ValueError(f"{SERVERS_WANTED}; {label[:64]!r} cannot be a label")
+    if isinstance(given, str):
+        key = "url" if given.startswith(("http://", "https://")) else "command"
+        given = {key: given}
+    if not isinstance(given, dict) or not set(given) <= _SERVER_FIELDS or ("url" in given) == ("command" in given):
+        raise ValueError(f"{SERVERS_WANTED}; {label!r} has a 'url' or a 'command'")
+    if "command" in given:
+        return _started(label, given)
+    url, kind = given["url"], str(given.get("transport", given.get("type", "http")))
+    if not isinstance(url, str) or not _is_url(url) or kind not in ("http", "streamable-http", "sse"):
+        raise ValueError(f"{SERVERS_WANTED}; {label!r} has a url, and as its 'transport' http or sse")
+    return ServerAccess(
+        transport="sse" if kind == "sse" else "http", url=url, headers=_texts(label, given.get("headers"))
+    )
+
+
+def _started(label: str, given: Mapping[str, Any]) -> ServerAccess:
+    command, arguments = given["command"], given.get("args", [])
+    if not isinstance(command, str) or not isinstance(arguments, list):
+        raise ValueError(f"{SERVERS_WANTED}; {label!r} has a command, which is text, and 'args', which are an array")
+    words = (command, *map(str, arguments)) if arguments else tuple(shlex.split(command))
+    if not words:
+        raise ValueError(f"{SERVERS_WANTED}; {label!r} has an empty command")
+    return ServerAccess(transport="stdio", command=words, env=_texts(label, given.get("env")))
+
+
+def _is_url(url: str) -> bool:
+    try:
+        AllowedHosts.of_url(url)
+    except (ValueError, AddressRefused):
+        return False
+    return url.startswith(("http://", "https://"))
+
+
+def _texts(label: str, given: object) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        raise ValueError(f"{SERVERS_WANTED}; the headers and the env of {label!r} are objects of texts")
+    return given
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpSettings(RoomSettings):
+    """The settings of MCP servers."""
+
+    server_tool_seconds: float = setting(
+        120.0, seconds(1), "how long a call of a tool that the server runs may take without a sign of progress"
+    )
+    mcp_servers: Mapping[str, ServerAccess] = setting(
+        {}, parse_servers,
+        "MCP servers by their labels, as JSON or a file (see MCP servers)",
+        default_text="unset: none", secret=True,
+    )  # fmt: skip
+    mcp_server_urls: bool = setting(
+        True, flag, "let requests name MCP servers by their URL, beside those of MCP_SERVERS"
+    )
+    mcp_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks that MCP URLs in requests may name: `mcp.internal,127.0.0.1:8900`",
+        default_text="unset: none",
+    )  # fmt: skip
+
+
+def sandbox(value: str) -> str:
+    """What keeps code apart."""
+    if value.strip().lower() == "pyeryx":
+        raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
+    return choice("auto", "bubblewrap", "sandlock", "off")(value)
+
+
+def mcp_tool(value: str) -> str:
+    """The label of an MCP server, or a tool of it."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):
+        raise ValueError("the label of an MCP server, or label.tool, like brave.brave_web_search")
+    return value.strip()
+
+
+def search_url(value: str) -> str:
+    """The URL of a search server."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url.removeprefix("ddgs+"))
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://", "ddgs+http://", "ddgs+https://")):
+        raise ValueError(
+            "the URL of a SearXNG, like http://searxng:8080, or ddgs+http://127.0.0.1:8000 for one of ddgs"
+        )
+    return url
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings(McpSettings):
+    """Those of tools that do not declare theirs themselves. Some of them go through MCP servers."""
+
+    server_tool_max_output_bytes: int = setting(
+        64 * KIB, whole(KIB), "how much of what a tool of the server gives back the model reads; the rest is left out"
+    )
+    sandbox: str = setting(
+        "auto", sandbox,
+        "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "
+        "`off` for no code interpreter (see Code interpreter)",
+    )  # fmt: skip
+    sandbox_mcp: str = setting(
+        "", mcp_tool,
+        "a server of MCP_SERVERS, or one tool of it, that runs the model's code in place of a sandbox on this "
+        "machine",
+        default_text="unset",
+    )  # fmt: skip
+    sandbox_python: str = setting(
+        "", text,
+        "the Python in the sandbox: the model's code can import its packages",
+        default_text="the Python that the server's environment was made with",
+    )  # fmt: skip
+    sandbox_memory_bytes: int = setting(
+        1024 * MIB, whole(64 * MIB),
+        "the most memory that all processes of a container may have; a container has 1 GiB unless it asks for "
+        "more",
+    )  # fmt: skip
+    sandbox_disk_bytes: int = setting(256 * MIB, whole(MIB), "size of the files of a container, which lie in memory")
+    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of one container")
+    sandbox_call_seconds: float = setting(
+        120.0, seconds(0.1), "how long one call's code may run in the sandbox; then it is interrupted"
+    )
+    sandbox_max_containers: int = setting(
+        32, whole(1, 4096),
+        "containers that one worker has at once; the one that is idle for longest makes room for a new one",
+    )  # fmt: skip
+    sandbox_project_containers: int = setting(
+        0, whole(0, 4096),
+        "containers of one project that work at once in one worker; what more it wants waits "
+        "(0: three quarters of SANDBOX_MAX_CONTAINERS)",
+    )  # fmt: skip
+    sandbox_wait_seconds: float = setting(
+        30.0, seconds(0), "how long a call waits for a container where as many work as may; then it fails"
+    )
+    sandbox_idle_seconds: float = setting(
+        1200.0, seconds(1), "how long nothing may be done in a container; then it expires"
+    )
+    search_url: str = setting(
+        "", search_url,
+        "what `web_search` asks: a SearXNG, or with `ddgs+http://…` a server of ddgs (see Web search)",
+        default_text="unset: no web search",
+    )  # fmt: skip
+    search_mcp: str = setting(
+        "", mcp_tool,
+        "a server of MCP_SERVERS that `web_search` asks, or one tool of it: `brave.brave_web_search`",
+        default_text="unset",
+    )  # fmt: skip
+    search_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks whose pages `web_search` may open: `wiki.internal,10.1.0.0/16`",
+        default_text="unset: none",
+    )  # fmt: skip
+    file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
+    file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
+
+    enable_computer_call: bool = setting(
+        False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"
+    )
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what does not fit together."""
+        if self.search_url and self.search_mcp:
+            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
+        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
+            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
+        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
+            if value and value.partition(".")[0] not in self.mcp_servers:
+                return f"{name}={value} names no server of MCP_SERVERS."
+        return None
+
+
+def image_url(value: str) -> str:
+    """The URL of an image service."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url)
+    except (ValueError, AddressRefused):
+        url = ""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
+    return url.removesuffix("/generations").removesuffix("/images")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings(RoomSettings):
+    """The settings of the service that makes images."""
+
+    image_service_url: str = setting(
+        "", image_url,
+        "a service with OpenAI's Images API, which makes the images of `image_generation`: "
+        "`http://127.0.0.1:8188/v1` (see Images)",
+        default_text="unset: no image generation",
+    )  # fmt: skip
+    image_service_key: str = setting(
+        "", text, "the API key that the service at IMAGE_SERVICE_URL asks for", default_text="unset", secret=True
+    )
+    image_service_model: str = setting(
+        "", text,
+        "the model that the service at IMAGE_SERVICE_URL is asked for, whatever requests say",
+        default_text="unset: what a request says",
+    )  # fmt: skip
+    image_service_seconds: float = setting(
+        180.0, seconds(1), "how long the service at IMAGE_SERVICE_URL may take for one image"
+    )
+    image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is made, or taken to be edited")

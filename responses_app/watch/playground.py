@@ -1,0 +1,52 @@
+"""`GET /`: the playground for a browser, a JSON 404 for a client of the API that asks for JSON there."""
+
+import json
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.csrf import csrf_exempt
+
+from responses_app.auth.door import Knock
+from responses_app.auth.scopes import SAFE_METHODS
+from responses_app.protocol.errors import JsonObject
+from responses_app.stores.database.callers import may_come_in, projects_of
+from responses_app.watch.views import sees_everything
+from responses_app.web.endpoint import path_not_found
+from responses_app.web.http import error_response
+from responses_app.wiring.site import get_site
+
+# Images are what models and their code draw, as data URLs. The WebSocket is named: older browsers do not count it to
+# 'self'.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self' {socket}; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+
+
+@csrf_exempt  # it changes nothing; and a POST of an API client is to hear 404, in JSON
+def playground(request: HttpRequest) -> HttpResponse:
+    """Show the page to whoever asks for one: it tells what the server has, and holds nothing of a project."""
+    if request.method not in SAFE_METHODS or not request.accepts("text/html"):
+        return error_response(path_not_found(request.path))
+    facts = _facts(request)
+    answer = render(request, "playground/page.html", {"facts": json.dumps(facts), **facts})
+    scheme = "wss" if request.is_secure() else "ws"
+    answer["Content-Security-Policy"] = POLICY.format(socket=f"{scheme}://{request.get_host()}")
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _facts(request: HttpRequest) -> JsonObject:
+    """Return what the page begins with: how one signs in, and which of the server's tools it can switch on."""
+    site = get_site()
+    is_open = site.door.is_open(Knock.of(request.scope))  # type: ignore[attr-defined]
+    by_session = not is_open and may_come_in(request.user)
+    return {
+        "door": "open" if is_open else "session" if by_session else "key",
+        "user": request.user.get_username() if by_session else "",
+        "projects": projects_of(request.user) if by_session else [],
+        "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
+        "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
+        "servers_by_url": site.settings.mcp_server_urls,
+        "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
+    }

@@ -1,0 +1,325 @@
+"""`Handler`: Django's ASGI handler, in which a request of the API costs no thread.
+
+Django starts a thread for each request, on which it runs what belongs to the begin and the end of one: closing the
+database connections of that thread, and the like. The API uses none there, as the stores have threads of their own
+(`stores.database.readers`); and that was a third of what the smallest answer costs. So requests of the API send
+neither `request_started` nor `request_finished`. All others, the admin's among them, are Django's as ever.
+
+What follows from being reachable from the network: clients need keys there; where they do not, a loud warning.
+
+`HOST` is what `respsite serve` listens on; daphne and uvicorn have flags of their own. So what counts is where the
+process listens. Under daphne its sockets are known at the start; another server tells only with each connection which
+of its addresses was called, and the first one that is not loopback tells it.
+
+`Traced`: an ASGI application in which each request over HTTP is a span, below that of its caller.
+
+The caller says which by the header `traceparent`: who is let in, and nobody else, because a caller's trace may be one
+that is to be kept. What is done for the request finds its span in the scope.
+
+Start and stop with the server: from the lifespan scope where it has one (uvicorn), else from daphne's reactor.
+
+A signal that ends the server stops us first, while it still serves; then the server gets it. Both servers would cut
+their connections at once, and with them what may yet end within SHUTDOWN_GRACE_SECONDS.
+"""
+
+import asyncio
+import logging
+import re
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler
+from django.core.exceptions import RequestAborted, SuspiciousFileOperation
+from django.core.handlers.asgi import ASGIHandler
+from django.http import Http404, HttpRequest
+from django.http.response import HttpResponseBase
+
+from responses_app.auth.door import is_local
+from responses_app.observing.traces import SPAN, TRACEPARENT, Traces
+from responses_app.protocol.errors import ApiError
+from responses_app.web.bodies import Application, Message, Receive, SendMessage
+from responses_app.web.endpoint import find, is_api_path
+from responses_app.web.http import NotServed
+from responses_app.web.servers.listening import stop_accepting
+from responses_app.wiring.site import get_site
+
+
+class Handler(ASGIHandler):
+    """Serves HTTP."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and is_api_path(scope["path"].removeprefix(scope.get("root_path", ""))):
+            await self._serve(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            body = await self.read_body(receive)
+        except RequestAborted:
+            return
+        with body:
+            request, refused = self.create_request(scope, body)
+            if request is None:
+                assert refused is not None  # one of the two is there
+                await self.send_response(refused, send)
+                return
+            answering = asyncio.create_task(self._answer(request, send), name="answer")
+            leaving = asyncio.create_task(receive(), name="disconnect")  # behind the body comes only this
+            try:
+                await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (answering, leaving):
+                    task.cancel()
+                await asyncio.wait((answering, leaving))
+            if not answering.cancelled():  # else its client has left
+                answering.result()
+
+    async def _answer(self, request: Any, send: Any) -> None:
+        await self.send_response(await self.run_get_response(request), send)
+
+
+logger = logging.getLogger("respsite")
+
+
+WARNING = (
+    "This server can be reached from the network, at %s, and asks nobody who they are (AUTH=off): whoever reaches it "
+    "may use the model, and read, continue and delete what is stored. Set AUTH=auto, or listen on 127.0.0.1.%s"
+)
+ANY_NAME = (
+    " ALLOWED_HOSTS=* lets in the pages of any web site, too, through the browser of anybody who can reach it: name "
+    "the hosts that clients use."
+)
+
+
+class Exposure:
+    """ASGI middleware around the whole application; `hook_daphne` lets it look at what daphne listens on."""
+
+    def __init__(self, app: Application, *, any_host: bool, asks_nobody: bool, exposed: Callable[[], None]) -> None:
+        """Take whether any `Host` is served, whether nobody needs a key, and what is called, once, when it is known."""
+        self._app = app
+        self._any_host = any_host
+        self._asks_nobody = asks_nobody
+        self._exposed = exposed
+        self._known = False
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Serve; the first connection from the network is taken note of."""
+        if not self._known:
+            self._check(scope.get("server"))
+        await self._app(scope, receive, send)
+
+    def hook_daphne(self) -> None:
+        """Check what daphne listens on, once it does, if this process runs it."""
+        if "daphne.server" not in sys.modules:
+            return
+        from twisted.internet import reactor
+
+        def check() -> None:
+            for address in _listening(reactor):
+                self._check(address)
+
+        reactor.callWhenRunning(check)
+
+    def _check(self, address: Any) -> None:
+        """Take note of an address, a host and a port, that others can reach."""
+        if self._known or not address or address[1] is None or is_local(str(address[0])):
+            return
+        self._known = True
+        self._exposed()
+        if not self._asks_nobody:
+            return
+        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+        logger.warning(WARNING, f"{host}:{address[1]}", ANY_NAME if self._any_host else "")
+
+
+def _listening(reactor: Any) -> Iterator[tuple[str, int]]:
+    from twisted.internet.tcp import Port
+
+    for reader in reactor.getReaders():
+        if isinstance(reader, Port):
+            host = reader.getHost()
+            if hasattr(host, "port"):  # a Unix socket has none
+                yield host.host, host.port
+
+
+API = "/v1/"
+METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
+_PARAMETER = re.compile(r"{\w+}")
+
+
+class Traced:
+    """Begins a span when a request comes, and ends it with its answer, streams included."""
+
+    def __init__(self, app: Application, traces: Traces) -> None:
+        self._app = app
+        self._traces = traces
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve a request."""
+        path = scope["path"]
+        if not path.startswith(API):
+            await self._app(scope, receive, send)
+            return
+        given = next((value.decode("latin1") for name, value in scope["headers"] if name == TRACEPARENT.encode()), None)
+        if given is not None and not await _is_let_in(scope):
+            given = None
+        attributes = {"http.request.method": scope["method"], "url.path": path}
+        with self._traces.under(given).child(name_of(scope["method"], path), attributes) as span:
+
+            async def note_and_send(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.note({"http.response.status_code": message["status"]})
+                    if message["status"] >= 500:
+                        span.fail(str(message["status"]))
+                await send(message)
+
+            await self._app({**scope, SPAN: span}, receive, note_and_send)
+
+
+async def _is_let_in(scope: Message) -> bool:
+    """Whether who asks has a key that opens, or needs none."""
+    try:
+        await get_site().door.caller(scope)
+    except ApiError:  # the API says so
+        return False
+    return True
+
+
+def name_of(method: str, path: str) -> str:
+    """Return a span's name: the route's, as whoever has no key can ask for any path. Without a route it is the method.
+
+    OpenTelemetry's rules for HTTP: names are few, and a method that nobody knows is "HTTP".
+    """
+    known = method if method in METHODS else "HTTP"
+    try:
+        route, _ = find(path)
+    except NotServed:
+        return known
+    return f"{known} {_PARAMETER.sub('{id}', route.path)}"
+
+
+def traced(app: Application, traces: Traces) -> Application:
+    """Return the application as it is where nothing is traced."""
+    return Traced(app, traces) if traces.enabled else app
+
+
+SETTLE_SECONDS = 0.3  # where nothing more is accepted: what has just been accepted is read, and served as usual
+
+
+class Lifecycle:
+    """Calls `start` once and `stop` once, whoever asks first.
+
+    `hurry` tells `stop` not to wait: a person pressed Ctrl-C, while SIGTERM comes from a supervisor, or it is the
+    second signal. As an ASGI application it serves the lifespan scope; `hook_daphne` ties it to daphne's reactor.
+    """
+
+    def __init__(
+        self, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]], *, hurry: Callable[[], None]
+    ) -> None:
+        self._start = start
+        self._stop = stop
+        self._hurry = hurry
+        self._started: asyncio.Task[None] | None = None
+        self._stopped: asyncio.Task[None] | None = None
+
+    def is_stopping(self) -> bool:
+        """Whether the server stops."""
+        return self._stopped is not None
+
+    def start(self) -> "asyncio.Task[None]":
+        """Begin to start, on the running loop."""
+        if self._started is None:
+            self._started = asyncio.ensure_future(self._logged(self._start, "start"))
+            self._come_before_the_server()
+        return self._started
+
+    def stop(self) -> "asyncio.Task[None]":
+        """Begin to stop, on the running loop, after a start that is under way."""
+        if self._stopped is None:
+            self._stopped = asyncio.ensure_future(self._stop_after_start(settle=stop_accepting()))
+        return self._stopped
+
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+        """Serve the lifespan scope."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                await self.start()
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    def hook_daphne(self) -> None:
+        """Tie start and stop to daphne's reactor, if this process runs one (daphne has no lifespan)."""
+        if "daphne.server" not in sys.modules:
+            return
+        from twisted.internet import defer, reactor
+
+        reactor.callWhenRunning(self.start)
+        reactor.addSystemEventTrigger("before", "shutdown", lambda: defer.Deferred.fromFuture(self.stop()))
+
+    def _come_before_the_server(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals are another's business
+        for number in (signal.SIGINT, signal.SIGTERM):
+            servers = signal.getsignal(number)
+            if callable(servers):
+                signal.signal(number, partial(self._on_signal, servers))
+
+    def _on_signal(self, servers: Callable[[int, FrameType | None], Any], number: int, frame: FrameType | None) -> None:
+        """Called between any two steps of the program: no more than a word to the loop."""
+        assert self._started is not None
+        self._started.get_loop().call_soon_threadsafe(self._end, number, partial(servers, number, None))
+
+    def _end(self, number: int, end_server: Callable[[], Any]) -> None:
+        if number == signal.SIGINT or self._stopped is not None:
+            self._hurry()
+        self.stop().add_done_callback(lambda _: end_server())
+
+    async def _stop_after_start(self, *, settle: bool) -> None:
+        if self._started is not None:
+            await asyncio.wait([self._started])
+        if settle:
+            await asyncio.sleep(SETTLE_SECONDS)
+        await self._logged(self._stop, "stop")
+
+    async def _logged(self, action: Callable[[], Awaitable[None]], name: str) -> None:
+        try:
+            await action()
+        except Exception:
+            logger.exception("the server did not %s cleanly", name)
+            raise
+
+
+FRESH = "max-age=300, stale-while-revalidate=86400"  # then a 304; names do not change with a new version
+ASKED = "no-cache"  # a 304 each time: modules that import each other have to be of one version
+MODULES = "/static/playground/"
+
+
+class StaticFiles(ASGIStaticFilesHandler):
+    """Answers the paths under STATIC_URL, with DEBUG or without; all others go on, and cost a comparison.
+
+    Django calls its handler slow for a busy site: it looks a file up in the folders of its apps at each request. That
+    is a thread of its own, and an admin has few readers.
+    """
+
+    def serve(self, request: HttpRequest) -> HttpResponseBase:  # type: ignore[override]
+        """Answer with a file that browsers may keep for a while."""
+        try:
+            answer: HttpResponseBase = super().serve(request)
+        except (SuspiciousFileOperation, ValueError) as error:  # a path out of the folder, or with a NUL
+            raise Http404 from error
+        answer["Cache-Control"] = ASKED if request.path.startswith(MODULES) else FRESH
+        answer["X-Content-Type-Options"] = "nosniff"
+        return answer
