@@ -65,6 +65,10 @@ class TestDemoEngineInChunksContract(TestDemoEngineContract):
     def new_engine(self) -> DemoEngine:
         return DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 50_000, "max_model_len": 5000})
 
+    async def test_aclose_ends_what_runs(self) -> None:  # type: ignore[override]
+        slow = DemoEngine(model="demo", options={"chunk_tokens": 7, "tokens_per_second": 100})  # 7 s: it still runs
+        await super().test_aclose_ends_what_runs(slow)
+
 
 def answer(token_ids: list[int]) -> str:
     """Return what the engine says on the final channel."""

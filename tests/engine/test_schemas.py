@@ -194,6 +194,6 @@ def test_what_does_not_fit_is_told(text: str) -> None:
 
 def test_a_value_is_checked_in_bounded_time() -> None:
     schema = JsonSchema(json.dumps({"type": "string", "pattern": "^(a|a)*$"}))
-    began = time.monotonic()
+    began = time.process_time()  # not of a busy machine
     assert "takes too long" in (problem_of(schema, json.dumps("a" * 60 + "!").encode()) or "")
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
