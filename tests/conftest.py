@@ -71,10 +71,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.hookimpl(trylast=True)  # behind pytest-randomly, which mixes them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the long ones begin, leave out what one kind of server is enough for, and mark what is quarantined."""
+    """Order them, leave out what one kind of server is enough for, and mark what is quarantined.
+
+    The long ones begin; the others go folder by folder, so servers of a folder end when it has been gone through.
+    """
     here = Path(__file__).parent
     begin = {here / f"{name}.py": place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: begin.get(item.path, len(begin)))
+    folders = {folder: place for place, folder in enumerate(dict.fromkeys(item.path.parent for item in items))}
+    files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: (begin.get(item.path, len(begin)), folders[item.path.parent], files[item.path]))
     spared = [item for item in items if item.get_closest_marker("any_server") and _is_under_uvicorn(item)]
     config.hook.pytest_deselected(items=spared)
     items[:] = [item for item in items if item not in spared]

@@ -23,6 +23,10 @@ from typing import Any
 import pytest
 from _pytest.unraisableexception import collect_unraisable
 
+from tests.kit.server import prepare
+
+Files = Sequence[Sequence[pytest.Item]]
+
 PLACE = struct.Struct("I")  # of a file among all: the processes take them from one pipe
 
 
@@ -55,6 +59,12 @@ class Reporter:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--at-once`."""
     parser.addoption("--at-once", type=int, default=1, metavar="N", help="run tests in N processes, file by file")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let what servers are forked from begin, while the tests are collected."""
+    if session.config.option.at_once > 1 and not session.config.option.collectonly:
+        prepare()
 
 
 @pytest.hookimpl(trylast=True)  # behind the teardown itself
@@ -117,7 +127,7 @@ def _listen(session: pytest.Session, workers: Sequence[Worker]) -> None:
             raise session.Interrupted(session.shouldstop)
 
 
-def _fork(session: pytest.Session, files: Sequence[Sequence[pytest.Item]], tasks: int, name: str) -> Worker:
+def _fork(session: pytest.Session, files: Files, tasks: int, name: str) -> Worker:
     """Fork a process that runs tests."""
     capture = session.config.pluginmanager.getplugin("capturemanager")
     capture.suspend_global_capture(in_=True)
@@ -163,18 +173,19 @@ def _become(config: pytest.Config, says: "Connection[Any, Any]", name: str) -> N
     config.workerinput = {"workerid": name}  # type: ignore[attr-defined] # what pytest-django looks for
 
 
-def _run(
-    session: pytest.Session, files: Sequence[Sequence[pytest.Item]], tasks: int, says: "Connection[Any, Any]"
-) -> None:
+def _run(session: pytest.Session, files: Files, tasks: int, says: "Connection[Any, Any]") -> None:
     """Run the tests of one file after another, and end the fixtures of the session."""
-    test = None
-    while place := os.read(tasks, PLACE.size):
-        tests = files[PLACE.unpack(place)[0]]
-        for test, following in itertools.zip_longest(tests, tests[1:], fillvalue=session):
+    tests = _next(files, tasks)
+    while tests:
+        last = tests[-1]
+        for test, following in itertools.pairwise(tests):
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-    if test is not None:
-        call = pytest.CallInfo.from_call(lambda: session._setupstate.teardown_exact(None), "teardown")
-        report = pytest.TestReport.from_item_and_call(test, call)
-        if report.failed:
-            test.config.hook.pytest_runtest_logreport(report=report)
+        tests = _next(files, tasks)  # what both files use stays: servers of a folder
+        last.config.hook.pytest_runtest_protocol(item=last, nextitem=tests[0] if tests else None)
     says.send(("done", None))
+
+
+def _next(files: Files, tasks: int) -> Sequence[pytest.Item]:
+    """Take the next file's tests; nothing when all are taken."""
+    place = os.read(tasks, PLACE.size)
+    return files[PLACE.unpack(place)[0]] if place else ()

@@ -80,8 +80,14 @@ def fork(
     ours, theirs = socket.socketpair()
     order = json.dumps({"command": list(command), "environ": dict(environ), "cwd": str(cwd)}).encode()
     with theirs:
-        socket.send_fds(_forker(_early(environ)), [order], [output.fileno(), errors.fileno(), theirs.fileno()])
+        _, control = _forker(_early(environ))
+        socket.send_fds(control, [order], [output.fileno(), errors.fileno(), theirs.fileno()])
     return ForkedProcess(ours, command)
+
+
+def start_forker(environ: Mapping[str, str]) -> None:
+    """Let a forker begin to import, for processes of such an environment."""
+    _forker(_early(environ))
 
 
 def _early(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
@@ -89,8 +95,8 @@ def _early(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 
 @functools.cache
-def _forker(early: frozenset[tuple[str, str]]) -> socket.socket:
-    """Start a forker of this test process; return what takes orders."""
+def _forker(early: frozenset[tuple[str, str]]) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """Start a forker; return it and what takes orders. Test processes that are forked behind it share it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
@@ -103,7 +109,7 @@ def _forker(early: frozenset[tuple[str, str]]) -> socket.socket:
             start_new_session=True,  # Ctrl-C is for the tests, which end what they started
         )
     atexit.register(_end, process, ours)
-    return ours
+    return process, ours
 
 
 def _end(process: "subprocess.Popen[bytes]", control: socket.socket) -> None:

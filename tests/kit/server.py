@@ -23,7 +23,7 @@ from typing import IO, Any
 import httpx
 
 from tests.kit.databases import ON_POSTGRES, database_settings
-from tests.kit.forking import ForkedProcess, fork
+from tests.kit.forking import ForkedProcess, fork, start_forker
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0  # bound of every wait for a process here
@@ -47,9 +47,18 @@ def clean_environ(**settings: str) -> dict[str, str]:
     return {**environ, "DJANGO_SETTINGS_MODULE": "respsite.settings", "PYTHONPATH": str(ROOT), **settings}
 
 
+def _environ(**settings: str) -> dict[str, str]:
+    return clean_environ(**settings, PYTHONWARNINGS=PYTHON_WARNINGS)
+
+
+def prepare() -> None:
+    """Start what the servers will be forked from: for all processes of a test run, if they are forked behind it."""
+    start_forker(_environ())
+
+
 def manage(*arguments: str, **settings: str) -> str:
     """Run a command of manage.py and return its output."""
-    environ = clean_environ(**settings, PYTHONWARNINGS=PYTHON_WARNINGS)
+    environ = _environ(**settings)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = fork(["manage.py", *arguments], cwd=ROOT, environ=environ, output=output, errors=errors)
         status = process.wait(START_SECONDS)
@@ -107,8 +116,7 @@ class Server:
             chosen["ENGINE_OPTIONS"] = engine_options if isinstance(engine_options, str) else json.dumps(engine_options)
         if "DATABASE_URL" not in chosen:
             chosen |= database_settings(folder, manage)
-        self.environ = clean_environ(DATA_DIR=str(folder), **chosen)
-        self.environ["PYTHONWARNINGS"] = PYTHON_WARNINGS
+        self.environ = _environ(DATA_DIR=str(folder), **chosen)
 
     @property
     def url(self) -> str:

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(needs_chromium)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The demo engine under daphne, with an MCP server, a web to search, and a service that paints."""
     with in_a_thread(small_web()) as web, image_server_in_thread() as images:

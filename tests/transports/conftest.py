@@ -1,4 +1,4 @@
-"""The servers that transport tests share: four of each kind, started when first needed, ended with the run.
+"""The servers that transport tests share: four of each kind, started when first needed, ended behind these tests.
 
 `server` has small limits and answers everything; `impatient_server` gives connections a short life; `strict_server`
 has few connections, takes one response at a time on each, beats fast, and drops slow readers soon. `closed` asks
@@ -98,7 +98,7 @@ def _closed(folder: Path, kind: str) -> Server:
 _MAKERS = {"main": _main, "impatient": _impatient, "strict": _strict, "closed": _closed}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerPool]:
     """All shared servers."""
     servers = ServerPool(tmp_path_factory.mktemp("servers"))

@@ -23,7 +23,7 @@ def gated(folder: Path, name: str) -> dict[str, object]:
     return {"when": f"[gate {name}]", "say": say, "hang_after": 16, "wait_for_file": str(folder / f"gate-{name}")}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def workers(tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer) -> Iterator[tuple[Server, Server]]:
     """Two workers; one that was killed is started again for the next test."""
     folder = tmp_path_factory.mktemp("watch")
@@ -50,7 +50,7 @@ async def two(workers: tuple[Server, Server]) -> AsyncIterator[tuple[httpx.Async
         yield first, second
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def folder_of(workers: tuple[Server, Server]) -> Path:
     """Where gates are released."""
     return workers[0].folder
