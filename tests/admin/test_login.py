@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
@@ -88,8 +89,9 @@ def attempt(client: Client, name: str, password: str, **meta: str) -> HttpRespon
 
 
 @pytest.fixture
-def client(db: None) -> Client:
-    """A browser that nobody has logged in with, and a user who could."""
+def client(db: None, settings: Any) -> Client:
+    """A browser that nobody has logged in with, and a user who could; a password is checked at no cost here."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     User.objects.create_superuser("root", password="right")
     return Client()
 

@@ -80,7 +80,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if option.at_once < 2 or option.collectonly or session.testsfailed or not session.items:
         return None
     assert threading.active_count() == 1, "threads do not live on in a fork"
-    print(gc.collect(), [x for x in gc.get_objects() if type(x).__name__ == "socket"])
+    gc.collect()
     gc.freeze()  # what was collected stays: no process looks through it
     files = [list(tests) for _, tests in itertools.groupby(session.items, key=lambda item: item.path)]
     tasks, places = os.pipe()

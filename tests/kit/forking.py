@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 # Python, the C library and the linker read these before a program begins: for each choice there is a forker.
@@ -74,7 +74,7 @@ class ForkedProcess:
 
 
 def fork(
-    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], output: IO[bytes], errors: IO[bytes]
+    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], output: IO[Any], errors: IO[Any]
 ) -> ForkedProcess:
     """Start a process: `command` is what would stand behind `python`."""
     ours, theirs = socket.socketpair()
