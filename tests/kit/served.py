@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
+
 from tests.kit.server import ROOT, START_SECONDS, Server
 
 CUSTOM = """
@@ -98,8 +100,9 @@ class Supervised(Server):
 
     def accepts(self) -> bool:
         """Whether anything listens on the port."""
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        host = httpx.URL(self.url).host
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            return probe.connect_ex((host, self.port)) == 0
 
 
 def command_line(pid: int) -> str:

@@ -32,7 +32,7 @@ SCRIPT = [
     {"when": "[hang]", "say": f"{BEGIN}Hello<|return|>", "hang_after": 4},
     {"say": f"{BEGIN}Hello.<|return|>"},
 ]
-WORKERS = 3
+WORKERS = 2
 PAUSE = 0.2  # seconds between what one client does and what it does next
 RETRIED = {  # by every client; all but the first three are what it sees where its connection ends as it asks
     *("503", "503 frame", "WebSocket 1012", "WebSocket 1006", "InvalidMessage"),
