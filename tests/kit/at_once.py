@@ -62,9 +62,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Let what servers are forked from begin, while the tests are collected."""
+    """Let what servers are forked from begin, while the tests are collected, which makes no garbage to speak of."""
+    gc.disable()
     if session.config.option.at_once > 1 and not session.config.option.collectonly:
         prepare()
+
+
+def pytest_collection_finish() -> None:
+    """Leave alone what was collected: it stays."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # behind the teardown itself
@@ -80,8 +88,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if option.at_once < 2 or option.collectonly or session.testsfailed or not session.items:
         return None
     assert threading.active_count() == 1, "threads do not live on in a fork"
-    gc.collect()
-    gc.freeze()  # what was collected stays: no process looks through it
     files = [list(tests) for _, tests in itertools.groupby(session.items, key=lambda item: item.path)]
     tasks, places = os.pipe()
     os.write(places, b"".join(PLACE.pack(place) for place in range(len(files))))
