@@ -15,6 +15,8 @@ from tests.kit.chats import put_together, sent
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER
 from tests.kit.server import Server
 
+pytestmark = pytest.mark.any_database
+
 TOOL: Any = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 

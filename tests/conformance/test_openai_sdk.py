@@ -15,6 +15,8 @@ from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, r
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 
 def number_of_user_messages(text: str) -> int:
     """Read how many user messages the demo engine saw."""

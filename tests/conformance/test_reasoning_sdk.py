@@ -13,6 +13,8 @@ from engine.formats.harmony.encoding import decode_tokens
 from tests.kit.sdk import WEATHER, sdk_of
 from tests.kit.server import Server
 
+pytestmark = pytest.mark.any_database
+
 THOUGHT = "I look at it from every side. " * 12
 SUMMARY = "**Every side**\n\nI looked."
 THINKS = f"<|channel|>analysis<|message|>{THOUGHT}<|end|><|start|>assistant"

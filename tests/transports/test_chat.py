@@ -14,6 +14,8 @@ from tests.kit.scripts import WEATHER, aborted_prompts, as_history, generations
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 TOOL = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
 
 

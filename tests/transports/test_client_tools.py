@@ -12,7 +12,7 @@ from tests.kit.scripts import CALLS, generations
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 TOOLS: list[Frame] = [
     {

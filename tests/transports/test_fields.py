@@ -13,6 +13,8 @@ from tests.kit.clients import Frame, Socket, http_client, read_error_answer, rea
 from tests.kit.laws import assert_laws
 from tests.kit.server import Server
 
+pytestmark = pytest.mark.any_database
+
 IGNORED = "respsite-ignored"
 
 

@@ -15,6 +15,8 @@ from tests.kit.server import KINDS, Server
 from tests.kit.stored import stored_statuses
 from tests.kit.waiting import eventually
 
+pytestmark = pytest.mark.any_database
+
 REFUSALS = [
     ("[away]", 503, "server_is_overloaded"),
     ("[full]", 429, "rate_limit_exceeded"),

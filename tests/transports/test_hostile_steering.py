@@ -10,7 +10,7 @@ from tests.kit.server import KINDS, Server
 from tests.transports.conftest import Connect
 from tests.transports.test_steering import SCRIPT, begin, steer
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 LAG = 256 * 1024  # bytes: STREAM_MAX_LAG_BYTES
 FLOOD = 1000

@@ -15,7 +15,7 @@ from tests.kit.server import KINDS, Server
 from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 THOUGHT = "<|channel|>analysis<|message|>Let me think of it for a while.<|end|><|start|>assistant"
 TALK = f"{THOUGHT}{BEGIN}{' '.join(str(number) for number in range(300))}<|return|>"

@@ -14,7 +14,7 @@ from tests.kit.waiting import eventually
 from tests.transports.conftest import Connect
 from tests.transports.test_vllm_server_engine import in_front_of
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 ONE_CALL = {"tools": [WEATHER], "parallel_tool_calls": False}
 HISTORY: list[Frame] = [

@@ -5,7 +5,7 @@ import pytest
 
 from tests.kit.closed import ClosedServer
 
-pytestmark = pytest.mark.any_server
+pytestmark = [pytest.mark.any_server, pytest.mark.any_database]
 
 
 def test_keys_of_other_projects_find_nothing(closed: ClosedServer) -> None:
