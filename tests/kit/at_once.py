@@ -135,14 +135,11 @@ def _listen(session: pytest.Session, workers: Sequence[Worker]) -> None:
 
 def _fork(session: pytest.Session, files: Files, tasks: int, name: str) -> Worker:
     """Fork a process that runs tests."""
-    capture = session.config.pluginmanager.getplugin("capturemanager")
-    capture.suspend_global_capture(in_=True)
     sys.stdout.flush()
     sys.stderr.flush()
     ours, theirs = Pipe(duplex=False)
     pid = os.fork()
     if pid:
-        capture.resume_global_capture()
         theirs.close()
         return Worker(pid, ours)
     status = 1
@@ -159,7 +156,7 @@ def _fork(session: pytest.Session, files: Files, tasks: int, name: str) -> Worke
         raise
     finally:
         atexit._run_exitfuncs()
-        capture.stop_global_capturing()
+        session.config.pluginmanager.getplugin("capturemanager").stop_global_capturing()
         sys.stderr.flush()
         os._exit(status)
 
