@@ -14,7 +14,8 @@ import pytest
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
-from tests.kit.server import ROOT, clean_environ
+from tests.kit.forking import run_forked
+from tests.kit.server import ROOT, clean_environ, server_environ
 from tests.kit.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
 
 RIGHT: dict[str, tuple[str, Any]] = {
@@ -321,7 +322,7 @@ def test_what_is_said_of_a_setting_leans_on_no_other() -> None:
     assert [row.name for row in table() if leaning.match(row.about)] == []
 
 
-# What the processes say. Each starts once for all that is asked of it.
+# What the processes say.
 
 
 def start(*command: str, **settings: str) -> "subprocess.CompletedProcess[str]":
@@ -352,7 +353,8 @@ TOLD = {
 @pytest.mark.parametrize("command", STARTS)
 @pytest.mark.parametrize("beginning", TOLD)
 def test_a_wrong_setting_ends_every_server_with_one_line(beginning: str, command: str, tmp_path: Path) -> None:
-    ended = start(*STARTS[command], DATA_DIR=str(tmp_path), **TOLD[beginning])
+    environ = server_environ(DATA_DIR=str(tmp_path), **TOLD[beginning])
+    ended = run_forked(STARTS[command], cwd=ROOT, environ=environ, seconds=60)
     assert ended.returncode == 1
     (line,) = (ended.stdout + ended.stderr).splitlines()
     assert line.startswith(f"respsite: {beginning}")

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.kit.databases import postgres
-from tests.kit.forking import fork
-from tests.kit.server import PYTHON_WARNINGS, ROOT, START_SECONDS, Server, clean_environ, free_port, manage
+from tests.kit.forking import run_forked
+from tests.kit.server import ROOT, START_SECONDS, Server, free_port, manage, server_environ
 
 PROMPTLY = 2.0  # seconds in which Ctrl-C has to end it
 LINES = ["URL", "Engine", "Database", "Keys", "Redis", "Try", "Open"]
@@ -233,9 +232,4 @@ def _tried(site: ServedSite, **environ: str) -> "subprocess.CompletedProcess[str
 def _serve(*flags: str, **settings: str) -> "subprocess.CompletedProcess[str]":
     """Run `manage.py serve`, expected to end by itself before it serves."""
     command = ["manage.py", "serve", *flags]
-    environ = clean_environ(**settings, PYTHONWARNINGS=PYTHON_WARNINGS)
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        status = fork(command, cwd=ROOT, environ=environ, output=output, errors=errors).wait(START_SECONDS)
-        output.seek(0)
-        errors.seek(0)
-        return subprocess.CompletedProcess(command, status, output.read(), errors.read())
+    return run_forked(command, cwd=ROOT, environ=server_environ(**settings), seconds=START_SECONDS)

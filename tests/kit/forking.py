@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -83,6 +84,17 @@ def fork(
         _, control = _forker(_early(environ))
         socket.send_fds(control, [order], [output.fileno(), errors.fileno(), theirs.fileno()])
     return ForkedProcess(ours, command)
+
+
+def run_forked(
+    command: Sequence[str], *, cwd: Path, environ: Mapping[str, str], seconds: float
+) -> "subprocess.CompletedProcess[str]":
+    """Run a process that ends by itself, as `subprocess.run` would."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        status = fork(command, cwd=cwd, environ=environ, output=output, errors=errors).wait(seconds)
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(list(command), status, output.read(), errors.read())
 
 
 def start_forker(environ: Mapping[str, str]) -> None:

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import IO, Any
 import httpx
 
 from tests.kit.databases import ON_POSTGRES, database_settings
-from tests.kit.forking import ForkedProcess, fork, start_forker
+from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0  # bound of every wait for a process here
@@ -47,25 +46,21 @@ def clean_environ(**settings: str) -> dict[str, str]:
     return {**environ, "DJANGO_SETTINGS_MODULE": "respsite.settings", "PYTHONPATH": str(ROOT), **settings}
 
 
-def _environ(**settings: str) -> dict[str, str]:
+def server_environ(**settings: str) -> dict[str, str]:
+    """Return the environment of a server with these settings."""
     return clean_environ(**settings, PYTHONWARNINGS=PYTHON_WARNINGS)
 
 
 def prepare() -> None:
     """Start what the servers will be forked from: for all processes of a test run, if they are forked behind it."""
-    start_forker(_environ())
+    start_forker(server_environ())
 
 
 def manage(*arguments: str, **settings: str) -> str:
     """Run a command of manage.py and return its output."""
-    environ = _environ(**settings)
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = fork(["manage.py", *arguments], cwd=ROOT, environ=environ, output=output, errors=errors)
-        status = process.wait(START_SECONDS)
-        output.seek(0)
-        errors.seek(0)
-        assert status == 0, errors.read().decode()
-        return output.read().decode()
+    ended = run_forked(["manage.py", *arguments], cwd=ROOT, environ=server_environ(**settings), seconds=START_SECONDS)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def cpu_seconds_of(pid: int) -> float:
@@ -116,7 +111,7 @@ class Server:
             chosen["ENGINE_OPTIONS"] = engine_options if isinstance(engine_options, str) else json.dumps(engine_options)
         if "DATABASE_URL" not in chosen:
             chosen |= database_settings(folder, manage)
-        self.environ = _environ(DATA_DIR=str(folder), **chosen)
+        self.environ = server_environ(DATA_DIR=str(folder), **chosen)
 
     @property
     def url(self) -> str:
