@@ -21,7 +21,7 @@ from tests.kit.server import Server
 
 SIZE = 1_000_000  # bytes of each text
 MAX_STOP = 0.2  # seconds
-NUMBER = 120
+NUMBER = 80
 
 Send = Callable[[httpx.AsyncClient, Server, str], Awaitable[None]]
 

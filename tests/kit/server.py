@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -27,14 +28,24 @@ from tests.kit.forking import ForkedProcess, fork, run_forked, start_forker
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0  # bound of every wait for a process here
 PYTHON_WARNINGS = "error::RuntimeWarning"  # what was never awaited ends a server
+HELD_PORTS = 100  # that are given out and may not have been listened on yet
+_held_ports: deque[int] = deque()  # their sockets' descriptors
 KINDS = ("daphne",) if ON_POSTGRES else ("daphne", "uvicorn")  # either is as good to try a database with
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that nothing listens on, and that nobody else is given: it stays bound here for a while.
+
+    Whoever sets SO_REUSEADDR, as servers do, can bind it too, and listen.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    if len(_held_ports) == HELD_PORTS:
+        os.close(_held_ports.popleft())
+    port = int(held.getsockname()[1])
+    _held_ports.append(held.detach())
+    return port
 
 
 def clean_environ(**settings: str) -> dict[str, str]:
