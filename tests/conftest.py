@@ -27,23 +27,23 @@ from tests.quarantine import QUARANTINED
 settings.register_profile("busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# What takes long begins first: else one process is left with it at the end, while the others have nothing to do.
+# What takes 20 seconds or more begins, what computes beside what waits: else one process is left with it at the end.
 LONG = (
-    *("supervisor/test_under_load", "supervisor/test_processes", "transports/test_takeover", "fuzz/test_fuzz"),
-    *("test_hostile_texts", "cluster/test_smoke", "auth/test_clients"),
-    *("transports/test_lost_leases", "transports/test_drain", "transports/test_waiting", "transports/test_engine_pool"),
-    *("transports/test_stream_logs", "transports/test_forget", "transports/test_relay", "transports/test_limits"),
-    *("transports/test_vllm_server_engine", "transports/test_crash", "transports/test_two_processes"),
-    *("transports/test_closed_bodies", "admin/test_server", "admin/test_login", "codex/test_long_turns"),
     *(
-        "conformance/test_resuming_sdk",
-        "javascript/test_structured",
-        "test_conf",
-        "docs/test_python",
-        "fuzz/test_openapi",
+        "transports/test_takeover",
+        "supervisor/test_processes",
+        "transports/test_hung_database",
+        "playground/test_story",
     ),
-    *("fuzz/test_stored", "playground/test_story", "playground/test_talking", "python_clients/test_python_clients"),
-    *("docs/test_shell", "docs/test_python", "docs/test_site", "watch/test_watching", "command_line/test_program"),
+    *("supervisor/test_under_load", "transports/test_rate_limits", "transports/test_bodies", "test_serve"),
+    *("python_clients/test_python_clients", "transports/test_effects", "transports/test_lost_leases"),
+    *("goldens/test_goldens", "adapters/test_old_version", "adapters/test_store_database", "transports/test_waiting"),
+    *("test_hostile_texts", "test_conf", "tools/sandbox/test_resting", "docs/test_site", "transports/test_forget"),
+    *("tools/test_everywhere", "playground/test_talking", "transports/test_limits", "tools/mcp/test_old_sse"),
+    *("watch/test_page", "transports/test_metrics", "conformance/test_resuming_sdk", "supervisor/test_bursts"),
+    *("adapters/test_retention", "auth/test_clients", "transports/test_lifetime", "playground/test_page"),
+    *("transports/test_steering", "javascript/test_javascript", "codex/test_codex", "tools/sandbox/test_escapes"),
+    *("transports/test_websocket_load", "fuzz/test_fuzz", "fuzz/test_openapi"),
 )
 
 collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`
