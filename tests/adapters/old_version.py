@@ -1,4 +1,6 @@
-"""Databases as an older version of the server left them (`old_version.json`, made by `make_old_version`)."""
+"""Databases as older versions of the server left them: `old_version.json`, made by `make_old_version`, which had its
+second migration, and `version_0012.json`, made by `make_version_0012`, which had its twelfth.
+"""
 
 import base64
 import json
@@ -7,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from django.core.management import call_command
 from django.db import connections, transaction
@@ -16,10 +18,21 @@ from tests.kit.clients import Frame
 from tests.kit.server import Server
 
 NEWEST_MIGRATION = ("responses_app", "0002")  # of the old version
-_TIMES = {"created_at", "started_at", "seen_at"}
+_TIMES = set("created_at started_at seen_at expires_at revoked_at last_used_at last_active_at leased_until".split())
+WORDS = "responses_app_chunkwords"  # of chunks of files: a table on SQLite, a column on PostgreSQL
+WORDS_ON_POSTGRES = "UPDATE responses_app_vectorstorechunk SET words = to_tsvector('english', %s) WHERE id = %s"
 _HELLO = "<|channel|>final<|message|>Hello there, friend.<|return|>"
 
 Row = dict[str, Any]
+
+
+class Kept(Protocol):
+    """What is in either file."""
+
+    @property
+    def rows(self) -> Mapping[str, list[Row]]:
+        """The rows of each table."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -38,25 +51,53 @@ class OldVersion:
         return [row for row in self.rows["responses_app_response"] if not row["worker"]]
 
 
+@dataclass(frozen=True)
+class Version0012:
+    """What the version with twelve migrations left, and what it made of it itself; see `about` in the file."""
+
+    secret_key: str
+    key: str
+    limited: str
+    limits: str
+    reads: list[Frame]
+    unfinished: Mapping[str, Frame]
+    continued: list[Frame]
+    rows: Mapping[str, list[Row]]
+
+
 @cache
 def old_version() -> OldVersion:
-    """Read the file."""
-    read = json.loads((Path(__file__).parent / "old_version.json").read_text())
+    """Read the file of the second migration."""
+    return OldVersion(**_read("old_version.json"))
+
+
+@cache
+def version_0012() -> Version0012:
+    """Read the file of the twelfth."""
+    return Version0012(**_read("version_0012.json"))
+
+
+def _read(name: str) -> dict[str, Any]:
+    read = json.loads((Path(__file__).parent / name).read_text())
     del read["about"]
-    return OldVersion(**read)
+    return dict(read)
 
 
-def load(alias: str) -> None:
-    """Make a database's tables as the old version had them, and its rows; not on an event loop."""
-    migrate(alias, *NEWEST_MIGRATION)
+def load(alias: str, kept: Kept | None = None, migration: tuple[str, str] = NEWEST_MIGRATION) -> None:
+    """Make a database's tables as an old version had them, and its rows; not on an event loop."""
+    migrate(alias, *migration)
     with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
-        for table, rows in old_version().rows.items():
+        for table, rows in (kept or old_version()).rows.items():
             columns = list(rows[0])
-            places = ", ".join(["%s"] * len(columns))
-            cursor.executemany(
-                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})",
-                [[_value(alias, name, row[name]) for name in columns] for row in rows],
-            )
+            values = [[_value(alias, name, row[name]) for name in columns] for row in rows]
+            if table == WORDS and connections[alias].vendor == "postgresql":
+                cursor.executemany(WORDS_ON_POSTGRES, [(words, number) for number, _, words in values])
+                continue
+            names = ["rowid" if table == WORDS and name == "id" else name for name in columns]
+            places = ", ".join(["%s"] * len(names))
+            cursor.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({places})", values)
+            if isinstance(rows[0].get("id"), int) and connections[alias].vendor == "postgresql":
+                cursor.execute("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", [table, rows[-1]["id"]])
     connections[alias].close()
 
 
@@ -81,7 +122,7 @@ def kept_rows(alias: str) -> dict[str, list[Row]]:
 def _value(alias: str, name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return base64.b64decode(value["base64"])
-    if name in _TIMES:
+    if name in _TIMES and value is not None:
         at = datetime.fromisoformat(value).replace(tzinfo=UTC)
         if name == "seen_at":  # the worker is dead, also where the clock is behind that of the file
             at = min(at, datetime.now(UTC) - timedelta(hours=1))
