@@ -82,6 +82,18 @@ class TestRedis(RatesContract):
         await asyncio.gather(*(ask(rates, *who) for _ in range(100)))
         assert await _calls(client) - before <= 3
 
+    async def test_more_than_one_call_takes_wait_for_no_heartbeat(
+        self, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("responses_app.limits.redis.MAX_ASKS", 10)
+        ledger = RedisLedger(lambda: connect(redis_server), prefix=prefix, heartbeat_seconds=60, lease_seconds=120)
+        await ledger.start()
+        try:
+            async with asyncio.timeout(15):
+                await asyncio.gather(*(ask(Rates(ledger), key(requests_per_minute=100)) for _ in range(25)))
+        finally:
+            await ledger.aclose()
+
     async def test_nothing_is_left_behind(self, open_rates: OpenRates, client: Redis, prefix: str) -> None:
         rates = await open_rates()
         who = key(requests_per_minute=60, output_tokens_per_minute=60, concurrent_responses=2, tokens_per_day=9)

@@ -226,6 +226,15 @@ class RatesContract:
         clock.pass_by(3)
         assert (await line(rates, who, "tokens")).remaining == 950
 
+    async def test_what_was_heard_longest_ago_is_no_longer_known(
+        self, rates: Rates, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("responses_app.limits.rates.MAX_HEARD", 2)
+        one, two, three = (key(name, requests_per_minute=10) for name in "abc")
+        for who in (one, two, one, three):
+            await ask(rates, who)
+        assert [rates.heard([who])[0].remaining for who in (one, two, three)] == [8, 10, 9]
+
     async def test_a_changed_limit_holds_at_once(self, rates: Rates) -> None:
         for _ in range(2):
             await ask(rates, key(requests_per_minute=2))

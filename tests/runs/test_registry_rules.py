@@ -91,6 +91,14 @@ class TestFinding:
         await eventually(lambda: len(site.registry) == 0)
         assert run.status is Status.CANCELLED
 
+    async def test_what_is_not_stored_is_not_among_what_was_deleted(self) -> None:
+        site = hanging()
+        reading = await half_said(site, store=False)
+        site.forgetting.here([reading.run.response_id])
+        assert site.registry.find("default", reading.run.response_id) is reading.run
+        reading.leave()
+        await ended(site, reading.run)
+
     async def test_what_another_worker_took_over_ends_here_and_is_not_kept(self) -> None:
         site = hanging()
         reading = await half_said(site, background=True)
