@@ -19,7 +19,7 @@ from engine.formats.harmony.prompt import (
     render_tool_output,
 )
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link
+from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, link_of, new_link, rewritten
 from responses_app.protocol.prompt.prompt import PromptWriter, render_items
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
 
@@ -63,6 +63,15 @@ def test_thoughts_before_an_answer_are_dropped_once_a_user_goes_on() -> None:
     assert tokens_of(chain(*turns)) == [1, 2, 3, 4, 5, 6]
     assert tokens_of(chain(*turns, [message(U, 7)])) == [1, 3, 4, 6, 7]
     assert tokens_of(chain(*turns, [message(U, 7), message(A, 8), message(C, 9)])) == [1, 3, 4, 6, 7, 8, 9]
+
+
+def test_a_link_that_is_rewritten_weighs_what_its_tokens_weigh() -> None:
+    first = chain([message(U, 1), message(A, 2), message(F, 3)])
+    link = chain([message(U, *range(1000)), message(A, 4), message(F, 5)], parent=first)
+    same = rewritten(link, parent=first, rewrite=lambda each: [each])
+    assert (tokens_of(same), same.total_bytes) == (tokens_of(link), link.total_bytes)
+    twice = rewritten(link, parent=first, rewrite=lambda each: [each, each] if each.kind is U else [each])
+    assert twice.total_bytes == link.total_bytes + 2 * 4 * 1000, "as they are, and once its thoughts are dropped"
 
 
 def test_a_user_who_interrupts_a_tool_loop_drops_nothing() -> None:

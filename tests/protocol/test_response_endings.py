@@ -237,6 +237,14 @@ class TestStops:
         assert (item["status"], item["content"][0]["text"]) == ("completed", "Half of it and more")
         assert driver.machine.turns[0].output_tokens == count(f"{HALF} and more<|end|>"), "the rest is not counted"
 
+    def test_steering_behind_a_call_lets_its_turn_be_said(self) -> None:
+        half = "<|start|>assistant<|channel|>commentary<|message|>And"
+        driver, command = told(Started(), TurnBegan(9), sampled(f"{FIRST_CALL}{half}"), Stopped(StopReason.STEERED))
+        assert command is None
+        command = driver.tell(sampled(f" then.<|end|><|start|>assistant{CALL}", FinishReason.STOP))
+        assert ending_of(command) == ("completed", None)
+        assert [item["type"] for item in driver.items] == ["function_call", "message", "function_call"]
+
     def test_steering_between_two_items_ends_it_at_once(self) -> None:
         for inputs in ((), (TurnBegan(9),), (TurnBegan(9), sampled(THOUGHT))):
             _, command = told(Started(), *inputs, Stopped(StopReason.STEERED))

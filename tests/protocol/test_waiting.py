@@ -134,7 +134,7 @@ class TestOneCall:
         driver.tell(Ended(AT))
         error = driver.seen[-1]["response"]["error"]  # type: ignore[index]
         assert error["code"] == "server_error"
-        assert call_id in error["message"]
+        assert f"for the call {call_id}. " in error["message"]
         assert "300 s (RESPONSES_TOOL_TIMEOUT)" in error["message"]
 
     def test_a_turn_that_was_cut_does_not_wait(self) -> None:

@@ -136,6 +136,22 @@ async def test_then_the_longest_unread_foreground_one_whose_run_is_cancelled() -
     await site.registry.aclose()
 
 
+async def test_what_runs_is_left_alone_while_a_finished_one_can_go() -> None:
+    gate = asyncio.Event()
+    site = site_of(responses_max_active_sessions=2, engine=FakeEngine([[HALF, gate, ANSWER]]), grace=30)
+    gate.set()
+    finished = await streamed(site, input="a")
+    gate.clear()
+    running = await site.begin(input="b", transport="sse")
+    await site.engine.waits.wait()
+    running.leave()
+    await site.begin(input="c", transport="sse")
+    assert site.registry.resumable.get(finished.run.response_id) is None
+    assert site.registry.resumable.get(running.run.response_id) is running.run
+    assert running.run.status is Status.IN_PROGRESS
+    await site.registry.aclose()
+
+
 async def test_over_the_bound_of_bytes_the_oldest_go() -> None:
     site = site_of()
     kept = [await streamed(site, input=str(number)) for number in range(4)]

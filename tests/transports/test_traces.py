@@ -137,6 +137,7 @@ async def test_a_trace_goes_from_the_client_through_the_response_to_its_turns(
         assert told(span)["respsite.status"] == "completed"
         assert int(str(told(span)["gen_ai.usage.output_tokens"])) > 0
     assert {turn.parent_span_id for turn in by_name["turn"]} == {span.span_id for span in responses.values()}
+    assert {turn.kind for turn in by_name["turn"]} == {turn.SPAN_KIND_CLIENT for turn in by_name["turn"]}, "of engines"
 
 
 async def test_a_vllm_server_is_told_which_span_it_works_for(
