@@ -11,6 +11,7 @@ equals the `done` items. An item that is discarded says so in place of its `done
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessage, Text, TextLogprob, TurnEvent
 from responses_app.protocol.errors import JsonObject
@@ -31,12 +32,24 @@ from responses_app.protocol.output.builders import (
 from responses_app.protocol.output.calls import CallBuilder, Called, HostedTools
 from responses_app.protocol.output.citations import ProducedFiles, Sources
 from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
-from responses_app.protocol.prompt.sealed_items import ItemSeals
 from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
 
 
 class LocalProtocolError(Exception):
     """This server asked for something that cannot be: a bug, never the client's fault."""
+
+
+class Seals(Protocol):
+    """What makes the seals of one response's items: `ItemSeals`, which knows prompts; this floor does not."""
+
+    def note(self, index: int, message: RenderedMessage) -> None:
+        """Remember what the model reads for an output item, or right behind it."""
+
+    def of_reasoning(self, item: JsonObject, message: RenderedMessage) -> str:
+        """Return what a reasoning item carries: the tokens of its `message`."""
+
+    def of_others(self, item_id: str, output: Sequence[JsonObject]) -> str | None:
+        """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried."""
 
 
 class ResponseStream:
@@ -55,7 +68,7 @@ class ResponseStream:
         new_id: Callable[[str], str],
         tools: ClientTools | None = None,
         hosted: HostedTools | None = None,
-        seals: ItemSeals | None = None,
+        seals: Seals | None = None,
     ) -> None:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
@@ -68,7 +81,7 @@ class ResponseStream:
         self._response = response
         self._new_id = new_id
         self._offered_seals = seals
-        self._seals: ItemSeals | None = None
+        self._seals: Seals | None = None
         self._summarised = False  # what the model thinks has a summary
         self._message: RenderedMessage | None = None  # what the model reads of the open item
         self._next_number = 0
@@ -278,7 +291,7 @@ class ResponseStream:
         self._response = self.outcome(ending)
         return [*events, self._event(ending.event, {"response": self.snapshot()})]
 
-    def interject(self, message: RenderedMessage) -> None:
+    def add_note(self, message: RenderedMessage) -> None:
         """Put a message of this server between two turns: the model reads it, the client does not."""
         self.messages.append(message)
         if self._seals is not None:

@@ -1,29 +1,23 @@
-"""`ClientCalls`: the calls of a response that its client executes, and what the client says came of them.
+"""The calls of one response: those that its client executes, and those of this server's tools.
 
-A response that waits goes on in the same stream once each call has its output. What came of them stands in its output
-behind the calls, as items of their own and in the order of the calls, whatever the order in which they were given: so
-a client that sends the items again sends all that the model has read.
+`ClientCalls`: a response that waits goes on in the same stream once each call has its output; an output may come before
+the model has ended its turn, and then nothing is waited for. What came of the calls stands in the output behind them,
+as items of their own and in the order of the calls, whatever the order in which they were given: so a client that sends
+the items again sends all that the model has read.
 
-`ServerCalls`: the tools of this server in one response, from what the servers list to what each call gave back.
+`ServerCalls`: the tools of this server, from what the servers list to what each call gave back.
 
     Offered ─> next() ─> ListTools ─> ToolsListed ─> next() ─> CallTool (approved) ─> ToolReturned ─> next() ─> None
                                                                CallTool (of a turn) ─> ToolReturned
 
 What is to be done before the model goes on stands in a queue: first the servers that are to list their tools, then the
-calls that the user has approved. Each has its item, which is open as long as it takes.
-
-`Waits`: whether a response waits for what comes of its calls, and what it still waits for.
-
-An output may come before the model has ended its turn; then nothing is waited for.
-
-`Interjections`: what the server itself tells the model behind a turn, so that it goes on in the same response.
-
-Either that a tool which it has called does not exist, or may not be called any more, or that what it has called runs in
-the background.
+calls that the user has approved. Each has its item, which is open as long as it takes. Behind a turn it tells the model
+what lets it go on in the same response: that a tool which it has called does not exist, or may not be called any more,
+or that what it has called runs in the background.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -52,7 +46,6 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     WaitBegan,
 )
-from responses_app.protocol.response.turns import Turn
 
 CallState = Literal["open", "answered", "unknown"]
 _TOOL_SEARCH_OUTPUT = "tool_search_output"  # all others are called as their calls, with `_output` behind
@@ -89,6 +82,7 @@ class ClientCalls:
         self._format = model_format
         self._given: dict[str, OutputGiven] = {}  # and not read by the model yet
         self._told: set[str] = set()  # calls whose output the model has read
+        self.awaited = False  # the response goes on in the same stream behind their outputs
 
     def state(self, call_id: str) -> CallState:
         """Return where a call stands."""
@@ -106,9 +100,20 @@ class ClientCalls:
         """Whether the model has not read all outputs yet."""
         return bool(self._given)
 
-    def take(self, given: OutputGiven) -> None:
-        """Take what came of a call."""
+    def take(self, given: WaitBegan | OutputGiven, due: Command | None) -> Command | None:
+        """Return what is due behind an input, in place of `due`; None: every call has its output.
+
+        Raises `LocalProtocolError` for one that cannot come now.
+        """
+        if isinstance(given, WaitBegan):
+            return replace(awaited(given, due), until=given.until)
+        if self.state(given.call_id) != "open":
+            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
         self._given[given.call_id] = given
+        if not isinstance(due, Await):
+            return due
+        left = self.unanswered
+        return replace(due, call_ids=left) if left else None
 
     def add_outputs(self) -> list[Event]:
         """Add what was given since the last time to the output, in the order of the calls."""
@@ -142,18 +147,39 @@ def _output_item(call: JsonObject, given: OutputGiven, item_id: str) -> JsonObje
     return item
 
 
+def awaited(given: WaitBegan | TimedOut, due: Command | None) -> Await:
+    """Return the wait that an input is about. Raises `LocalProtocolError` where nothing is waited for."""
+    if not isinstance(due, Await):
+        raise LocalProtocolError(f"{given!r} in a response that does not wait")
+    return due
+
+
 NO_MORE_CALLS = "Error: this response may call no more tools of the server (max_tool_calls). Answer with what you have."
 LAST_CALL = "[This response may call no more tools of the server (max_tool_calls). Answer with what you have.]"
+MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
+MAX_TURNS_BEHIND_CALLS = 16  # that run in the background: a model that calls on and on ends its response
+RUNS_IN_BACKGROUND = (
+    "This runs in the background now, and has no output yet; that will come in a later message. Go on without it: "
+    "answer the user, or do something else."
+)
 
 
 class ServerCalls:
-    """Of one response; `stream` has its output. `max_calls` is how many of this server's tools it may call."""
+    """The calls of this server's tools in one response, of which it may make `max_calls`; `stream` has its output.
 
-    def __init__(self, stream: ResponseStream, model_format: ModelFormat, *, max_calls: int | None = None) -> None:
+    `one_call`: a turn ends with its first call, and the client's answer is waited for.
+    """
+
+    def __init__(
+        self, stream: ResponseStream, model_format: ModelFormat, *, max_calls: int | None, one_call: bool
+    ) -> None:
         self._stream = stream
         self._format = model_format
         self._called = stream.called
         self._called.max_hosted = max_calls
+        self._one_call = one_call
+        self._corrections = 0
+        self._turns_behind_calls = 0
         self._to_list: deque[str] = deque()
         self._approved: deque[ApprovedCall] = deque()
         self._list: ListToolsBuilder | None = None
@@ -212,7 +238,41 @@ class ServerCalls:
         self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
         return events
 
-    def refuse_excess(self, name: str) -> bool:
+    def add_notes(self, functions: Collection[str]) -> bool:
+        """Tell the model what its last call calls for, so that it goes on; return whether there was something.
+
+        `functions` are the names that it can call.
+        """
+        return self._correct(functions) or self._go_on_without()
+
+    def _correct(self, functions: Collection[str]) -> bool:
+        """Tell a model that has just called a tool which does not exist."""
+        unknown = self._called.last_unknown
+        if unknown is None or self._corrections >= MAX_CORRECTIONS:
+            return False
+        self._corrections += 1
+        if not self._refuse_excess(unknown):
+            hosted = list(self._called.offered) if self._called.may_host else []
+            self._stream.add_note(self._format.no_such_tool(unknown, functions, hosted))
+        return True
+
+    def _go_on_without(self) -> bool:
+        """Tell the model that what it has called runs in the background.
+
+        Not where it has called something else, too: then the client's answer to that comes first.
+        """
+        called = self._called
+        if not called.background or called.waits_for_client or self._one_call:
+            return False
+        if self._turns_behind_calls >= MAX_TURNS_BEHIND_CALLS:
+            return False
+        self._turns_behind_calls += 1
+        for name in called.background:
+            self._stream.add_note(self._format.output(name, RUNS_IN_BACKGROUND))
+        called.background.clear()
+        return True
+
+    def _refuse_excess(self, name: str) -> bool:
         """Tell the model that it may call no more tools, if that is why `name` was not called; return whether it was.
 
         Else there is no such tool.
@@ -259,106 +319,4 @@ class ServerCalls:
         return self._stream.files
 
     def _tell(self, name: str, text: str) -> None:
-        self._stream.interject(self._format.output(name, text, hosted=True))
-
-
-def hosted_names(stream: ResponseStream) -> Iterator[str]:
-    """Yield the tools of this server that the model can still call."""
-    return iter(stream.called.offered) if stream.called.may_host else iter(())
-
-
-class Waits:
-    """Of one response, whose `calls` its client executes. `wanted`: it goes on in the same stream behind their outputs.
-
-    Its methods raise `LocalProtocolError` for an input that cannot come now.
-    """
-
-    def __init__(self, calls: ClientCalls) -> None:
-        self._calls = calls
-        self.wanted = False
-
-    def begin(self, unanswered: tuple[str, ...]) -> Await | None:
-        """Return what is to be waited for behind a turn that has left these calls; None where nothing is."""
-        return Await(unanswered) if self.wanted and unanswered else None
-
-    def take(self, given: WaitBegan | OutputGiven, due: Command | None) -> Command | None:
-        """Return what is due behind an input, in place of `due`; None: every call has its output."""
-        if isinstance(given, WaitBegan):
-            return replace(_awaited(given, due), until=given.until)
-        if self._calls.state(given.call_id) != "open":
-            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
-        self._calls.take(given)
-        if not isinstance(due, Await):
-            return due
-        left = self._calls.unanswered
-        return replace(due, call_ids=left) if left else None
-
-    def problem(self, given: TimedOut, due: Command | None) -> ResponseError:
-        """Return the `error` object of a response that has waited in vain."""
-        return no_output(_awaited(given, due).call_ids, given.seconds)
-
-
-def _awaited(given: WaitBegan | TimedOut, due: Command | None) -> Await:
-    if not isinstance(due, Await):
-        raise LocalProtocolError(f"{given!r} in a response that does not wait")
-    return due
-
-
-MAX_CORRECTIONS = 1  # how often the model is told, in one response, that a tool does not exist
-MAX_TURNS_BEHIND_CALLS = 16  # that run in the background: a model that calls on and on ends its response
-RUNS_IN_BACKGROUND = (
-    "This runs in the background now, and has no output yet; that will come in a later message. Go on without it: "
-    "answer the user, or do something else."
-)
-
-
-class Interjections:
-    """Of one response. `one_call`: a turn ends with its first call, and the client's answer is waited for.
-
-    `server` has the tools that this server runs.
-    """
-
-    def __init__(
-        self, stream: ResponseStream, model_format: ModelFormat, server: ServerCalls, *, one_call: bool
-    ) -> None:
-        self._stream = stream
-        self._server = server
-        self._format = model_format
-        self._one_call = one_call
-        self._corrections = 0
-        self._turns_behind_calls = 0
-
-    def follow(self, turn: Turn, functions: Collection[str] | None, *, left: int | None) -> bool:
-        """Tell the model something behind a turn, and return True, if there is something and `left` tokens allow it.
-
-        `functions` are the names that it can call.
-        """
-        if not turn.called or left == 0:
-            return False
-        return self._correct(functions or ()) or self._go_on_without()
-
-    def _correct(self, functions: Collection[str]) -> bool:
-        """Tell a model that has just called a tool which does not exist."""
-        unknown = self._stream.called.last_unknown
-        if unknown is None or self._corrections >= MAX_CORRECTIONS:
-            return False
-        self._corrections += 1
-        if not self._server.refuse_excess(unknown):
-            self._stream.interject(self._format.no_such_tool(unknown, functions, list(hosted_names(self._stream))))
-        return True
-
-    def _go_on_without(self) -> bool:
-        """Tell the model that what it has called runs in the background.
-
-        Not where it has called something else, too: then the client's answer to that comes first.
-        """
-        called, stream = self._stream.called, self._stream
-        if not called.background or called.waits_for_client or self._one_call:
-            return False
-        if self._turns_behind_calls >= MAX_TURNS_BEHIND_CALLS:
-            return False
-        self._turns_behind_calls += 1
-        for name in called.background:
-            stream.interject(self._format.output(name, RUNS_IN_BACKGROUND))
-        called.background.clear()
-        return True
+        self._stream.add_note(self._format.output(name, text, hosted=True))

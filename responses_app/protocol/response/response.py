@@ -5,10 +5,9 @@
                                   └─────────────────┘            (Generate, CallTool, Seal, …)
 
 It is the only home of what happens between a response's first event and its last: turns, the budget of tokens, tools
-that the server runs, and endings. It leaves these to parts of its own: what tokens say (`TurnReader`), where a turn is
-ended (`Cuts`), what the server tells the model behind one (`Interjections`), the calls that the client answers
-(`ClientCalls`), and is waited for (`Waits`), summaries of what the model thinks (`SummaryTurns`), and one of all that
-came before (`Compacting`).
+that the server runs, and endings. It leaves these to parts of its own: what tokens say and where a turn ends
+(`TurnReader`), the calls that the client answers (`ClientCalls`) and those that this server does (`ServerCalls`),
+summaries of what the model thinks (`SummaryTurns`), and one of all that came before (`Compacting`).
 
     ENQUEUED ─> STARTED ┬─> Prefill ──────────────────────────────────────────┐
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
@@ -34,7 +33,7 @@ from responses_app.protocol.errors import SERVER_STOPPED, JsonObject, ResponseEr
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.requests.resources import CONTINUABLE, TERMINAL_STATUSES, Ending, ResponseObject, Status
-from responses_app.protocol.response.calls import ClientCalls, Interjections, ServerCalls, Waits
+from responses_app.protocol.response.calls import ClientCalls, ServerCalls, awaited, no_output
 from responses_app.protocol.response.steps import (
     Asked,
     Await,
@@ -69,7 +68,7 @@ from responses_app.protocol.response.steps import (
     WaitBegan,
 )
 from responses_app.protocol.response.summaries import Budget, Compacting, SummaryTurns
-from responses_app.protocol.response.turns import AnswerStops, Cuts, Turn, TurnReader
+from responses_app.protocol.response.turns import AnswerStops, Turn, TurnReader
 from responses_app.protocol.usage import TurnUsage, usage
 
 
@@ -96,22 +95,20 @@ class ResponseMachine:
         self.turns: list[TurnUsage] = []
         self._asides = SummaryTurns(model_format, summary_style)
         self._budget = Budget(self.turns)
-        self._compacting = Compacting(stream, self._budget)
-        self._cuts = Cuts(stream, model_format, self._asides, self._budget, one_call=one_call)
+        self._compacting = Compacting(self._budget)
         self._mode = Mode.ANSWER
-        self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls)
-        self._interjections = Interjections(stream, model_format, self.server, one_call=one_call)
+        self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls, one_call=one_call)
         self._due: Command | None = None
         self.asked = Asked()
         self.calls = ClientCalls(stream, model_format)
-        self._waits = Waits(self.calls)
         self._reader = TurnReader(
             stream=stream,
             format=model_format,
-            cuts=self._cuts,
+            budget=self._budget,
             asides=self._asides,
             compacting=self._compacting,
             functions=functions,
+            one_call=one_call,
             turns=self.turns,
         )
 
@@ -153,7 +150,7 @@ class ResponseMachine:
     @property
     def takes_outputs(self) -> bool:
         """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
-        return self._waits.wanted and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
+        return self.calls.awaited and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
 
     def outcome(self, at: int, error: ResponseError | None = None) -> ResponseObject:
         """Return the response object as it will be once it has ended at `at` (Unix seconds), with `error` as failed."""
@@ -212,7 +209,7 @@ class ResponseMachine:
         raise LocalProtocolError(f"{given!r} in a response that is {self.status.value}")
 
     def _started(self, given: Started) -> Step:
-        self._mode, self._budget.limit, self._waits.wanted = given.mode, given.budget, given.waits
+        self._mode, self._budget.limit, self.calls.awaited = given.mode, given.budget, given.waits
         warm_up = given.mode is Mode.WARM_UP
         events = self.stream.leave_queue() if self.stream.has_begun else self.stream.start(warm_up=warm_up)
         if warm_up:
@@ -246,8 +243,8 @@ class ResponseMachine:
         if turn.sums_up:
             return Step([], self._now(self._asides.begin(len(self.turns), self.stream.messages)))
         unanswered = self.calls.unanswered
-        if self._cuts.stop is not None and not unanswered:
-            return self._stop_here(self._cuts.stop)
+        if self._reader.stop is not None and not unanswered:
+            return self._stop_here(self._reader.stop)
         if finish is FinishReason.ABORT:
             return self._finish(Status.CANCELLED)
         if self._compacting.running:
@@ -261,12 +258,12 @@ class ResponseMachine:
             return Step([], self._now(call))
         if self.stream.called.asks:
             return self._finish(Status.COMPLETED)
-        if self._interjections.follow(turn, self._reader.functions, left=self._budget.left):
+        if turn.called and self._budget.left != 0 and self.server.add_notes(self._reader.functions or ()):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
-        if wanted := self._waits.begin(unanswered):
-            return Step([], self._now(wanted))
+        if self.calls.awaited and unanswered:
+            return Step([], self._now(Await(unanswered)))
         if self.calls.have_news:
             return self._all_given()
         answered = len(self.stream.output) > self.compacted
@@ -274,7 +271,7 @@ class ResponseMachine:
 
     def _go_on(self, events: list[Event]) -> Step:
         """Begin the next turn, unless somebody has ended the response meanwhile."""
-        step = Step([], self._generate()) if self._cuts.stop is None else self._stop_here(self._cuts.stop)
+        step = Step([], self._generate()) if self._reader.stop is None else self._stop_here(self._reader.stop)
         return step.behind(events)
 
     # Compaction.
@@ -286,7 +283,8 @@ class ResponseMachine:
     def _sealed(self, given: Sealed) -> Step:
         if not isinstance(self._due, Seal):
             raise LocalProtocolError("a seal that was not asked for")
-        events = self._compacting.end(given)
+        events = self.stream.end_compaction(given.text)
+        self._compacting.end(given.budget)
         if self._mode is Mode.COMPACT:
             return self._finish(Status.COMPLETED).behind(events)
         return self._prepare().behind(events)
@@ -311,17 +309,17 @@ class ResponseMachine:
 
     def _of_wait(self, given: WaitBegan | OutputGiven | TimedOut) -> Step:
         if isinstance(given, TimedOut):
-            return self._finish(Status.FAILED, error=self._waits.problem(given, self._due))
+            return self._finish(Status.FAILED, error=no_output(awaited(given, self._due).call_ids, given.seconds))
         if isinstance(given, OutputGiven) and not self.takes_outputs:
             raise LocalProtocolError(f"{given!r} in a response that waits for nothing")
-        self._due = self._waits.take(given, self._due)
+        self._due = self.calls.take(given, self._due)
         return Step([]) if self._due is not None else self._all_given()
 
     def _all_given(self) -> Step:
         """Go on: every call has its output."""
-        if self._cuts.stop is None and self._budget.left == 0:
+        if self._reader.stop is None and self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
-        return self._go_on([] if self._cuts.stop else self.calls.add_outputs())
+        return self._go_on([] if self._reader.stop else self.calls.add_outputs())
 
     # Turns and endings.
 
@@ -341,7 +339,7 @@ class ResponseMachine:
         if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
             return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self.stream.leave_queue())
         if reason is StopReason.STEERED and self._is_inside():
-            self._cuts.stop = reason
+            self._reader.stop = reason
             return Step([])
         return self._interrupted(reason)
 

@@ -33,19 +33,17 @@ from engine.formats.base import (
     TurnEvent,
     as_tokens,
 )
-from responses_app.protocol.events.events import Event
-from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.response.steps import Generate, Seal, Sealed
+from responses_app.protocol.response.steps import Generate, Seal
 from responses_app.protocol.usage import TurnUsage
 
 
 @dataclass(slots=True)
 class Budget:
-    """How many tokens a response may sample: `limit` in all `turns` from number `since` on, which is not a summary."""
+    """How many tokens a response may sample in all its turns."""
 
     turns: Sequence[TurnUsage]
-    limit: int | None = None
-    since: int = 0
+    limit: int | None = None  # None: as many as the model gives
+    since: int = 0  # the number of the first turn that counts: those before it are a summary
 
     @property
     def left(self) -> int | None:
@@ -130,10 +128,9 @@ def _request(length: str) -> str:
 
 
 class Compacting:
-    """Of one response, which has at most one compaction, at its beginning."""
+    """The compaction of one response, which has at most one, at its beginning."""
 
-    def __init__(self, stream: ResponseStream, budget: Budget) -> None:
-        self._stream = stream
+    def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._summary: _Summary | None = None
 
@@ -146,24 +143,20 @@ class Compacting:
         """What the model says from now on is the summary."""
         self._summary = _Summary()
 
-    def hear(self, said: Sequence[TurnEvent]) -> list[Event]:
+    def take(self, said: Sequence[TurnEvent]) -> None:
         """Take what the model says of it."""
         assert self._summary is not None
         for each in said:
             self._summary.take(each)
-        return self._stream.begin_compaction() if said and not self._stream.is_compacting else []
 
     def due(self) -> Seal | None:
         """Return what is to be sealed, once the model has said all; None where it gave no summary."""
         assert self._summary is not None
         return Seal(self._summary.text) if self._summary.text else None
 
-    def end(self, given: Sealed) -> list[Event]:
-        """Take the seal: the budget counts from here on."""
-        assert self._summary is not None
-        events = self._stream.end_compaction(given.text)
-        self._summary, self._budget.limit, self._budget.since = None, given.budget, len(self._budget.turns)
-        return events
+    def end(self, budget: int | None) -> None:
+        """The summary is sealed; `budget` is what may be sampled from here on."""
+        self._summary, self._budget.limit, self._budget.since = None, budget, len(self._budget.turns)
 
 
 class _Summary:

@@ -1,18 +1,16 @@
-"""A turn as it is read: one generation's tokens, its usage, and what it says.
+"""A turn as it is read: one generation's tokens, its usage, what it says, and where it ends.
 
-`AnswerStops`: where a request ends an answer, by strings (`stop`) and by tokens (`stop_token_ids`).
+`TurnReader` gives what the model samples to the part of the machine that it is for. Nearly always that is the
+response's stream; while the model sums up, it is the part that makes the summary. It ends a turn before the model does
 
-They end what the model says to the user, and with it the turn: neither its thoughts nor its calls. What has ended an
-answer is not part of it, but of what the model reads of it later, as it has sampled it.
+    - behind the first call, where the client takes one at a time
+    - behind a call of a tool that this server runs
+    - behind a thought that is summed up now
+    - behind any item, once somebody wants the response to end
 
-`Cuts`: where a turn ends before the model ends it.
-
-Behind the first call, where the client takes one at a time; behind a call of a tool that this server runs; behind a
-thought that is summed up now; and behind any item, once somebody wants the response to end.
-
-`TurnReader`: reads what the model samples, turn by turn, and gives it to the part of the machine that it is for.
-
-Nearly always that is the response's stream; while the model sums up, it is the part that makes the summary.
+`AnswerStops`: where a request ends an answer, by strings (`stop`) and by tokens (`stop_token_ids`). They end what the
+model says to the user, and with it the turn: neither its thoughts nor its calls. What has ended an answer is not part
+of it, but of what the model reads of it later, as it has sampled it.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -202,72 +200,22 @@ class AnswerStops:
         return [] if ended is None else [replace(ended, truncated=False)]
 
 
-class Cuts:
-    """Of one response. `one_call`: a turn ends with its first call. `stop` is why the response is to end, if it is."""
-
-    def __init__(
-        self,
-        stream: ResponseStream,
-        model_format: ModelFormat,
-        asides: SummaryTurns,
-        budget: Budget,
-        *,
-        one_call: bool,
-    ) -> None:
-        self._stream = stream
-        self._format = model_format
-        self._asides = asides
-        self._budget = budget
-        self._one_call = one_call
-        self.stop: StopReason | None = None
-
-    def reader_of(self, turn: Turn, *, summing_up: bool) -> Ends | None:
-        """Return what says whether an item of a turn is its last; None where nothing but the model ends it.
-
-        `summing_up`: the turn's text is itself a summary.
-        """
-        if self._one_call or self._stream.called.hosts or self._asides.by_model or self.stop is not None:
-            return partial(self._ends, turn, summing_up)
-        return None
-
-    def _ends(self, turn: Turn, summing_up: bool, started: ItemStarted, ended: ItemEnded) -> bool:
-        hosted = started.kind is ItemKind.HOSTED_CALL and self._stream.called.is_hosted(started.name or "")
-        turn.holds = hosted and ended.called
-        if ended.called:
-            return False  # a turn that waits for a call ends by itself
-        one_call = self._one_call and started.kind is ItemKind.CALL
-        # A turn with calls of the client's goes to its end: what continues the response needs their outputs.
-        stopped = self.stop is not None and not turn.has_called
-        if one_call or (hosted and not ended.truncated) or stopped:
-            return True
-        return not summing_up and self._sums_up(turn, started, ended)
-
-    def _sums_up(self, turn: Turn, started: ItemStarted, ended: ItemEnded) -> bool:
-        """Whether the model is to sum up what it has just said, and goes on then."""
-        if self._asides.running or turn.tokens[-1] in self._format.stop_tokens:
-            return False
-        turn.sums_up = self._asides.is_due(started.kind, ended, left=self._budget.left)
-        return turn.sums_up
-
-
 @dataclass(slots=True, kw_only=True)
 class TurnReader:
-    """Of one response. `functions` are the names that the model can call, None where calls are forbidden.
-
-    `turn` is the one that is being read; `turns` count the tokens of all, `repairs` how many of their items were
-    malformed.
-    """
+    """Reads the turns of one response, and decides which of their items is the last one."""
 
     stream: ResponseStream
     format: ModelFormat
-    cuts: Cuts
+    budget: Budget
     asides: SummaryTurns
     compacting: Compacting
-    functions: Collection[str] | None
-    turns: list[TurnUsage]
-    turn: Turn | None = field(default=None, init=False)
+    functions: Collection[str] | None  # the names that the model can call; None where calls are forbidden
+    one_call: bool  # a turn ends with its first call of the client's
+    turns: list[TurnUsage]  # the tokens of all turns so far
+    turn: Turn | None = field(default=None, init=False)  # the one that is being read
     stops: AnswerStops | None = field(default=None, init=False)  # None: the request has none
-    repairs: int = field(default=0, init=False)
+    stop: StopReason | None = field(default=None, init=False)  # why the response is to end, if it is
+    repairs: int = field(default=0, init=False)  # how many items of all turns were malformed
 
     def begin(self, given: TurnBegan, wanted: Generate) -> None:
         """Begin the turn that was wanted."""
@@ -284,7 +232,7 @@ class TurnReader:
             raise LocalProtocolError("tokens came outside of a turn")
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
-        ends = self.cuts.reader_of(turn, summing_up=self.compacting.running)
+        ends = self._ends_of(turn, summing_up=self.compacting.running)
         stops = None if self.stops is None or self.compacting.running or self.asides.running else self.stops
         stopped = False
         if stops is not None:
@@ -307,7 +255,7 @@ class TurnReader:
         """Read no further, and return what clients hear of what was being said; of a summary that is nothing."""
         if self.turn is None or self.compacting.running:
             return []
-        ends = self.cuts.reader_of(self.turn, summing_up=False)
+        ends = self._ends_of(self.turn, summing_up=False)
         return self._tell(self.turn, self.turn.close(ends=ends))
 
     def end(self) -> Turn:
@@ -326,6 +274,34 @@ class TurnReader:
         """Whether something is being said that is to come to its end before the turn is ended."""
         return self.turn is not None and (self.stream.is_open or self.turn.has_called)
 
+    def _ends_of(self, turn: Turn, *, summing_up: bool) -> Ends | None:
+        """Return what says whether an item of a turn is its last; None where nothing but the model ends it.
+
+        `summing_up`: the turn's text is itself a summary.
+        """
+        if self.one_call or self.stream.called.hosts or self.asides.by_model or self.stop is not None:
+            return partial(self._ends, turn, summing_up)
+        return None
+
+    def _ends(self, turn: Turn, summing_up: bool, started: ItemStarted, ended: ItemEnded) -> bool:
+        hosted = started.kind is ItemKind.HOSTED_CALL and self.stream.called.is_hosted(started.name or "")
+        turn.holds = hosted and ended.called
+        if ended.called:
+            return False  # a turn that waits for a call ends by itself
+        one_call = self.one_call and started.kind is ItemKind.CALL
+        # A turn with calls of the client's goes to its end: what continues the response needs their outputs.
+        stopped = self.stop is not None and not turn.has_called
+        if one_call or (hosted and not ended.truncated) or stopped:
+            return True
+        return not summing_up and self._sums_up(turn, started, ended)
+
+    def _sums_up(self, turn: Turn, started: ItemStarted, ended: ItemEnded) -> bool:
+        """Whether the model is to sum up what it has just said, and goes on then."""
+        if self.asides.running or turn.tokens[-1] in self.format.stop_tokens:
+            return False
+        turn.sums_up = self.asides.is_due(started.kind, ended, left=self.budget.left)
+        return turn.sums_up
+
     def _tell(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
         for each in said:
             if isinstance(each, ItemEnded):
@@ -333,7 +309,8 @@ class TurnReader:
                 turn.called = each.called
         said = merged(said)
         if self.compacting.running:
-            return self.compacting.hear(said)
+            self.compacting.take(said)
+            return self.stream.begin_compaction() if said and not self.stream.is_compacting else []
         if self.asides.running:
             return self.stream.sum_up(self.asides.take(said))
         if turn.sums_up and isinstance(said[-1], ItemEnded):
