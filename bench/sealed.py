@@ -18,8 +18,7 @@ from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.prompt.prompt import Items, render_items
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
-from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Asked, Ended, Sampled, Started, TurnBegan
 from responses_app.protocol.sealing import Sealer

@@ -22,7 +22,7 @@ from responses_app.protocol.files.vector_stores import (
 )
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
-from responses_app.protocol.requests.resources import CompactFields
+from responses_app.protocol.requests.requests import CompactFields
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
 from responses_app.protocol.requests.text_format import FORMATS
 from responses_app.protocol.requests.tools import CLIENT_TOOLS

@@ -26,12 +26,11 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.events.frames import ping
 from responses_app.protocol.items.resources import input_item_resource, with_included
 from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
-from responses_app.protocol.requests.requests import CreateRequest, named_in_parts
+from responses_app.protocol.requests.requests import CreateRequest, named_in_parts, parse_compact
 from responses_app.protocol.requests.resources import (
     CompactedResponse,
     ResponseObject,
     compacted_response,
-    parse_compact,
 )
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.runs.log.journal import Entry, ReaderTooSlow, Waiter, gather

@@ -17,7 +17,7 @@ from responses_app.protocol.errors import ErrorAnswer, JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.items import ParsedItem
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, Fields
-from responses_app.protocol.requests.resources import FIELDS as COMPACT_FIELDS
+from responses_app.protocol.requests.requests import COMPACT_FIELDS
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.requests.server_tools import ITEMS as RUN_BY_SERVER
 from responses_app.protocol.requests.server_tools import McpServer

@@ -31,8 +31,8 @@ from responses_app.protocol.items import compaction
 from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
 from responses_app.protocol.rate_limits import Amount, Limited
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
-from responses_app.protocol.requests.requests import CreateRequest, named_by, parse_create
-from responses_app.protocol.requests.resources import ResponseObject, new_response
+from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
+from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import Asked
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT

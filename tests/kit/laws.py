@@ -14,8 +14,8 @@ from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import TERMINAL, Event
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.requests.resources import Ending, Status, new_response
+from responses_app.protocol.requests.requests import new_response, parse_create
+from responses_app.protocol.requests.resources import Ending, Status
 from responses_app.protocol.usage import TurnUsage, usage
 from tests.protocol.item_orders import AT_ONCE, LETTERS, ORDER, TEXTS
 

@@ -18,7 +18,8 @@ from responses_app.protocol.chat.encoder import usage_chunk
 from responses_app.protocol.chat.request import ChatRequest
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.requests.resources import Ending, Status, new_response
+from responses_app.protocol.requests.requests import new_response
+from responses_app.protocol.requests.resources import Ending, Status
 from responses_app.protocol.usage import TurnUsage, usage
 from tests.kit import chats
 from tests.kit.laws import Played, chunked, counting_ids, play, transcripts

@@ -10,8 +10,7 @@ from responses_app.protocol.fields import noting
 from responses_app.protocol.items.items import PASSED_THROUGH, FunctionCall
 from responses_app.protocol.output.calls import call_builder
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
-from responses_app.protocol.requests.requests import CreateRequest, parse_create
-from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.requests.requests import CreateRequest, new_response, parse_create
 
 CODEX_INPUT = [
     {

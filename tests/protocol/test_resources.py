@@ -1,7 +1,6 @@
 """The response object at its start: every field of the spec, an echo of its request."""
 
-from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.requests.requests import new_response, parse_create
 from tests.kit.laws import new_stream
 from tests.kit.oracle import validate_response
 

@@ -8,8 +8,13 @@ from engine.types import AnyObject, AnyText, CallRule, JsonSchema, Lark, Regex, 
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.client_tools import read_tools
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.requests.requests import CreateRequest, enforced_field, parse_create, rules_of_turns
-from responses_app.protocol.requests.resources import new_response
+from responses_app.protocol.requests.requests import (
+    CreateRequest,
+    enforced_field,
+    new_response,
+    parse_create,
+    rules_of_turns,
+)
 from tests.kit.oracle import validate_response
 
 CITY: JsonObject = {

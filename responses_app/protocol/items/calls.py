@@ -19,7 +19,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel
-from responses_app.protocol.items.items import called_name
 
 
 class LocalShellAction(ClientModel):
@@ -234,6 +233,14 @@ _KNOW_THEIR_TOOL = frozenset(_ANSWERS) - {"function_call_output", "custom_tool_c
 def is_output(kind: str) -> bool:
     """Whether items of a type say what came of a call; also of one that only other servers have."""
     return kind.endswith("_output")
+
+
+def called_name(name: str, namespace: str | None) -> str:
+    """Return what the model calls: a tool in a namespace by both names.
+
+    A namespace of the tool's own name is none: so OpenAI marks a function that a search for tools has found.
+    """
+    return f"{namespace}.{name}" if namespace and namespace != name else name
 
 
 class Call(NamedTuple):

@@ -11,19 +11,12 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from engine.contents.budget import SharedBudgetSpent
-from engine.contents.schemas import enforceable
-from engine.errors import GrammarRefused
 from engine.formats.base import FunctionTool
-from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import CLIENT_KINDS
-from responses_app.protocol.items.items import NAME, called_name
+from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
+from responses_app.protocol.items.items import NAME
 
 _NAME = re.compile(NAME)
-# Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
-_SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
-_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 _IN_BACKGROUND = (
     "This runs in the background: its output comes later, when it is done. Do not wait for it, and do not call it "
     "again for the same thing: go on with what can be done without it, or tell the user that it runs."
@@ -66,18 +59,6 @@ class ClientTool:
     def definition(self) -> str:
         """The grammar of a custom tool's input; "" for any text."""
         return str((self.format or {}).get("definition") or "")
-
-    @property
-    def content(self) -> Content:
-        """What may stand in a call."""
-        if self.is_custom:
-            if not self.definition:
-                return AnyText()
-            return (Regex if (self.format or {}).get("syntax") == "regex" else Lark)(self.definition)
-        if self.strict is False or (self.strict is None and not can_be_enforced(self.schema)):
-            return AnyText()
-        schema = CLIENT_KINDS[self.type].schema if self.type in _SHOWN_OTHERWISE else self.schema
-        return JsonSchema(schema or _NO_ARGUMENTS) if schema != "{}" else AnyObject()
 
     @property
     def content_at(self) -> str:
@@ -238,20 +219,6 @@ def _skills(environment: object) -> list[str]:
 def schema_text(parameters: JsonObject | None) -> str:
     """Return a function's parameters as the schema that is kept of them; "" where nothing is said of arguments."""
     return "" if parameters is None else _json(parameters)
-
-
-def can_be_enforced(schema: str) -> bool:
-    """Whether a model can be held to a schema: where `strict` is not said, it is to those that this is true of.
-
-    Raises `SharedBudgetSpent`.
-    """
-    try:
-        enforceable(schema or _NO_ARGUMENTS)
-    except SharedBudgetSpent:
-        raise
-    except GrammarRefused:
-        return False
-    return True
 
 
 def _text(value: object) -> str:

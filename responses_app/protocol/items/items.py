@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from engine.formats.base import RenderedMessage
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client, missing, validate, wrong_type
+from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.compaction import Compacted
 
 PASSED_THROUGH = frozenset(
@@ -32,14 +33,6 @@ REFUSED_ITEMS = {  # as clients send them: what was kept of one is not read
 
 NAME = r"^[A-Za-z0-9_.\-]+$"  # of a function or a namespace
 MAX_NAME = 256  # characters of one
-
-
-def called_name(name: str, namespace: str | None) -> str:
-    """Return what the model calls: a tool in a namespace by both names.
-
-    A namespace of the tool's own name is none: so OpenAI marks a function that a search for tools has found.
-    """
-    return f"{namespace}.{name}" if namespace and namespace != name else name
 
 
 class TextPart(ClientModel):

@@ -13,9 +13,8 @@ import orjson
 
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import call_of
+from responses_app.protocol.items.calls import call_of, called_name
 from responses_app.protocol.items.client_tools import read_tools
-from responses_app.protocol.items.items import called_name
 from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
 
 IMAGE_OMITTED = "[image omitted: this model cannot see images]"

@@ -55,7 +55,7 @@ class Seals(Protocol):
 class ResponseStream:
     """One response from `created` to its terminal event.
 
-    `response` is the object `resources.new_response` made; `new_id` makes an id from a prefix; `tools` make the items
+    `response` is the object `new_response` made; `new_id` makes an id from a prefix; `tools` make the items
     of calls that clients answer, `hosted` those of the tools that the server runs, by their names; `seals` makes the
     seals of items, where they are asked for. `called` knows what was called. After `start()` and until `finish()` feed
     it every event of every turn, in order.

@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SkipValidation
 
+from responses_app.protocol.errors import invalid_request
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
 from responses_app.protocol.requests.text_format import StructuredOutputs
@@ -264,3 +265,15 @@ class Fields(ClientModel):
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
     enable_response_messages: bool | None = None
     previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
+
+
+def check_include(include: list[str] | None) -> None:
+    """Refuse an `include` that OpenAI does not know; those that cannot be served are left out silently."""
+    for index, name in enumerate(include or ()):
+        if name not in KNOWN_INCLUDES:
+            known = ", ".join(sorted(KNOWN_INCLUDES))
+            raise invalid_request(
+                f"Invalid value for 'include[{index}]': {name[:80]!r}. Supported values are: {known}.",
+                param=f"include[{index}]",
+                code="invalid_value",
+            )

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.items.resources import ItemJson
-from responses_app.protocol.requests.requests import check_include
+from responses_app.protocol.requests.create_fields import check_include
 
 MAX_LIMIT, DEFAULT_LIMIT = 100, 20
 

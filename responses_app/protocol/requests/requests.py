@@ -1,22 +1,21 @@
 """`CreateRequest`: the body of `POST /v1/responses` and of the WebSocket's `response.create`, validated.
 
-What becomes of fields that are none of a model's here is said in `fields`.
+What becomes of fields that are none of a model's here is said in `fields`. Beside it stands what is read off a request:
 
-A request → what its turns may be, in no model format's own words: see `engine.types`.
+    new_response     its response object, as it begins
+    parse_compact    the create that a compaction is (`POST /v1/responses/compact`)
+    rules_of_turns   what its turns may be, in no model format's own words: see `engine.types`
+    named_by         what it names that is of another resource
 
-    tools        each that the model is shown can be called, with arguments that fit its schema (but `strict: false`)
-    tool_choice  which of them, and whether one must be
-    text.format  what the answer is
+The rules of turns come from the tools (each that the model is shown can be called, with arguments that fit its schema,
+but for `strict: false`), from `tool_choice` (which of them, and whether one must be), and from `text.format` (what the
+answer is). Where a request has no tools and asks for plain text, there are no rules: then the model is free, and a call
+of a function that nobody declared here goes to the client, which may know of it.
 
-Where a request has no tools and asks for plain text, there are no rules: then the model is free, and a call of a
-function that nobody declared here goes to the client, which may know of it.
-
-What requests name that is of another resource: files, containers, vector stores, conversations and items.
-
-Whoever names a thing gets at what is in it, so a key needs the thing's own scope (`auth.scopes.check_named`). What
-continues a response, and an item of one, is of the resource that the request is for, and needs no other. Citations in
-a history name nothing: they tell where a text came from. A call of the code interpreter in it names its container: code
-may go on there.
+Whoever names a file, a container, a vector store, a conversation or an item gets at what is in it, so a key needs the
+thing's own scope (`auth.scopes.check_named`). What continues a response, and an item of one, is of the resource that
+the request is for, and needs no other. Citations in a history name nothing: they tell where a text came from. A call of
+the code interpreter in it names its container: code may go on there.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,16 +29,28 @@ from engine.formats.base import FunctionTool
 from engine.types import AnyText, CallRule, TurnRules
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.fields import MAX_NAMED, check_fields, check_metadata, known_names, validate
+from responses_app.protocol.fields import (
+    CACHES_ALL,
+    MAX_NAMED,
+    ClientModel,
+    Refused,
+    check_fields,
+    check_metadata,
+    known_names,
+    missing,
+    validate,
+)
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, LOGPROBS, NOT_OPENAIS, Fields
+from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, LOGPROBS, NOT_OPENAIS, Fields, check_include
+from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.requests.server_tools import ITEMS, private_fields
 from responses_app.protocol.requests.text_format import HeldText, PlainText, TextFormat, held_text, parse_text_format
 from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice
-from responses_app.protocol.requests.tools import callable_tools, parse_tools
+from responses_app.protocol.requests.tools import callable_tools, content_of, parse_tools
 from responses_app.protocol.sizes import json_size
+from responses_app.protocol.tiers import ServiceTier
 
 
 class CreateRequest(Fields):
@@ -263,16 +274,113 @@ def _written_size(data: Mapping[str, object]) -> int:
     return json_size(read)
 
 
-def check_include(include: list[str] | None) -> None:
-    """Refuse an `include` that OpenAI does not know; those that cannot be served are left out silently."""
-    for index, name in enumerate(include or ()):
-        if name not in KNOWN_INCLUDES:
-            known = ", ".join(sorted(KNOWN_INCLUDES))
-            raise invalid_request(
-                f"Invalid value for 'include[{index}]': {name[:80]!r}. Supported values are: {known}.",
-                param=f"include[{index}]",
-                code="invalid_value",
-            )
+def new_response(
+    request: CreateRequest,
+    *,
+    response_id: str,
+    created_at: int,
+    model: str,
+    store: bool,
+    service_tier: ServiceTier = "default",
+) -> ResponseObject:
+    """Return the response object of a request at its start: every field of the spec, most of them an echo.
+
+    `created_at` is in Unix seconds; `service_tier` is the tier that runs.
+    """
+    text = request.text
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "completed_at": None,
+        "status": (Status.QUEUED if request.background else Status.IN_PROGRESS).value,
+        "background": bool(request.background),
+        "conversation": {"id": request.conversation.id} if request.conversation else None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata or {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "previous_response_id": request.previous_response_id,
+        "prompt": None,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {
+            "effort": request.reasoning.effort if request.reasoning else None,
+            "summary": request.reasoning.wanted_summary if request.reasoning else None,
+        },
+        "safety_identifier": request.safety_identifier,
+        "service_tier": service_tier,
+        "store": store,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {
+            "format": request.text_format.echoed(),
+            "verbosity": (text.verbosity if text else None) or "medium",
+        },
+        "tool_choice": request.tool_choice.echo,
+        "tools": request.tools_json,
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+    }
+
+
+COMPACT_FIELDS = (  # the fields of a create that a compaction takes, too; everything else means nothing there
+    "model",
+    "previous_response_id",
+    "instructions",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+
+
+class CompactFields(ClientModel):
+    """The names of the fields of a compaction. Those that it shares with a create are read as those of one."""
+
+    beside: ClassVar = ("input", *COMPACT_FIELDS)
+    refused: ClassVar = {
+        "conversation": Refused(
+            "Name a response of the conversation with 'previous_response_id', or send its items as 'input'."
+        ),
+        "image": Fields.refused["image"],
+    }
+    idle: ClassVar = {
+        "prompt_cache_options": CACHES_ALL,
+        **dict.fromkeys(
+            sorted(
+                known_names(Fields).difference(
+                    ("input", "conversation", "image", "prompt_cache_options"), COMPACT_FIELDS
+                )
+            ),
+            "A summary is made in one way: no other field of a create changes it.",
+        ),
+    }
+    own: ClassVar = ("conversation", *(name for name in idle if name != "prompt_cache_options"))
+
+
+_TRIGGER: JsonObject = {"type": "compaction_trigger"}
+
+
+def parse_compact(data: Mapping[str, object]) -> CreateRequest:
+    """Validate `POST /v1/responses/compact`, a create that only compacts. Raises `ApiError` that names the field."""
+    check_fields(CompactFields, data)
+    if "model" not in data:
+        raise missing("model")
+    json_size({"input": data.get("input")})
+    _, items = parse_input(data.get("input"))
+    if not items or items[-1]["type"] != _TRIGGER["type"]:
+        items.append(_TRIGGER)
+    fields = {name: data[name] for name in COMPACT_FIELDS if name in data}
+    return parse_create({**fields, "input": items, "store": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +408,7 @@ def rules_of_turns(
         rules = TurnRules(answer=answer)
         return RulesOfTurns(rules, rules)
     shown = [tool for tool in tools.shown() if choice.allowed is None or tool.called in choice.allowed]
-    calls = [*(CallRule(tool.called, tool.content) for tool in shown), *served]
+    calls = [*(CallRule(tool.called, content_of(tool)) for tool in shown), *served]
     free = TurnRules(calls=tuple(calls), answer=answer)
     return RulesOfTurns(replace(free, must_call=choice.demands), free)
 

@@ -1,21 +1,20 @@
-"""The response object: what a request asked for, echoed, beside what became of it."""
+"""The response object: what a request asked for, echoed, beside what became of it.
 
-from collections.abc import Mapping, Sequence
+`Status` and `NEXT` are the table of its states. `Ending`: how a response ends, what becomes of its object, and which
+event says so. `CompactedResponse`: what a response becomes that only compacts.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, ClassVar, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from pydantic.json_schema import SkipJsonSchema
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request, rate_limited
 from responses_app.protocol.events.events import EventType
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, check_fields, known_names, missing
-from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.items.resources import ItemJson, OutputJson
-from responses_app.protocol.requests.create_fields import Fields
-from responses_app.protocol.requests.requests import CreateRequest, parse_create
-from responses_app.protocol.sizes import json_size
 from responses_app.protocol.tiers import ServiceTier
 from responses_app.protocol.usage import Usage
 
@@ -116,65 +115,6 @@ def as_failed(response: ResponseObject, error: ResponseError) -> ResponseObject:
     return {**response, "status": Status.FAILED.value, "completed_at": None, "error": error}
 
 
-def new_response(
-    request: CreateRequest,
-    *,
-    response_id: str,
-    created_at: int,
-    model: str,
-    store: bool,
-    service_tier: ServiceTier = "default",
-) -> ResponseObject:
-    """Return the response object of a request at its start: every field of the spec, most of them an echo.
-
-    `created_at` is in Unix seconds; `service_tier` is the tier that runs.
-    """
-    text = request.text
-    return {
-        "id": response_id,
-        "object": "response",
-        "created_at": created_at,
-        "completed_at": None,
-        "status": (Status.QUEUED if request.background else Status.IN_PROGRESS).value,
-        "background": bool(request.background),
-        "conversation": {"id": request.conversation.id} if request.conversation else None,
-        "error": None,
-        "incomplete_details": None,
-        "instructions": request.instructions,
-        "max_output_tokens": request.max_output_tokens,
-        "max_tool_calls": request.max_tool_calls,
-        "metadata": request.metadata or {},
-        "model": model,
-        "output": [],
-        "parallel_tool_calls": request.parallel_tool_calls is not False,
-        "presence_penalty": request.presence_penalty or 0.0,
-        "frequency_penalty": request.frequency_penalty or 0.0,
-        "previous_response_id": request.previous_response_id,
-        "prompt": None,
-        "prompt_cache_key": request.prompt_cache_key,
-        "prompt_cache_retention": request.prompt_cache_retention,
-        "reasoning": {
-            "effort": request.reasoning.effort if request.reasoning else None,
-            "summary": request.reasoning.wanted_summary if request.reasoning else None,
-        },
-        "safety_identifier": request.safety_identifier,
-        "service_tier": service_tier,
-        "store": store,
-        "temperature": 1.0 if request.temperature is None else request.temperature,
-        "text": {
-            "format": request.text_format.echoed(),
-            "verbosity": (text.verbosity if text else None) or "medium",
-        },
-        "tool_choice": request.tool_choice.echo,
-        "tools": request.tools_json,
-        "top_logprobs": request.top_logprobs or 0,
-        "top_p": 1.0 if request.top_p is None else request.top_p,
-        "truncation": request.truncation or "disabled",
-        "usage": None,
-        "user": request.user,
-    }
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """How a response ends.
@@ -217,52 +157,6 @@ _EVENTS = {
     Status.FAILED: EventType.FAILED,
     Status.CANCELLED: EventType.INCOMPLETE,  # the spec has no response.cancelled; the status inside says it
 }
-
-
-FIELDS = (  # of a create that this takes, too; everything else means nothing here
-    "model",
-    "previous_response_id",
-    "instructions",
-    "service_tier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-)
-
-
-class CompactFields(ClientModel):
-    """The names of the fields. Those that it shares with a create are read as those of one."""
-
-    beside: ClassVar = ("input", *FIELDS)
-    refused: ClassVar = {
-        "conversation": Refused(
-            "Name a response of the conversation with 'previous_response_id', or send its items as 'input'."
-        ),
-        "image": Fields.refused["image"],
-    }
-    idle: ClassVar = {
-        "prompt_cache_options": CACHES_ALL,
-        **dict.fromkeys(
-            sorted(known_names(Fields).difference(("input", "conversation", "image", "prompt_cache_options"), FIELDS)),
-            "A summary is made in one way: no other field of a create changes it.",
-        ),
-    }
-    own: ClassVar = ("conversation", *(name for name in idle if name != "prompt_cache_options"))
-
-
-_TRIGGER: JsonObject = {"type": "compaction_trigger"}
-
-
-def parse_compact(data: Mapping[str, object]) -> CreateRequest:
-    """Validate a request. Raises `ApiError` that names the field and says what it takes."""
-    check_fields(CompactFields, data)
-    if "model" not in data:
-        raise missing("model")
-    json_size({"input": data.get("input")})
-    _, items = parse_input(data.get("input"))
-    if not items or items[-1]["type"] != _TRIGGER["type"]:
-        items.append(_TRIGGER)
-    fields = {name: data[name] for name in FIELDS if name in data}
-    return parse_create({**fields, "input": items, "store": False})
 
 
 class CompactedResponse(TypedDict):

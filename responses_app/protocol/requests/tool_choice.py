@@ -6,9 +6,8 @@ from typing import Literal
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.fields import missing, wrong_type
-from responses_app.protocol.items.calls import CLIENT_KINDS
+from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
 from responses_app.protocol.items.client_tools import ClientTool, ClientTools
-from responses_app.protocol.items.items import called_name
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.requests.server_tools import ITEMS
 

@@ -2,7 +2,7 @@
 
 Those that a server runs are `server_tools`'s to read; whether they can be had here is known to the service alone.
 `computer` is accepted and left out, since the model cannot see a screen. What all others are to the model is
-`client_tools`'s to say.
+`client_tools`'s to say, but for what may stand in their calls: that takes the engine's grammars (`content_of`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,9 @@ from pydantic import Field
 
 from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.contents.regexes import check_regex
+from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
+from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
 from responses_app.protocol.fields import (
     CallableTool,
@@ -23,15 +25,19 @@ from responses_app.protocol.fields import (
     validate,
     wrong_type,
 )
+from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.client_tools import (
     ClientTool,
     ClientTools,
-    can_be_enforced,
     read_tools,
     schema_text,
 )
 from responses_app.protocol.items.items import MAX_NAME, NAME
 from responses_app.protocol.requests.server_tools import ITEMS, parse_server_tool, refuse_double_labels
+
+# Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
+_SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
+_NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 
 class _Callable(CallableTool):
@@ -314,3 +320,29 @@ def _unknown_parameter(param: str) -> ApiError:
         param=param,
         code="unknown_parameter",
     )
+
+
+def content_of(tool: ClientTool) -> Content:
+    """Return what may stand in a call of a tool."""
+    if tool.is_custom:
+        if not tool.definition:
+            return AnyText()
+        return (Regex if (tool.format or {}).get("syntax") == "regex" else Lark)(tool.definition)
+    if tool.strict is False or (tool.strict is None and not can_be_enforced(tool.schema)):
+        return AnyText()
+    schema = CLIENT_KINDS[tool.type].schema if tool.type in _SHOWN_OTHERWISE else tool.schema
+    return JsonSchema(schema or _NO_ARGUMENTS) if schema != "{}" else AnyObject()
+
+
+def can_be_enforced(schema: str) -> bool:
+    """Whether a model can be held to a schema: where `strict` is not said, it is to those that this is true of.
+
+    Raises `SharedBudgetSpent`.
+    """
+    try:
+        enforceable(schema or _NO_ARGUMENTS)
+    except SharedBudgetSpent:
+        raise
+    except GrammarRefused:
+        return False
+    return True

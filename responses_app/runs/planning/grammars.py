@@ -13,6 +13,7 @@ from engine.types import AnyText, CallRule, TurnGrammar, TurnRules
 from responses_app.protocol.errors import ApiError, invalid_request, unsupported_parameter
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, enforced_field, rules_of_turns
+from responses_app.protocol.requests.tools import content_of
 from responses_app.runs.plan.plan import RunPlan, Toolbox
 
 _NONE_TO_CALL = "Invalid value for 'tool_choice'. A call is demanded, and there is no tool that can be called."
@@ -111,8 +112,8 @@ def _parts(request: CreateRequest, tools: ClientTools) -> Iterator[tuple[str, Tu
     if not isinstance(request.answer.content, AnyText):
         yield request.answer.schema_at, TurnRules(answer=request.answer.content)
     for tool in tools:
-        if not isinstance(tool.content, AnyText):
-            yield tool.field, TurnRules(calls=(CallRule(tool.called, tool.content),), must_call=True)
+        if not isinstance(content_of(tool), AnyText):
+            yield tool.field, TurnRules(calls=(CallRule(tool.called, content_of(tool)),), must_call=True)
 
 
 def _refused(refused: GrammarRefused, field: str | None) -> ApiError:

@@ -13,9 +13,9 @@ from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import AnyObject, Content, JsonSchema
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.client_tools import can_be_enforced
 from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
 from responses_app.protocol.items.tool_items import IMAGE_OMITTED, OMITTED_PARTS
+from responses_app.protocol.requests.tools import can_be_enforced
 from responses_app.tools.base import ToolFailed, ToolResult
 
 logger = logging.getLogger("respsite.tools")
