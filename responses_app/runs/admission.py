@@ -20,8 +20,9 @@ from responses_app.protocol.prompt.prompt import is_of_user
 from responses_app.protocol.rate_limits import Slot
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.runs.driving.run import Run
+from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.planning.history import Context, store_away
+from responses_app.runs.planning.history import Context
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, ClaimLost, NameTaken, ParentGone, StoreError
 

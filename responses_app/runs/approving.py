@@ -22,8 +22,8 @@ from responses_app.protocol.requests.resources import RUNNING
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.tool_calls import NotPermitted
 from responses_app.runs.log.run_log import end_tasks
+from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.planning.history import store_away
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import StoreError
 from responses_app.stores.clock import own_clock

@@ -13,7 +13,7 @@ from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import OtherWorkers
-from responses_app.runs.planning.history import store_away
+from responses_app.runs.plan.failures import store_away
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoreError
 

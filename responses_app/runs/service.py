@@ -46,12 +46,12 @@ from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines, as_begun
 from responses_app.runs.log.run_log import LiveLogs, RunLog
-from responses_app.runs.plan.failures import engine_errors, refusal
+from responses_app.runs.plan.failures import engine_errors, refusal, store_away
 from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
-from responses_app.runs.planning.history import History, Recall, store_away
+from responses_app.runs.planning.history import History, Recall
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
 from responses_app.runs.queues.turns import FairThreads

@@ -31,7 +31,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, not_found
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
-from responses_app.runs.planning.history import store_away
+from responses_app.runs.plan.failures import store_away
 from responses_app.stores.base import StoreError
 from responses_app.web.http import MethodNotAllowed, NotServed, json_response
 

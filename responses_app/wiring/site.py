@@ -333,7 +333,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
     return ResponseService(
         machines=machines,
         stores=stores,
-        history=History(stores, registry, sealer=base.sealer, read_document=document_text()),
+        history=History(stores, registry.find, sealer=base.sealer, read_document=document_text()),
         registry=registry,
         sealer=base.sealer,
         new_id=base.new_id,

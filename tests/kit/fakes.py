@@ -269,7 +269,7 @@ class Site:
         self.service = ResponseService(
             machines=machines,
             stores=stores,
-            history=History(stores, self.registry, sealer=self.sealer, read_document=self.read_document),
+            history=History(stores, self.registry.find, sealer=self.sealer, read_document=self.read_document),
             registry=self.registry,
             sealer=self.sealer,
             new_id=self.new_id,

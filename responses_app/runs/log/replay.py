@@ -5,14 +5,14 @@ what it was asked is echoed there, and what became of it is made anew from the i
 
 `Machines`: the machine of any response, of which its worker, its followers and a replay make the same events.
 
-It knows the models and the keys of this server, and hands `machines.machine_of` those of one response.
+It knows the models and the keys of this server, and hands `machine_of` those of one response.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.formats.base import ModelFormat
-from responses_app.protocol.errors import ApiError, ResponseError
+from responses_app.protocol.errors import ApiError, ResponseError, response_not_found
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.output.stream import ResponseStream
@@ -24,8 +24,9 @@ from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, Started
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.served import ServedModel, ServedModels
-from responses_app.stores.base import AcceptedResponse, StoredLog
+from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoredLog, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ class Replay:
     def response(self) -> ResponseObject:
         """Return the response object of its terminal event."""
         return self.body
+
+
+async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
+    """Return a stored response with its log. Raises `ApiError`: 404 where the project has none, 503."""
+    try:
+        stored = await store.log(project, response_id)
+    except StoreError as error:
+        raise store_away(error) from error
+    if stored is None:
+        raise response_not_found(response_id)
+    return stored
 
 
 def replay(stored: StoredLog, machine: ResponseMachine) -> Replay | None:

@@ -1,4 +1,4 @@
-"""Engine errors → what clients see. The one place that maps them; their own texts stay in the log."""
+"""Errors of engines and of the store → what clients see. The one place that maps them; their texts stay in the log."""
 
 import logging
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
+from responses_app.stores.base import NotMigrated, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
@@ -104,3 +105,9 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
     return {"code": "server_error", "message": server_error(request_id).message}
+
+
+def store_away(error: StoreError) -> ApiError:
+    """The store fails; the log says why, and the client is told what an operator can do at once."""
+    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
+    return overloaded(told, retry_after=2)

@@ -21,10 +21,8 @@ from responses_app.protocol.errors import (
     JsonObject,
     conversation_not_found,
     invalid_request,
-    overloaded,
     previous_response_in_progress,
     previous_response_not_found,
-    response_not_found,
 )
 from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.ids import PublicId, TurnLeg, leg_to_continue
@@ -46,17 +44,19 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
 from responses_app.protocol.sealing import Sealer
+from responses_app.runs.log.reader import EventSource
+from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.planning.reading import FileReading, Unsealing, is_sealed, no_reader
-from responses_app.runs.registry.registry import RunRegistry
-from responses_app.stores.base import BaseResponseStore, NotMigrated, StoredLog, StoreError
+from responses_app.stores.base import StoreError
 from responses_app.stores.stores import ConversationRecord, Stores
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
 _NOTHING = Items()
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
+Find = Callable[[str, str], EventSource | None]  # what runs on this worker, or has ended lately
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,14 +83,12 @@ class Context:
 
 
 class History:
-    """Finds a chain first in the connection, then among what runs, then in the store."""
+    """Finds a chain first in the connection, then among what runs (`find`, by project and id), then in the store."""
 
-    def __init__(
-        self, stores: Stores, registry: RunRegistry, *, sealer: Sealer, read_document: ReadDocument = no_reader
-    ) -> None:
+    def __init__(self, stores: Stores, find: Find, *, sealer: Sealer, read_document: ReadDocument = no_reader) -> None:
         self._store = stores.responses
         self._conversations = stores.conversations
-        self._registry = registry
+        self._find = find
         self._sealer = sealer
         self._files = FileReading(stores.files, read_document)
 
@@ -207,7 +205,7 @@ class History:
 
         Raises `ApiError` for one that still runs.
         """
-        running = self._registry.find(project, response_id)
+        running = self._find(project, response_id)
         if running is not None and not running.journal.closed:
             raise previous_response_in_progress(response_id)
         link = await self._store.chain(project, response_id)
@@ -289,23 +287,6 @@ _OWN_PREFIXES = (
 def _unresolved_reference(index: int, item_id: str) -> ApiError:
     param = f"input[{index}].id"
     return invalid_request(f"Item with id '{item_id}' not found ('{param}'). Send the item itself.", param=param)
-
-
-async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
-    """Return a stored response with its log. Raises `ApiError`: 404 where the project has none, 503."""
-    try:
-        stored = await store.log(project, response_id)
-    except StoreError as error:
-        raise store_away(error) from error
-    if stored is None:
-        raise response_not_found(response_id)
-    return stored
-
-
-def store_away(error: StoreError) -> ApiError:
-    """The store fails; the log says why, and the client is told what an operator can do at once."""
-    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
-    return overloaded(told, retry_after=2)
 
 
 _OF_THE_MODEL = (MessageKind.ANALYSIS, MessageKind.COMMENTARY, MessageKind.FINAL)
