@@ -150,6 +150,14 @@ F = TypeVar("F", bound=Family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """How long a response took, in milliseconds."""
+
+    first_token_ms: int | None  # None where nothing was said
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a response, a completion or decisions ended.
 

@@ -4,9 +4,8 @@ import logging
 import time
 
 from responses_app.observing.logs import FACTS
-from responses_app.observing.metrics import ModelMeter, Outcome
+from responses_app.observing.metrics import Measured, ModelMeter, Outcome
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.runs.driving.persistence import Measured
 from responses_app.runs.plan.plan import RunPlan
 
 logger = logging.getLogger("respsite.runs")

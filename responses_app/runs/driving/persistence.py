@@ -8,6 +8,7 @@ from functools import partial
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.limits.rates import Ticket
+from responses_app.observing.metrics import Measured
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import SampledItem, fingerprint
 from responses_app.protocol.output.stream import ResponseStream
@@ -35,14 +36,6 @@ from responses_app.stores.base import (
 from responses_app.stores.stores import Stores
 
 logger = logging.getLogger("respsite.runs")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """How long a response took, in milliseconds."""
-
-    first_token_ms: int | None
-    duration_ms: int
 
 
 AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
@@ -135,7 +128,7 @@ class RunPersistence:
         if not await self._done_in_time(self._note_begin, may_wait):
             raise StoreError("that it has begun cannot be kept") if may_wait() else ClaimLost(plan.response_id)
 
-    async def keep_inputs(self, *, may_wait: Callable[[], bool]) -> bool:
+    async def keep_inputs(self, may_wait: Callable[[], bool]) -> bool:
         """Keep all that came so far, also while nobody follows it; while the store is away, it waits with that.
 
         Return False where it cannot be kept. Raises `ClaimLost`. What is not stored is this worker's alone.
@@ -166,11 +159,6 @@ class RunPersistence:
             logger.info("response %s: that it has the engine is not kept: %s", plan.response_id, problem)
         except Exception:  # whatever it is, it costs the response nothing: its end waits for this
             logger.exception("response %s: that it has the engine is not kept", plan.response_id)
-
-    @property
-    def response_id(self) -> str:
-        """The id of the response."""
-        return self._plan.response_id
 
     @property
     def goes_on_elsewhere(self) -> bool:

@@ -114,7 +114,7 @@ class Run:
         self.response_id = plan.response_id
         self.journal = journal
         self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)  # what it has of the engine
-        self.effects = Effects(persistence, may_wait=self._may_wait)
+        self.effects = Effects(plan.response_id, persistence.keep_inputs, may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
         self.stopping = False  # a cancellation means that the server stops

@@ -43,12 +43,12 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     WaitBegan,
 )
-from responses_app.runs.driving.persistence import RunPersistence
 from responses_app.runs.plan.plan import MAX_OUTPUT_BYTES, Entry, RunPlan
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.clock import own_clock
 from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult, nothing_to_confirm
 
+KeepInputs = Callable[[Callable[[], bool]], Awaitable[bool]]  # see `RunPersistence.keep_inputs`
 FRESH_SECONDS = 1.0  # for so long an answer of the store holds: no worker is taken for dead sooner
 
 
@@ -61,13 +61,14 @@ def nothing_held() -> None:
 
 
 class Effects:
-    """The permits of one run, which `persistence` keeps.
+    """The permits of one run, which are kept as its inputs are.
 
     `may_wait`: this worker does not stop, nor has it lost the response.
     """
 
-    def __init__(self, persistence: RunPersistence, *, may_wait: Callable[[], bool]) -> None:
-        self.persistence = persistence
+    def __init__(self, response_id: str, keep_inputs: KeepInputs, *, may_wait: Callable[[], bool]) -> None:
+        self._response_id = response_id
+        self._keep_inputs = keep_inputs
         self._may_wait = may_wait
         self.check_approvals: Callable[[], None] = nothing_held  # raises `NotPermitted`
         self._permitted_at = -FRESH_SECONDS  # by our own clock
@@ -76,9 +77,9 @@ class Effects:
         """Return once what the response asks for may be done. Raises `NotPermitted`, and `ClaimLost`."""
         for _ in range(2):
             asked = own_clock()
-            if not await self.persistence.keep_inputs(may_wait=self._may_wait):
+            if not await self._keep_inputs(self._may_wait):
                 if not self._may_wait():
-                    raise ClaimLost(f"{self.persistence.response_id} is left to another worker")
+                    raise ClaimLost(f"{self._response_id} is left to another worker")
                 raise NotPermitted("it must not run twice, and this server cannot write down now that it runs.")
             self.check_approvals()
             self._permitted_at = asked
