@@ -13,7 +13,7 @@ import orjson
 from engine.backends.base import BaseEngine
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import GenerationRequest, PromptLogprobs, RankedToken, TokenChunk
-from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 
 MAX_PROMPT_LOGPROBS = 500_000  # of one request: the tokens of its prompts and their alternatives; 40 MB of JSON
 
@@ -48,11 +48,10 @@ class EngineDetails:
     def check_prompts(self, tokens: int) -> None:
         """Raise `ApiError` where so many tokens of prompts have more log probabilities than one request may have."""
         if self.wanted_logprobs is not None and tokens * (self.wanted_logprobs + 1) > MAX_PROMPT_LOGPROBS:
-            raise invalid_request(
-                f"Invalid value for 'prompt_logprobs': the prompt has {tokens} tokens, and with {self.wanted_logprobs} "
+            raise invalid_value(
+                "prompt_logprobs",
+                f"the prompt has {tokens} tokens, and with {self.wanted_logprobs} "
                 f"alternatives each there are more than {MAX_PROMPT_LOGPROBS}. Ask for fewer.",
-                param="prompt_logprobs",
-                code="invalid_value",
             )
 
     def asked_of(self, request: GenerationRequest) -> GenerationRequest:

@@ -78,6 +78,11 @@ def invalid_request(message: str, *, param: str | None = None, code: str | None 
     return ApiError(message, param=param, code=code)
 
 
+def invalid_value(param: str, why: str) -> ApiError:
+    """A field has a value that it does not take (400)."""
+    return invalid_request(f"Invalid value for '{param}': {why}", param=param, code="invalid_value")
+
+
 def conflict(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """The request cannot be served beside what is there already (409)."""
     return ApiError(message, status=409, type="conflict_error", param=param, code=code)

@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError, PydanticKnownError
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 
 IGNORED_HEADER = "respsite-ignored"
 MAX_NAMED = 20  # ignored fields that one answer names; more are counted
@@ -370,19 +370,12 @@ def _as_api_error(details: ErrorDetails, at: str) -> ApiError:
     if kind in ("missing", "union_tag_not_found"):
         return missing(param if kind == "missing" else f"{param}.type")
     if kind == "union_tag_invalid":
-        return invalid_request(
-            f"Invalid value for '{param}.type': {_shown(context['tag'])}. "
-            f"Supported values are: {context['expected_tags']}.",
-            param=f"{param}.type",
-            code="invalid_value",
+        return invalid_value(
+            f"{param}.type", f"{_shown(context['tag'])}. Supported values are: {context['expected_tags']}."
         )
     if kind == "literal_error":
-        return invalid_request(
-            f"Invalid value for '{param}': {_shown(value)}. Supported values are: {context['expected']}.",
-            param=param,
-            code="invalid_value",
-        )
-    return invalid_request(f"Invalid value for '{param}': {_reason(details)}.", param=param, code="invalid_value")
+        return invalid_value(param, f"{_shown(value)}. Supported values are: {context['expected']}.")
+    return invalid_value(param, f"{_reason(details)}.")
 
 
 def _reason(details: ErrorDetails) -> str:
@@ -421,9 +414,8 @@ def check_metadata(metadata: Mapping[str, str] | None) -> None:
     """Refuse keys and values that are too long."""
     for key, value in (metadata or {}).items():
         if len(key) > MAX_KEY or len(value) > MAX_VALUE:
-            raise invalid_request(
-                f"Invalid value for 'metadata': the key {key[:MAX_KEY]!r} or its value is too long. Keys take at "
+            raise invalid_value(
+                "metadata",
+                f"the key {key[:MAX_KEY]!r} or its value is too long. Keys take at "
                 f"most {MAX_KEY} characters, values {MAX_VALUE}.",
-                param="metadata",
-                code="invalid_value",
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import MAX_NESTING, dotted
 
 PIECE = 1024 * 1024  # bytes looked at in one step, so that other threads get their turn between two
@@ -123,16 +123,11 @@ def _unwritable(fields: Mapping[str, object]) -> ApiError:
     path = next((path for path, level in _containers(fields) if level > MAX_NESTING), None)
     if path is None:  # orjson reads such numbers as floats, so they come only from where it did not read
         name = next(name for name, value in fields.items() if not _can_be_written(value))
-        message = f"Invalid value for '{name}': a number has more than 64 bits. Send it as a string."
-        return invalid_request(message, param=name, code="invalid_value")
+        return invalid_value(name, "a number has more than 64 bits. Send it as a string.")
     while isinstance(path[-1], int):
         path = path[:-1]
     shown = dotted(tuple(part if isinstance(part, int) else part[:80] for part in path))
-    return invalid_request(
-        f"Invalid value for '{shown}': it is nested too deeply. This server takes {MAX_NESTING} levels.",
-        param=shown,
-        code="invalid_value",
-    )
+    return invalid_value(shown, f"it is nested too deeply. This server takes {MAX_NESTING} levels.")
 
 
 def _containers(fields: Mapping[str, object]) -> Iterator[tuple[_Path, int]]:

@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.setting import RoomSettings, choice, setting
 
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
@@ -57,11 +57,10 @@ class ServiceTiers(RoomSettings):
         """Return the tier that runs. Raises `ApiError` for one that is not allowed here."""
         allowed = self.responses_allowed_service_tiers
         if asked is not None and _resolved(asked) not in map(_resolved, allowed):
-            raise invalid_request(
-                f"Invalid value for 'service_tier': {asked!r} is not allowed here (RESPONSES_ALLOWED_SERVICE_TIERS). "
+            raise invalid_value(
+                "service_tier",
+                f"{asked!r} is not allowed here (RESPONSES_ALLOWED_SERVICE_TIERS). "
                 f"Supported values are: {', '.join(allowed)}.",
-                param="service_tier",
-                code="invalid_value",
             )
         tier = _resolved(self.responses_default_service_tier if asked in (None, "auto") else asked)
         return next((each for each in PRIORITIES if each == tier), "default")

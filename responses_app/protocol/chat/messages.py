@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import BREAKPOINT, ClientModel, missing, validate, wrong_type
 from responses_app.protocol.items.items import MAX_NAME, NAME
 
@@ -241,11 +241,7 @@ def _message(value: object, at: str) -> ChatMessage:
     if not isinstance(role, str):
         raise wrong_type(f"{at}.role", "a string", role)
     if role not in MESSAGES:
-        raise invalid_request(
-            f"Invalid value for '{at}.role': {role[:80]!r}. Supported values are: {', '.join(map(repr, MESSAGES))}.",
-            param=f"{at}.role",
-            code="invalid_value",
-        )
+        raise invalid_value(f"{at}.role", f"{role[:80]!r}. Supported values are: {', '.join(map(repr, MESSAGES))}.")
     message = validate(MESSAGES[role], value, at=at)
     if isinstance(message, AssistantMessage):
         _check_assistant(message, at)

@@ -20,7 +20,7 @@ from pydantic import Field
 from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused, missing, validate, wrong_type
 from responses_app.protocol.requests.create_fields import (
     GUIDED,
@@ -346,11 +346,10 @@ def _check_kind(tool: object, at: str) -> None:
     """Refuse a tool that only the Responses API has."""
     kind: Any = tool.get("type") if isinstance(tool, dict) else None
     if isinstance(kind, str) and kind not in _KINDS:
-        raise invalid_request(
-            f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
+        raise invalid_value(
+            f"{at}.type",
+            f"{kind[:80]!r}. Supported values are: 'function' and 'custom'; the other "
             "tools are those of the Responses API.",
-            param=f"{at}.type",
-            code="invalid_value",
         )
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
-    invalid_request,
+    invalid_value,
     not_found,
     rate_limited,
     unsupported_parameter,
@@ -111,11 +111,7 @@ def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
     container = interpreter.container
     if isinstance(container, str):
         if not container.startswith("cntr_"):
-            raise invalid_request(
-                f"Invalid value for '{at}.container': the id of a container begins with 'cntr_'.",
-                param=f"{at}.container",
-                code="invalid_value",
-            )
+            raise invalid_value(f"{at}.container", "the id of a container begins with 'cntr_'.")
         return {"type": "code_interpreter", "container": container}
     check_network(container.network_policy, f"{at}.container.")
     return {"type": "code_interpreter", "container": container.model_dump(exclude_none=True)}

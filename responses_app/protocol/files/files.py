@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from responses_app.protocol.errors import ApiError, invalid_request, not_found
+from responses_app.protocol.errors import ApiError, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, check_fields, missing, validate, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -107,7 +107,7 @@ def _seconds(fields: Mapping[str, str], usual: int | None) -> int | None:
 
 
 def _invalid(name: str, value: str, hint: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{name}': {value[:80]!r}. {hint}", param=name, code="invalid_value")
+    return invalid_value(name, f"{value[:80]!r}. {hint}")
 
 
 UPLOAD_SECONDS = 3600  # that an upload is open for, as at OpenAI
@@ -169,9 +169,9 @@ def parse_completed(data: Mapping[str, object]) -> CompletedUpload:
     """Read the body that completes an upload. Raises `ApiError`."""
     wanted = validate(CompletedUpload, data)
     if len(set(wanted.part_ids)) < len(wanted.part_ids):
-        raise _wrong("part_ids", "a part is named twice.")
+        raise invalid_value("part_ids", "a part is named twice.")
     if wanted.md5 is not None and not _MD5.fullmatch(wanted.md5):
-        raise _wrong("md5", "it takes the 32 hexadecimal digits of an MD5 checksum.")
+        raise invalid_value("md5", "it takes the 32 hexadecimal digits of an MD5 checksum.")
     return wanted
 
 
@@ -196,7 +196,3 @@ def part_too_large() -> ApiError:
 def parts_wrong(message: str, param: str) -> ApiError:
     """The parts do not make the file that the upload was created for (400)."""
     return invalid_request(message, param=param, code="invalid_value")
-
-
-def _wrong(param: str, why: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{param}': {why}", param=param, code="invalid_value")

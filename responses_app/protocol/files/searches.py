@@ -28,7 +28,7 @@ import regex
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic_core import PydanticKnownError
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import MAX_KEY, MAX_PAIRS, MAX_VALUE, ClientModel, json_name, validate
 
 MAX_DEPTH = 5  # filters in filters
@@ -76,14 +76,14 @@ class Filter:
     def _read(self, wanted: object, at: str, depth: int) -> Callable[[Mapping[str, Value]], bool]:
         self._left -= 1
         if not isinstance(wanted, dict):
-            raise _wrong(at, f"it should be an object, and is {json_name(wanted)}")
+            raise invalid_value(at, f"it should be an object, and is {json_name(wanted)}.")
         if self._left < 0 or depth == 0:
-            raise _wrong(at, f"there are at most {MAX_FILTERS} filters, in each other {MAX_DEPTH} deep")
+            raise invalid_value(at, f"there are at most {MAX_FILTERS} filters, in each other {MAX_DEPTH} deep.")
         if wanted.get("type") not in ("and", "or"):
             return _comparison(validate(_Comparison, wanted, at=at), at)
         inner = wanted.get("filters")
         if not isinstance(inner, list) or not inner:
-            raise _wrong(f"{at}.filters", "it should be an array of filters")
+            raise invalid_value(f"{at}.filters", "it should be an array of filters.")
         parts = [self._read(each, f"{at}.filters[{index}]", depth - 1) for index, each in enumerate(inner)]
         every = all if wanted["type"] == "and" else any
         return lambda attributes: every(part(attributes) for part in parts)
@@ -92,7 +92,7 @@ class Filter:
 def _comparison(wanted: _Comparison, at: str) -> Callable[[Mapping[str, Value]], bool]:
     key, value = wanted.key, wanted.value
     if (wanted.type in ("in", "nin")) != isinstance(value, list):
-        raise _wrong(f"{at}.value", "an array belongs to 'in' and 'nin', and to them alone")
+        raise invalid_value(f"{at}.value", "an array belongs to 'in' and 'nin', and to them alone.")
     if isinstance(value, list):
         among, is_wanted = value, wanted.type == "in"
         return lambda attributes: any(_same(attributes.get(key), each) for each in among) == is_wanted
@@ -102,7 +102,7 @@ def _comparison(wanted: _Comparison, at: str) -> Callable[[Mapping[str, Value]],
         case "ne":
             return lambda attributes: not _same(attributes.get(key), value)
     if isinstance(value, bool):
-        raise _wrong(f"{at}.value", "a number or a string can be greater than others")
+        raise invalid_value(f"{at}.value", "a number or a string can be greater than others.")
     order = _ORDERS[wanted.type]
     return lambda attributes: _are_alike(attributes.get(key), value) and order(attributes[key], value)
 
@@ -124,10 +124,6 @@ def _are_alike(one: Value | None, other: Value) -> bool:
     if isinstance(one, bool):
         return False
     return isinstance(one, str) == isinstance(other, str) and one is not None
-
-
-def _wrong(param: str, why: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{param}': {why}.", param=param, code="invalid_value")
 
 
 DEFAULT_SIZE, DEFAULT_OVERLAP = 800, 400  # tokens

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, Metadata, Text, check_metadata, missing, validate
 from responses_app.protocol.files.searches import MAX_QUERY, Attributes, Chunking, Filter, Value
 
@@ -215,22 +215,14 @@ def chunking_of(strategy: Strategy | None, *, at: str = "chunking_strategy") -> 
     wanted = strategy.static
     if wanted.chunk_overlap_tokens > wanted.max_chunk_size_tokens // 2:
         param = f"{at}.static.chunk_overlap_tokens"
-        raise invalid_request(
-            f"Invalid value for '{param}': it is at most half of 'max_chunk_size_tokens'.",
-            param=param,
-            code="invalid_value",
-        )
+        raise invalid_value(param, "it is at most half of 'max_chunk_size_tokens'.")
     return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
 
 
 def check_status(status: str | None) -> None:
     """Raise `ApiError` for a `filter` of a list that is not a status of files."""
     if status is not None and status not in STATUSES:
-        raise invalid_request(
-            f"Invalid value for 'filter': {status[:80]!r}. Supported values are: {', '.join(map(repr, STATUSES))}.",
-            param="filter",
-            code="invalid_value",
-        )
+        raise invalid_value("filter", f"{status[:80]!r}. Supported values are: {', '.join(map(repr, STATUSES))}.")
 
 
 def store_not_found(store_id: str, *, param: str = "vector_store_id") -> ApiError:

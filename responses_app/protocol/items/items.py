@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from engine.formats.base import RenderedMessage
-from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client, missing, validate, wrong_type
 from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.compaction import Compacted
@@ -316,11 +316,7 @@ def _parse_item(value: object, at: str) -> ParsedItem:
     if kind in PASSED_THROUGH:
         return validate(PassedThrough, value, at=at)
     known = ", ".join(sorted(PASSED_THROUGH.union(MODELS)))
-    raise invalid_request(
-        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {known}.",
-        param=f"{at}.type",
-        code="invalid_value",
-    )
+    raise invalid_value(f"{at}.type", f"{kind[:80]!r}. Supported values are: {known}.")
 
 
 def _kept(item: ParsedItem, raw: Mapping[str, object]) -> JsonObject:

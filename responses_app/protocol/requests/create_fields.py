@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SkipValidation
 
-from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
 from responses_app.protocol.requests.text_format import StructuredOutputs
@@ -272,8 +272,4 @@ def check_include(include: list[str] | None) -> None:
     for index, name in enumerate(include or ()):
         if name not in KNOWN_INCLUDES:
             known = ", ".join(sorted(KNOWN_INCLUDES))
-            raise invalid_request(
-                f"Invalid value for 'include[{index}]': {name[:80]!r}. Supported values are: {known}.",
-                param=f"include[{index}]",
-                code="invalid_value",
-            )
+            raise invalid_value(f"include[{index}]", f"{name[:80]!r}. Supported values are: {known}.")

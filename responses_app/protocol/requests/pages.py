@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 
 from typing_extensions import TypedDict
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_value
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.items.resources import ItemJson
 from responses_app.protocol.requests.create_fields import check_include
@@ -119,4 +119,4 @@ def _last(query: Query, name: str) -> str | None:
 
 
 def _invalid(name: str, value: object, hint: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{name}': {str(value)[:80]!r}. {hint}", param=name, code="invalid_value")
+    return invalid_value(name, f"{str(value)[:80]!r}. {hint}")

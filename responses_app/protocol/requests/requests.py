@@ -28,7 +28,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 from engine.formats.base import FunctionTool
 from engine.types import AnyText, CallRule, TurnRules
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import (
     CACHES_ALL,
     MAX_NAMED,
@@ -216,11 +216,7 @@ def _held(request: CreateRequest) -> HeldText | None:
 def _check_together(request: CreateRequest) -> None:
     for index, item in enumerate(request.input[:-1]):
         if isinstance(item, CompactionTrigger):
-            raise invalid_request(
-                f"Invalid value for 'input[{index}]': a 'compaction_trigger' must be the last item.",
-                param=f"input[{index}]",
-                code="invalid_value",
-            )
+            raise invalid_value(f"input[{index}]", "a 'compaction_trigger' must be the last item.")
     if request.background and request.store is False:
         raise invalid_request(
             "A background response must be stored: leave 'store' out, or set 'background' to false.",
@@ -229,11 +225,9 @@ def _check_together(request: CreateRequest) -> None:
         )
     options = request.background_options
     if options is not None and options.in_hours and not request.background:
-        raise invalid_request(
-            "Invalid value for 'background_options.completion_window': only a background response may take hours. Set "
-            "'background' to true, or leave it out.",
-            param="background_options.completion_window",
-            code="invalid_value",
+        raise invalid_value(
+            "background_options.completion_window",
+            "only a background response may take hours. Set 'background' to true, or leave it out.",
         )
     if request.conversation and request.previous_response_id:
         raise invalid_request(
@@ -243,11 +237,7 @@ def _check_together(request: CreateRequest) -> None:
             code="mutually_exclusive_parameters",
         )
     if request.request_id in _RESERVED_IDS:
-        raise invalid_request(
-            f"Invalid value for 'request_id': {request.request_id!r} is part of the API's paths. Choose another id.",
-            param="request_id",
-            code="invalid_value",
-        )
+        raise invalid_value("request_id", f"{request.request_id!r} is part of the API's paths. Choose another id.")
     if request.previous_input_messages and (request.previous_response_id or request.conversation):
         raise invalid_request(
             "Mutually exclusive parameters: 'previous_input_messages' and what continues a response or a conversation. "

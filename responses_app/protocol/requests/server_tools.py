@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import orjson
 from pydantic import Field, StringConstraints
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import CallableTool, ClientModel, Refused, ToolModel, validate
 from responses_app.protocol.files.containers import echoed_interpreter
 from responses_app.protocol.files.searches import Filter
@@ -67,11 +67,7 @@ def echoed_search(tool: JsonObject, at: str) -> JsonObject:
     for index, domain in enumerate(domains):
         if not domain or any(each in domain for each in "/: @\n"):
             param = f"{at}.filters.allowed_domains[{index}]"
-            raise invalid_request(
-                f"Invalid value for '{param}': it is a domain without 'https://' and without a path, like example.com.",
-                param=param,
-                code="invalid_value",
-            )
+            raise invalid_value(param, "it is a domain without 'https://' and without a path, like example.com.")
     return tool
 
 
@@ -163,9 +159,7 @@ def sent_images(message: JsonObject) -> list[SentImage]:
 
 def _check_mask(mask: _Mask, at: str) -> None:
     if sent_image(mask.model_dump()) is None:
-        raise invalid_request(
-            f"Invalid value for '{at}.image_url': {_NO_URLS}", param=f"{at}.image_url", code="invalid_value"
-        )
+        raise invalid_value(f"{at}.image_url", _NO_URLS)
 
 
 FOUND = "file_search_call"  # the type of items whose tool keeps it
@@ -356,14 +350,16 @@ def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None
         if label is not None and label in seen:
-            raise _wrong(f"tools[{index}].server_label", f"'{label}' is declared twice. Give each server its own.")
+            raise invalid_value(
+                f"tools[{index}].server_label", f"'{label}' is declared twice. Give each server its own."
+            )
         seen.add(label)
 
 
 def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
     server = validate(McpServer, tool, at=at)
     if server.server_label in RESERVED_LABELS:
-        raise _wrong(f"{at}.server_label", f"'{server.server_label}' is what the model calls something else.")
+        raise invalid_value(f"{at}.server_label", f"'{server.server_label}' is what the model calls something else.")
     if server.server_url is not None:
         _check_url(server.server_url, f"{at}.server_url")
     allowed, approval = server.allowed_tools, server.require_approval
@@ -393,14 +389,10 @@ _PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
 
 def _check_url(url: str, at: str) -> None:
     if _URL.fullmatch(url) is None:
-        raise _wrong(at, "it is the address of a server: http:// or https://, a host and a path.")
+        raise invalid_value(at, "it is the address of a server: http:// or https://, a host and a path.")
 
 
 def _without_credentials(url: str) -> str:
     parts = _URL.fullmatch(url)
     assert parts is not None, "it was checked"
     return f"{parts['scheme']}{parts['host']}{parts['path']}{_REDACTED if parts['query'] else ''}"
-
-
-def _wrong(param: str, why: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{param}': {why}", param=param, code="invalid_value")

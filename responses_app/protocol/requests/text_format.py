@@ -10,7 +10,7 @@ from pydantic import Field
 from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import ClientModel, Refused, missing, validate, wrong_type
 
 AT = "text.format"
@@ -94,11 +94,8 @@ def parse_text_format(value: object) -> TextFormat:
     if not isinstance(kind, str):
         raise wrong_type(f"{AT}.type", "a string", kind)
     if kind not in FORMATS:
-        raise invalid_request(
-            f"Invalid value for '{AT}.type': {kind[:80]!r}. "
-            f"Supported values are: {', '.join(repr(each) for each in FORMATS)}.",
-            param=f"{AT}.type",
-            code="invalid_value",
+        raise invalid_value(
+            f"{AT}.type", f"{kind[:80]!r}. Supported values are: {', '.join(repr(each) for each in FORMATS)}."
         )
     return validate(FORMATS[kind], value, at=AT)
 
@@ -140,7 +137,7 @@ def held_text(wanted: StructuredOutputs) -> HeldText:
     """Return what an answer is held to. Raises `ApiError`."""
     given = [name for name in ("json_schema", *_KINDS[1:]) if getattr(wanted, name)]
     if len(given) != 1:
-        raise _invalid(AT_STRUCTURED, f"exactly one of {', '.join(map(repr, _KINDS))} says what the answer is")
+        raise invalid_value(AT_STRUCTURED, f"exactly one of {', '.join(map(repr, _KINDS))} says what the answer is.")
     return HeldText(_content(wanted))
 
 
@@ -156,7 +153,7 @@ def _content(wanted: StructuredOutputs) -> Content:
         check_regex(pattern)
     except GrammarRefused as refused:
         name = "regex" if wanted.regex else "choice"
-        raise _invalid(f"{AT_STRUCTURED}.{name}", refused.reason.rstrip(".")) from refused
+        raise invalid_value(f"{AT_STRUCTURED}.{name}", f"{refused.reason.rstrip('.')}.") from refused
     return Regex(pattern)
 
 
@@ -167,10 +164,6 @@ def _schema(given: dict[str, Any] | str) -> str:
         except orjson.JSONDecodeError:
             read = None
         if not isinstance(read, dict):
-            raise _invalid(f"{AT_STRUCTURED}.json", "it should be a JSON schema: an object, or the text of one")
+            raise invalid_value(f"{AT_STRUCTURED}.json", "it should be a JSON schema: an object, or the text of one.")
         return given
     return orjson.dumps(given).decode()
-
-
-def _invalid(param: str, why: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{param}': {why}.", param=param, code="invalid_value")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import missing, wrong_type
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
 from responses_app.protocol.items.client_tools import ClientTool, ClientTools
@@ -112,11 +112,7 @@ def _mode(mode: str, tools: ClientTools, served: Sequence[JsonObject]) -> ToolCh
         case "none" | "auto":
             return ToolChoice(mode, None, mode)
     known = ", ".join(repr(each) for each in _MODES)
-    raise invalid_request(
-        f"Invalid value for '{PARAM}': {mode[:80]!r}. Supported values are: {known}, and objects.",
-        param=PARAM,
-        code="invalid_value",
-    )
+    raise invalid_value(PARAM, f"{mode[:80]!r}. Supported values are: {known}, and objects.")
 
 
 def _hosted(value: JsonObject, kind: str, served: Sequence[JsonObject]) -> HostedChoice | None:

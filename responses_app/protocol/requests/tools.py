@@ -15,7 +15,7 @@ from engine.contents.regexes import check_regex
 from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import (
     CallableTool,
     ClientModel,
@@ -230,11 +230,7 @@ def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject
     else:
         declared = _custom(tool, at)
     if namespace is not None and len(namespace) + 1 + len(declared.name) > MAX_NAME:
-        raise invalid_request(
-            f"Invalid value for '{at}.name': with its namespace it has more than {MAX_NAME} characters.",
-            param=f"{at}.name",
-            code="invalid_value",
-        )
+        raise invalid_value(f"{at}.name", f"with its namespace it has more than {MAX_NAME} characters.")
     return declared.echoed()
 
 
@@ -256,9 +252,7 @@ def _check_regex(pattern: str, at: str) -> None:
     try:
         check_regex(pattern)
     except GrammarRefused as refused:
-        raise invalid_request(
-            f"Invalid value for '{at}': {refused.reason}", param=at, code="invalid_value"
-        ) from refused
+        raise invalid_value(at, refused.reason) from refused
 
 
 def _namespace(tool: JsonObject, at: str) -> JsonObject:
@@ -288,11 +282,10 @@ def _refuse_doubles(tools: Iterable[ClientTool]) -> None:
     known: dict[str, ClientTool] = {}
     for tool in tools:
         if tool.called in known:
-            raise invalid_request(
-                f"Invalid value for '{tool.at}.name': the tool '{tool.called}' is declared twice, the first time in "
+            raise invalid_value(
+                f"{tool.at}.name",
+                f"the tool '{tool.called}' is declared twice, the first time in "
                 f"'{known[tool.called].at}'. Give each tool a name of its own.",
-                param=f"{tool.at}.name",
-                code="invalid_value",
             )
         known[tool.called] = tool
 
@@ -307,11 +300,7 @@ def _is_strict(parameters: JsonObject | None) -> bool:
 
 
 def _unknown_kind(kind: str, kinds: Iterable[str], at: str) -> ApiError:
-    return invalid_request(
-        f"Invalid value for '{at}.type': {kind[:80]!r}. Supported values are: {', '.join(map(repr, kinds))}.",
-        param=f"{at}.type",
-        code="invalid_value",
-    )
+    return invalid_value(f"{at}.type", f"{kind[:80]!r}. Supported values are: {', '.join(map(repr, kinds))}.")
 
 
 def _unknown_parameter(param: str) -> ApiError:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from engine.formats.base import ModelFormat, TextLogprob
 from engine.types import FinishReason, TokenChunk, TokenLogprob
 from responses_app.protocol.engine_details import LOWEST, check_transfer
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, validate
 from responses_app.protocol.requests.create_fields import GUIDED, HIDES_NOTHING, NO_SUCH_SAMPLING, OF_ENGINES, LogitBias
 from responses_app.protocol.sizes import json_size
@@ -139,23 +139,22 @@ def _check(wanted: CompletionWanted, data: JsonObject) -> None:
     if fields.best_of is not None and fields.best_of != wanted.n:
         raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
     if fields.stream_options is not None and not fields.stream:
-        raise _invalid("stream_options", "it is only for streams: set 'stream' to true, or leave it out")
+        raise invalid_value("stream_options", "it is only for streams: set 'stream' to true, or leave it out.")
     if fields.echo and fields.logprobs is not None:
-        raise _invalid(
-            "logprobs", "together with 'echo' it would ask for those of the prompt, which the engine here does not give"
+        raise invalid_value(
+            "logprobs",
+            "together with 'echo' it would ask for those of the prompt, which the engine here does not give.",
         )
     if fields.stream and fields.prompt_logprobs is not None:
-        raise _invalid("prompt_logprobs", "they come with a whole answer only: set 'stream' to false, or leave it out")
-    if fields.kv_transfer_params and len(wanted.prompts) * wanted.n > 1:
-        raise _invalid("kv_transfer_params", "they are for one prompt and one completion of it")
-    if len(wanted.prompts) * wanted.n > MAX_CHOICES:
-        raise _invalid(
-            "n", f"{len(wanted.prompts)} prompts and {wanted.n} completions of each are more than {MAX_CHOICES}"
+        raise invalid_value(
+            "prompt_logprobs", "they come with a whole answer only: set 'stream' to false, or leave it out."
         )
-
-
-def _invalid(param: str, reason: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{param}': {reason}.", param=param, code="invalid_value")
+    if fields.kv_transfer_params and len(wanted.prompts) * wanted.n > 1:
+        raise invalid_value("kv_transfer_params", "they are for one prompt and one completion of it.")
+    if len(wanted.prompts) * wanted.n > MAX_CHOICES:
+        raise invalid_value(
+            "n", f"{len(wanted.prompts)} prompts and {wanted.n} completions of each are more than {MAX_CHOICES}."
+        )
 
 
 class CompletionLogprobs(TypedDict):

@@ -15,7 +15,7 @@ import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from responses_app.protocol.errors import JsonObject, invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, missing, validate
 from responses_app.protocol.items.items import ParsedItem, parse_input
 
@@ -126,20 +126,13 @@ def parse_decisions(data: JsonObject) -> DecisionsWanted:
     for place, item in enumerate(items_json):
         kind = item.get("type") or "message"
         if kind not in ITEMS:
-            raise invalid_request(
-                f"Invalid value for 'input[{place}].type': {str(kind)[:80]!r}. Supported values are: "
-                f"{', '.join(map(repr, ITEMS))}.",
-                param=f"input[{place}].type",
-                code="invalid_value",
+            raise invalid_value(
+                f"input[{place}].type", f"{str(kind)[:80]!r}. Supported values are: {', '.join(map(repr, ITEMS))}."
             )
     for place, question in enumerate(fields.questions):
         keys = [(type(value), value) for value in _values(question)]
         if len(set(keys)) < len(keys):
-            raise invalid_request(
-                f"Invalid value for 'questions[{place}]': each option is there once.",
-                param=f"questions[{place}]",
-                code="invalid_value",
-            )
+            raise invalid_value(f"questions[{place}]", "each option is there once.")
     return DecisionsWanted(model=fields.model, items=items, items_json=items_json, questions=fields.questions)
 
 
@@ -162,11 +155,7 @@ def _as_text(part: Any) -> Any:
         return part
     written = orjson.dumps(part["data"])
     if len(written) > MAX_DATA_BYTES:
-        raise invalid_request(
-            f"Invalid value for 'input': an 'input_json' has at most {MAX_DATA_BYTES} bytes.",
-            param="input",
-            code="invalid_value",
-        )
+        raise invalid_value("input", f"an 'input_json' has at most {MAX_DATA_BYTES} bytes.")
     return {"type": "input_text", "text": written.decode()}
 
 

@@ -15,7 +15,7 @@ import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import ClientModel, Refused, json_name, missing, validate, wrong_type
 
 MAX_INPUTS = 2048  # as OpenAI takes
@@ -60,11 +60,10 @@ def parse_embeddings(data: JsonObject) -> EmbeddingsWanted:
     inputs = read_inputs(data, "input", max_inputs=MAX_INPUTS)
     encoding = fields.encoding_format or "float"
     if encoding == "bytes" and len(inputs) > MAX_DESCRIBED:
-        raise invalid_request(
-            f"Invalid value for 'encoding_format': 'bytes' takes {MAX_DESCRIBED} inputs at most, as their places stand "
+        raise invalid_value(
+            "encoding_format",
+            f"'bytes' takes {MAX_DESCRIBED} inputs at most, as their places stand "
             "in a header. Use 'bytes_only' or 'base64'.",
-            param="encoding_format",
-            code="invalid_value",
         )
     return EmbeddingsWanted(inputs=inputs, model=fields.model, encoding=encoding, dimensions=fields.dimensions)
 
@@ -110,11 +109,7 @@ def _tokens(value: Any, param: str) -> Sequence[int]:
         if not _is_number(token):
             raise wrong_type(f"{param}[{place}]", "an integer", token)
         if not 0 <= token <= MAX_TOKEN_ID:
-            raise invalid_request(
-                f"Invalid value for '{param}[{place}]': {json_name(token)} that is no token id.",
-                param=f"{param}[{place}]",
-                code="invalid_value",
-            )
+            raise invalid_value(f"{param}[{place}]", f"{json_name(token)} that is no token id.")
     return value
 
 
@@ -123,7 +118,7 @@ def _is_number(value: object) -> bool:
 
 
 def _empty(param: str) -> ApiError:
-    return invalid_request(f"Invalid value for '{param}': it must not be empty.", param=param, code="invalid_value")
+    return invalid_value(param, "it must not be empty.")
 
 
 @dataclass(frozen=True, slots=True)
