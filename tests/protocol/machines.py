@@ -1,7 +1,7 @@
 """What the tests of `ResponseMachine` share: one to feed, and a driver for turns that are known beforehand."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -13,7 +13,8 @@ from engine.types import FinishReason
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.ids import DerivedIds
-from responses_app.protocol.output.builders import HostedBuilder
+from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.output.hosted_items import HostedBuilder
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.requests import new_response, parse_create
@@ -50,6 +51,9 @@ class PythonBuilder(HostedBuilder):
 
     prefix = "ci_"
     delta_type = "response.function_call_arguments.delta"  # type: ignore[assignment]
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        super().__init__(new_id, OfferedTool(name="python", item="function_call"))
 
     def input_done(self):  # type: ignore[no-untyped-def]
         return [("response.function_call_arguments.done", {"arguments": self.text})]

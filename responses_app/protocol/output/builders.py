@@ -15,7 +15,6 @@ and the first sentences of a longer one. So one that is asked for is always ther
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeVar, cast
 
 from engine.formats.base import ItemKind, TextLogprob
@@ -192,65 +191,9 @@ def _output_text(text: str) -> OutputText:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-class HostedBuilder(ItemBuilder):
-    """A call of a tool that the server runs: its text is its input, and it stays open until the tool has returned.
-
-    `shown` are fields of its item that the tool gives: its output, or a typed error.
-    """
-
-    def __init__(self, new_id: Callable[[str], str]) -> None:
-        super().__init__(new_id)
-        self.shown: JsonObject = {}
-        self.failed = False
-        self._is_called = False
-        self._has_returned = False
-
-    def called(self) -> PendingEvents:
-        """Return what is said once the input is complete and the tool begins."""
-        self._is_called = True
-        return [*self.input_done(), *self.begun()]
-
-    def progressed(self, fields: JsonObject) -> PendingEvents:
-        """Return what is said of the tool's progress."""
-        return []
-
-    def returned(self, shown: JsonObject, *, failed: bool) -> None:
-        """Take what the tool shows of what it gave back, or of why it failed."""
-        self.shown, self.failed, self._has_returned = shown, failed, True
-
-    def closed(self) -> PendingEvents:
-        """Return what comes before `output_item.done`; of a call that was cut that is neither success nor failure."""
-        return [*([] if self._is_called else self.input_done()), *(self.ended() if self._has_returned else [])]
-
-    def input_done(self) -> PendingEvents:
-        """Return what is said once the input is complete."""
-        return []
-
-    def begun(self) -> PendingEvents:
-        """Return what is said when the tool begins."""
-        return []
-
-    def ended(self) -> PendingEvents:
-        """Return what is said when the tool has returned."""
-        return []
-
-
 def with_fields(item: _Written, fields: JsonObject) -> _Written:
     """Return an item with further fields, of which its type says nothing: those of a tool, or of a declaration."""
     return cast(_Written, {**item, **fields})
-
-
-@dataclass(frozen=True, slots=True)
-class HostedCall:
-    """A call of a tool that the server runs; its item is open until the tool has returned.
-
-    `sampled`: the model has said it in this response, and did not only ask for it in an earlier one.
-    """
-
-    name: str
-    arguments: str
-    item_id: str
-    sampled: bool = True
 
 
 def message_builder(

@@ -13,6 +13,7 @@ An item is open while its tool works. One that is cut (its response is cancelled
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import orjson
@@ -23,7 +24,6 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.resources import ItemStatus, McpApprovalItem, McpListItem, ServerCallItem
 from responses_app.protocol.output.builders import (
-    HostedBuilder,
     ItemBuilder,
     PendingEvents,
     ReasoningBuilder,
@@ -36,25 +36,86 @@ NewId = Callable[[str], str]
 _NOT_LISTED = "The response ended before the server had listed its tools."
 
 
+class HostedBuilder(ItemBuilder):
+    """A call of a tool that the server runs: its text is its input, and it stays open until the tool has returned.
+
+    `offered` is the tool. `shown` are fields of its item that the tool gives: its output, or a typed error.
+    """
+
+    first_event: ClassVar[EventType | None] = None  # behind `added`
+    working_event: ClassVar[EventType | None] = None  # when the tool begins
+    done_event: ClassVar[EventType | None] = None  # when the tool has returned
+    failed_event: ClassVar[EventType | None] = None  # in place of `done_event`, where the tool has failed
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id)
+        self._offered = offered
+        self.shown: JsonObject = {}
+        self.failed = False
+        self._is_called = False
+        self._has_returned = False
+
+    def opened(self) -> PendingEvents:
+        return _without_fields(self.first_event)
+
+    def called(self) -> PendingEvents:
+        """Return what is said once the input is complete and the tool begins."""
+        self._is_called = True
+        return [*self.input_done(), *_without_fields(self.working_event)]
+
+    def progressed(self, fields: JsonObject) -> PendingEvents:
+        """Return what is said of the tool's progress."""
+        return []
+
+    def returned(self, shown: JsonObject, *, failed: bool) -> None:
+        """Take what the tool shows of what it gave back, or of why it failed."""
+        self.shown, self.failed, self._has_returned = shown, failed, True
+
+    def closed(self) -> PendingEvents:
+        """Return what comes before `output_item.done`; of a call that was cut that is neither success nor failure."""
+        return [*([] if self._is_called else self.input_done()), *(self.ended() if self._has_returned else [])]
+
+    def input_done(self) -> PendingEvents:
+        """Return what is said once the input is complete."""
+        return []
+
+    def ended(self) -> PendingEvents:
+        """Return what is said when the tool has returned."""
+        return _without_fields(self.failed_event if self.failed else self.done_event)
+
+
+def _without_fields(type: EventType | None) -> PendingEvents:
+    return [] if type is None else [(type, {})]
+
+
+@dataclass(frozen=True, slots=True)
+class HostedCall:
+    """A call of a tool that the server runs; its item is open until the tool has returned.
+
+    `sampled`: the model has said it in this response, and did not only ask for it in an earlier one.
+    """
+
+    name: str
+    arguments: str
+    item_id: str
+    sampled: bool = True
+
+
 class McpCallBuilder(HostedBuilder):
     """A call of an MCP server's tool; `request_id` is that of the request by which it was approved."""
 
     prefix = ids.MCP_CALL
     delta_type = EventType.MCP_ARGUMENTS_DELTA
+    first_event = EventType.MCP_CALL_IN_PROGRESS
+    done_event = EventType.MCP_CALL_COMPLETED
+    failed_event = EventType.MCP_CALL_FAILED
 
     def __init__(self, new_id: NewId, offered: OfferedTool, request_id: str | None = None) -> None:
-        super().__init__(new_id)
-        self._offered = offered
+        super().__init__(new_id, offered)
         self._request_id = request_id
-
-    def opened(self) -> PendingEvents:
-        return [(EventType.MCP_CALL_IN_PROGRESS, {})]
 
     def input_done(self) -> PendingEvents:
         return [(EventType.MCP_ARGUMENTS_DONE, {"arguments": self.text})]
-
-    def ended(self) -> PendingEvents:
-        return [(EventType.MCP_CALL_FAILED if self.failed else EventType.MCP_CALL_COMPLETED, {})]
 
     def item(self, status: ItemStatus) -> ServerCallItem:
         item: ServerCallItem = {"id": self.id, "type": "mcp_call", "status": status}
@@ -74,19 +135,11 @@ class CodeInterpreterBuilder(HostedBuilder):
 
     prefix = ids.CODE_INTERPRETER_CALL
     delta_type = EventType.CODE_DELTA
-
-    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
-        super().__init__(new_id)
-        self._fields = offered.fields
-
-    def opened(self) -> PendingEvents:
-        return [(EventType.CODE_IN_PROGRESS, {})]
+    first_event = EventType.CODE_IN_PROGRESS
+    working_event = EventType.CODE_INTERPRETING
 
     def input_done(self) -> PendingEvents:
         return [(EventType.CODE_DONE, {"code": self.text})]
-
-    def begun(self) -> PendingEvents:
-        return [(EventType.CODE_INTERPRETING, {})]
 
     def ended(self) -> PendingEvents:
         outputs = self.shown.get("outputs")  # only where an `include` asks for them
@@ -96,30 +149,20 @@ class CodeInterpreterBuilder(HostedBuilder):
     def item(self, status: ItemStatus) -> ServerCallItem:
         item: ServerCallItem = {"id": self.id, "type": "code_interpreter_call", "status": status}
         call = {"code": "" if status == "in_progress" else self.text, "container_id": "", "outputs": None}
-        return with_fields(item, {**call, **self._fields, **self.shown})
+        return with_fields(item, {**call, **self._offered.fields, **self.shown})
 
 
 class WebSearchBuilder(SilentInput, HostedBuilder):
     """Something done in the web. `action` is what the model asked for; the tool may show it more exactly."""
 
     prefix = ids.WEB_SEARCH_CALL
-
-    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
-        super().__init__(new_id)
-        self._kind = _ACTIONS.get(offered.name.rpartition(".")[2], "search")
-
-    def opened(self) -> PendingEvents:
-        return [(EventType.WEB_SEARCH_IN_PROGRESS, {})]
-
-    def begun(self) -> PendingEvents:
-        return [(EventType.WEB_SEARCH_SEARCHING, {})]
-
-    def ended(self) -> PendingEvents:
-        return [(EventType.WEB_SEARCH_COMPLETED, {})]
+    first_event = EventType.WEB_SEARCH_IN_PROGRESS
+    working_event = EventType.WEB_SEARCH_SEARCHING
+    done_event = failed_event = EventType.WEB_SEARCH_COMPLETED
 
     def item(self, status: ItemStatus) -> ServerCallItem:
         asked = {} if status == "in_progress" else _object(self.text)
-        action = _action(self._kind, asked)
+        action = _action(_ACTIONS.get(self._offered.name.rpartition(".")[2], "search"), asked)
         item: ServerCallItem = {"id": self.id, "type": "web_search_call", "status": status}
         return with_fields(item, {"action": action, **self.shown})
 
@@ -128,22 +171,12 @@ class ImageGenerationBuilder(SilentInput, HostedBuilder):
     """An image that is made or edited. The tool shows the `result`, and partial images as its progress."""
 
     prefix = ids.IMAGE_GENERATION_CALL
-
-    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
-        super().__init__(new_id)
-        self._action = offered.name.rpartition(".")[2]
-
-    def opened(self) -> PendingEvents:
-        return [(EventType.IMAGE_IN_PROGRESS, {})]
-
-    def begun(self) -> PendingEvents:
-        return [(EventType.IMAGE_GENERATING, {})]
+    first_event = EventType.IMAGE_IN_PROGRESS
+    working_event = EventType.IMAGE_GENERATING
+    done_event = EventType.IMAGE_COMPLETED
 
     def progressed(self, fields: JsonObject) -> PendingEvents:
         return [(EventType.IMAGE_PARTIAL, fields)]
-
-    def ended(self) -> PendingEvents:
-        return [] if self.failed else [(EventType.IMAGE_COMPLETED, {})]
 
     def item(self, status: ItemStatus) -> ServerCallItem:
         """Return the item; one that was cut has failed, since OpenAI's cannot be incomplete."""
@@ -156,7 +189,7 @@ class ImageGenerationBuilder(SilentInput, HostedBuilder):
         }
         call = {
             "result": None,
-            "action": self._action,
+            "action": self._offered.name.rpartition(".")[2],
             "revised_prompt": prompt if isinstance(prompt, str) else None,
         }
         return with_fields(item, {**call, **self.shown})
@@ -166,18 +199,9 @@ class FileSearchBuilder(SilentInput, HostedBuilder):
     """A search in files. The tool shows its `queries`, and its `results` where they are included."""
 
     prefix = ids.FILE_SEARCH_CALL
-
-    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
-        super().__init__(new_id)
-
-    def opened(self) -> PendingEvents:
-        return [(EventType.FILE_SEARCH_IN_PROGRESS, {})]
-
-    def begun(self) -> PendingEvents:
-        return [(EventType.FILE_SEARCH_SEARCHING, {})]
-
-    def ended(self) -> PendingEvents:
-        return [(EventType.FILE_SEARCH_COMPLETED, {})]  # OpenAI has none for a failure: the item's status says it
+    first_event = EventType.FILE_SEARCH_IN_PROGRESS
+    working_event = EventType.FILE_SEARCH_SEARCHING
+    done_event = failed_event = EventType.FILE_SEARCH_COMPLETED  # OpenAI has none for a failure: the status says it
 
     def item(self, status: ItemStatus) -> ServerCallItem:
         asked = {} if status == "in_progress" else _object(self.text)

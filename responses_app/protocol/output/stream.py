@@ -21,8 +21,6 @@ from responses_app.protocol.items.items import SampledItem, fingerprint
 from responses_app.protocol.items.resources import ItemStatus
 from responses_app.protocol.output.builders import (
     CompactionBuilder,
-    HostedBuilder,
-    HostedCall,
     ItemBuilder,
     PendingEvents,
     ReasoningBuilder,
@@ -31,7 +29,7 @@ from responses_app.protocol.output.builders import (
 )
 from responses_app.protocol.output.calls import CallBuilder, Called, HostedTools
 from responses_app.protocol.output.citations import ProducedFiles, Sources
-from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
+from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder, HostedBuilder, HostedCall
 from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
 
 

@@ -28,9 +28,8 @@ from responses_app.protocol.events.events import Event
 from responses_app.protocol.items.calls import Call, call_of, open_calls
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.items.tool_items import function_tool
-from responses_app.protocol.output.builders import HostedCall
 from responses_app.protocol.output.citations import FILES, PAGES, PageStack, ProducedFiles, Sources
-from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
+from responses_app.protocol.output.hosted_items import HostedCall, ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.protocol.response.steps import (
