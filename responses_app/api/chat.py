@@ -182,7 +182,7 @@ class ChatReading:
         self._request_id = request_id
         self._remember = remember
         self._unkept: list[tuple[bytes, KnownTurn]] = []  # what was said and is not remembered yet
-        first = choices.readers[0].response()
+        first = choices.readers[0].source.response()
         fingerprint = system_fingerprint(first["model"], version)
         self._head = CompletionHead.of(first, system_fingerprint=fingerprint)
         self._form = chat.form(version)
@@ -205,7 +205,7 @@ class ChatReading:
             if not (quietly or reader.ended):
                 said.append(encoder.tokens())
             if encoder.matched is not None:
-                reader.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
+                reader.source.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
             if reader.ended:
                 self._end(reader, encoder)
                 ended = True
@@ -221,9 +221,9 @@ class ChatReading:
     def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
         """Note that a choice has ended, or failed."""
         if encoder.failed or not reader.is_whole:
-            self.problem = self._chat.renamed(reader.problem or server_error(self._request_id))
+            self.problem = self._chat.renamed(reader.source.problem or server_error(self._request_id))
         elif encoder.matched is None:  # else more was sampled than is said
-            self._note(reader.said(), reader.response())
+            self._note(reader.source.said, reader.source.response())
 
     def _note(self, exact: Exact | None, response: ResponseObject) -> None:
         """Note what is to be remembered of a choice."""
@@ -276,7 +276,7 @@ async def read_completion(reading: ChatReading) -> ChatCompletion:
             raise reading.problem
     finally:
         reading.leave()
-    responses = [reader.response() for reader in choices.readers]
+    responses = [reader.source.response() for reader in choices.readers]
     return await asyncio.to_thread(reading.whole, responses) if reading.is_long else reading.whole(responses)
 
 
@@ -366,7 +366,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
         nonlocal first
         choice = kept.beside(first, index) if kept is not None and index else kept
         reader = await site.service.create(chat.choice(index), origin, chat=choice, details=details[index])
-        first = first or reader.response_id
+        first = first or reader.source.response_id
         return reader
 
     try:

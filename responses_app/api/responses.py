@@ -75,12 +75,12 @@ async def read_to_end(reader: ResponseReader) -> ResponseObject:
     problem = _unsaid(reader)
     if problem is not None:
         raise problem
-    return reader.response()
+    return reader.source.response()
 
 
 def _unsaid(reader: ResponseReader) -> ApiError | None:
     """Return why a response that has ended failed with nothing said, or without an end; else None."""
-    return None if reader.has_spoken and reader.is_whole else reader.problem
+    return None if reader.source.has_spoken and reader.is_whole else reader.source.problem
 
 
 async def event_stream(
@@ -202,7 +202,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
         return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
     if wanted.background:
         reader.leave()
-        return _answer(dialect, reader.response())
+        return _answer(dialect, reader.source.response())
     return _answer(dialect, await read_to_end(reader))
 
 

@@ -26,7 +26,7 @@ from responses_app.protocol.response.timeline import Timeline, timeline_of, unti
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers, OtherWorkers
 from responses_app.runs.log.reader import EventSource, ResponseReader
-from responses_app.runs.log.replay import Replay, as_begun, end_of_failure, log_of
+from responses_app.runs.log.replay import as_begun, end_of_failure, log_of
 from responses_app.runs.plan.failures import store_away
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
@@ -140,7 +140,7 @@ class ResponsesById:
         registry: RunRegistry,
         forgetting: Forgetting,
         *,
-        replay: Callable[[str, StoredLog], Replay | None],
+        replay: Callable[[str, StoredLog], EventSource | None],
         followers: Followers,
         others: OtherWorkers | None = None,
     ) -> None:

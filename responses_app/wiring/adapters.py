@@ -14,7 +14,7 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
-from responses_app.stores.memory import MemoryChatStore, MemoryResponseStore
+from responses_app.stores.nothing import NoChatStore, NoResponseStore
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 
@@ -58,8 +58,7 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
-        nothing = MemoryResponseStore(max_entries=0)
-        return Stores(nothing, MemoryChatStore(nothing), conversations, files, approvals)
+        return Stores(NoResponseStore(), NoChatStore(), conversations, files, approvals)
     responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout)
     chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)
     return Stores(responses, chats, conversations, files, approvals)

@@ -7,11 +7,11 @@ import pytest
 
 from responses_app.models import ApprovalClaim
 from responses_app.stores.database.approvals import KEPT, DatabaseApprovalStore
-from responses_app.stores.memory import MemoryApprovalStore
 from tests.adapters.conftest import OpenDatabase
 from tests.adapters.stores import SQLITE_AND_POSTGRES, rows, within
 from tests.contracts.approvals import ApprovalsContract
 from tests.contracts.files import Hands
+from tests.kit.memory_stores import MemoryApprovalStore
 
 
 class TestInMemory(ApprovalsContract):

@@ -7,11 +7,11 @@ import pytest
 
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.responses.chats import DatabaseChatStore
-from responses_app.stores.memory import MemoryChatStore, MemoryResponseStore
 from tests.adapters.stores import OnBothCase
 from tests.contracts.chats import ChatsContract, OpenChats, choices, name, query
 from tests.contracts.store import new_id
 from tests.contracts.store_life import NOW, OpenStore
+from tests.kit.memory_stores import MemoryChatStore, MemoryResponseStore
 
 
 class TestInMemory(ChatsContract):

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from responses_app.stores.memory import MemoryResponseStore
 from tests.contracts.store import StoreContract, Turn, exchange, sampled_text
 from tests.contracts.store_claims import ClaimsContract
 from tests.contracts.store_life import LifeContract, OpenStore
 from tests.contracts.store_logs import LogsContract
 from tests.contracts.store_names import NamesContract
 from tests.contracts.store_parents import ParentContract
+from tests.kit.memory_stores import MemoryResponseStore
 
 
 class TestMemoryResponseStore(StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract):

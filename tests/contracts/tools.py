@@ -92,8 +92,8 @@ class ToolContract:
         item = ITEMS[str(case.declared["type"])]
         calls = [each for each in events[-1]["response"]["output"] if each["type"] == item]  # type: ignore[index]
         assert [call["status"] for call in calls] == ["completed", "failed"]
-        site.registry.resumable.drop(reading.reader.response_id)
-        again = await site.follow(reading.reader.response_id)
+        site.registry.resumable.drop(reading.reader.source.response_id)
+        again = await site.follow(reading.reader.source.response_id)
         assert await again.to_the_end() == events, "made of the log, without the tool"
 
     async def test_it_does_what_it_can_and_says_what_it_cannot(self, case: ToolCase) -> None:

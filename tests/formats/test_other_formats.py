@@ -71,7 +71,7 @@ async def test_a_tool_loop_goes_on_with_another_model_and_back(order: tuple[str,
         reading = Reading(site, await site.service.create(request, origin, recall=links.get))
         response: JsonObject = (await reading.to_the_end())[-1]["response"]  # type: ignore[assignment]
         assert response["status"] == "completed"
-        link = reading.reader.link
+        link = reading.reader.source.link
         assert link is not None
         links.update({} if stored else {link.response_id: link})
         return response

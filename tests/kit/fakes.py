@@ -44,7 +44,6 @@ from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
 from responses_app.stores.files import BaseFileStore
-from responses_app.stores.memory import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
 from responses_app.stores.stores import (
     BaseApprovalStore,
     BaseConversationStore,
@@ -55,6 +54,7 @@ from responses_app.stores.stores import (
 from responses_app.tools.base import BaseTool
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_stores import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -344,7 +344,7 @@ class Reading:
     @property
     def run(self) -> Run:
         """The run that it reads."""
-        run = self.site.registry.get(self.reader.response_id) or self.reader._source
+        run = self.site.registry.get(self.reader.source.response_id) or self.reader.source
         assert isinstance(run, Run)
         return run
 

@@ -26,7 +26,7 @@ from responses_app.protocol.events.dialects import (
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.steps import Ended, Failed, Sampled, Started, TurnBegan
 from responses_app.protocol.usage import TurnUsage, usage
-from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.log.journal import EventJournal, JournalReader
 from tests.kit.server import ROOT
 from tests.protocol.machines import AT, BROKEN, told
 from tests.protocol.wordings import RESPONSE_ID, in_dialect
@@ -259,8 +259,12 @@ def test_cut_behind_any_event_nothing_is_lost(switches: frozenset[Switch], fails
 
     def heard(starting_after: int) -> list[tuple[str, int, bytes]]:
         scene = Scene(RESPONSE_ID, journal.calls, lambda: LIMITS, ["https://a.b/c.png"])
-        reader = journal.attach(
-            lambda: None, lambda: None, starting_after=starting_after, wording=wording(Dialect(switches), scene)
+        reader = JournalReader(
+            journal,
+            lambda: None,
+            lambda: None,
+            starting_after=starting_after,
+            wording=wording(Dialect(switches), scene),
         )
         entries = reader.take(1000)
         return [(each.type, orjson.loads(each.json)["sequence_number"], each.json) for each in entries]
@@ -288,8 +292,8 @@ def test_any_switches_together_keep_the_journals_events_and_numbers(
     dialect = Dialect(frozenset(switches))
     words = wording(dialect, Scene(RESPONSE_ID, journal.calls, lambda: LIMITS))
     start = min(start, len(events))
-    plain = journal.attach(lambda: None, lambda: None, starting_after=start - 1)
-    other = journal.attach(lambda: None, lambda: None, starting_after=start - 1, wording=words)
+    plain = JournalReader(journal, lambda: None, lambda: None, starting_after=start - 1)
+    other = JournalReader(journal, lambda: None, lambda: None, starting_after=start - 1, wording=words)
     had, heard = plain.take(1000), other.take(1000)
     added = {rule.becomes for rule in RULES if rule.place is not Place.INSTEAD and rule.switch in switches}
     names = {rule.event: rule.becomes for rule in RULES if rule.place is Place.INSTEAD}

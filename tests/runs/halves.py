@@ -36,4 +36,4 @@ async def ended(site: Site, run: Run) -> None:
 
 
 def runs(site: Site, reading: Reading) -> bool:
-    return site.registry.get(reading.reader.response_id) is not None
+    return site.registry.get(reading.reader.source.response_id) is not None

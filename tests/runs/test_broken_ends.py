@@ -15,9 +15,9 @@ from responses_app.runs.driving.run import Run
 from responses_app.runs.log import run_log as log
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.run_log import RunLog
-from responses_app.stores.memory import MemoryResponseStore
 from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site
 from tests.kit.laws import assert_laws
+from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
 from tests.runs.upkeep import kept, looked_after
 
@@ -170,7 +170,7 @@ async def test_a_reader_that_breaks_costs_the_others_nothing(place: int, caplog:
     gate = asyncio.Event()
     site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
     first = await site.begin(input="hi", transport="sse")
-    readings = [first, await site.follow(first.reader.response_id)]
+    readings = [first, await site.follow(first.reader.source.response_id)]
     await site.engine.waits.wait()
     readings[place].reader.listen(broken)
     gate.set()

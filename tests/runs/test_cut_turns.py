@@ -209,7 +209,7 @@ async def test_what_ends_a_response_ends_it_while_nobody_is_there_to_go_on(end: 
     await eventually(lambda: len(engine.requests) > 1)
     async with asyncio.timeout(1):
         if end == "cancel":
-            await site.responses.cancel("default", reading.reader.response_id)
+            await site.responses.cancel("default", reading.reader.source.response_id)
         else:
             reading.leave()
         await eventually(lambda: len(site.registry) == 0)

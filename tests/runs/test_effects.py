@@ -222,7 +222,7 @@ async def test_one_that_stops_while_it_waits_leaves_the_call_to_whoever_goes_on(
     heir = Site(FakeEngine([ANSWER]), store, tools=[tool], worker="heir")
     (claimed,) = (await store.reclaim("heir", dead_before=0.0)).claimed
     await heir.service.run_again(claimed)
-    events = await (await heir.follow(reading.reader.response_id)).to_the_end()
+    events = await (await heir.follow(reading.reader.source.response_id)).to_the_end()
     assert last_response(events)["status"] == "completed"
     assert not tool.calls, "nobody knows there that it did not go out"
 

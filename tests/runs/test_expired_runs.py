@@ -23,7 +23,7 @@ async def running(*, age: float, **fields: object) -> tuple[Site, asyncio.Event,
     site.registry._now = site.store._now = lambda: int(NOW) + age
     reading = await site.begin(**{"input": "hi", "background": True, **fields})
     await site.engine.waits.wait()
-    return site, gate, reading.reader.response_id
+    return site, gate, reading.reader.source.response_id
 
 
 async def test_up_to_that_second_it_is_found() -> None:

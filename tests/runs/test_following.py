@@ -39,15 +39,15 @@ async def test_a_live_response_is_followed_to_its_end(redis: bool, background: b
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
     reading = await owner.begin(input="hi", background=background, transport="sse")
     await owner.engine.waits.wait()
-    following_it = await asked.follow(reading.reader.response_id)
+    following_it = await asked.follow(reading.reader.source.response_id)
     if background or redis:
         await following_it.until("response.output_text.delta")
     gate.set()
     events = await reading.to_the_end()
     assert await following_it.to_the_end() == events
     assert_laws(events)
-    assert following_it.reader.status is Status.COMPLETED
-    assert following_it.reader.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
+    assert following_it.reader.source.status is Status.COMPLETED
+    assert following_it.reader.source.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
 
 
 async def test_it_is_followed_behind_any_event(redis: bool) -> None:
@@ -55,7 +55,9 @@ async def test_it_is_followed_behind_any_event(redis: bool) -> None:
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
     reading = await owner.begin(input="hi", background=True, transport="sse")
     seen = len(await reading.until("response.output_text.delta"))
-    followed = [await asked.follow(reading.reader.response_id, starting_after=number) for number in range(seen + 2)]
+    followed = [
+        await asked.follow(reading.reader.source.response_id, starting_after=number) for number in range(seen + 2)
+    ]
     gate.set()
     events = await reading.to_the_end()
     for number, each in enumerate(followed):
@@ -73,7 +75,7 @@ async def test_a_dialect_that_names_calls_names_one_that_began_before_its_reader
     last = seen[-1]["sequence_number"]
     assert isinstance(last, int)
     dialect = parse_dialect("tool-delta-objects")
-    follow = asked.responses.follow("default", reading.reader.response_id, starting_after=last, dialect=dialect)
+    follow = asked.responses.follow("default", reading.reader.source.response_id, starting_after=last, dialect=dialect)
     late = Reading(asked, await follow)
     gate.set()
     events = await reading.to_the_end()
@@ -90,7 +92,7 @@ async def test_one_that_comes_late_to_a_long_response_is_not_too_slow(redis: boo
     reading = await owner.begin(input="hi", background=True, transport="sse")
     await owner.engine.waits.wait()
     await eventually(lambda: kept_chunks(owner.store) == 301)
-    late = await asked.follow(reading.reader.response_id)
+    late = await asked.follow(reading.reader.source.response_id)
     gate.set()
     assert await late.to_the_end() == await reading.to_the_end()
 
@@ -105,7 +107,7 @@ async def test_the_log_of_a_foreground_response_is_kept_only_while_somebody_foll
     reading = await owner.begin(input="hi", transport="sse")
     await owner.engine.waits.wait()
     assert kept_chunks(owner.store) == 0
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     await followed.until("response.output_text.delta")
     gates[0].set()
     await eventually(lambda: kept_chunks(owner.store) == 2)
@@ -129,7 +131,7 @@ async def test_one_whose_worker_dies_ends_as_its_body_says(redis: bool) -> None:
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", transport="sse")
     await owner.engine.waits.wait()
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     if redis:
         await followed.until("response.output_text.delta")
         await eventually(lambda: kept_chunks(owner.store) == 1)
@@ -147,9 +149,9 @@ async def test_one_that_is_deleted_meanwhile_ends_without_an_end(redis: bool) ->
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     await followed.until("response.output_text.delta")
-    await asked.responses.delete("default", reading.reader.response_id)
+    await asked.responses.delete("default", reading.reader.source.response_id)
     events = await followed.to_the_end()
     assert events[-1]["type"] == "response.output_text.delta"
     if not redis:  # the owner finds out when it appends
@@ -162,7 +164,7 @@ async def test_an_owner_that_hears_of_nothing_finds_out_that_it_was_deleted() ->
     owner, asked = workers(redis=False, engine=FakeEngine([[HALF, gate, "more", asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    await asked.responses.delete("default", reading.reader.response_id)
+    await asked.responses.delete("default", reading.reader.source.response_id)
     gate.set()
     await eventually(lambda: len(owner.registry) == 0)
     assert owner.engine.running == 0
@@ -176,7 +178,7 @@ async def test_a_store_that_is_away_delays_followers(monkeypatch: pytest.MonkeyP
     owner, asked = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     await followed.until("response.output_text.delta")
     look = owner.store.log_since
     failures = 3
@@ -202,7 +204,7 @@ async def test_a_lost_word_of_the_bell_only_delays(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(asked.followers, "ring", lambda response_ids: None)
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     gate.set()
     assert await followed.to_the_end() == await reading.to_the_end()
 
@@ -212,7 +214,7 @@ async def test_its_own_worker_gives_what_it_has_forgotten_of_it(redis: bool) -> 
     owner, _ = workers(redis=redis, engine=FakeEngine([[HALF, gate, ANSWER]]))
     reading = await owner.begin(input="hi", transport="json")
     await reading.until("response.output_text.delta")
-    followed = await owner.follow(reading.reader.response_id)
+    followed = await owner.follow(reading.reader.source.response_id)
     await followed.until("response.output_text.delta")
     gate.set()
     assert await followed.to_the_end() == await reading.to_the_end()
@@ -225,8 +227,8 @@ async def test_a_log_is_read_no_faster_than_its_reader_takes() -> None:
     reading = await owner.begin(input="hi", background=True)
     await owner.engine.waits.wait()
     await eventually(lambda: kept_chunks(owner.store) > 2000)
-    followed = await asked.follow(reading.reader.response_id)
-    waiting = followed.reader._source.journal
+    followed = await asked.follow(reading.reader.source.response_id)
+    waiting = followed.reader.source.journal
     assert isinstance(waiting, following.PacedJournal)
     await eventually(lambda: waiting.kept_bytes > 10_000)
     for _ in range(100):
@@ -254,7 +256,7 @@ async def test_a_word_that_does_not_go_out_delays_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(asked.others, "ask_to_follow", hangs)
     reading = await owner.begin(input="hi", background=True)
     await owner.engine.waits.wait()
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     gate.set()
     assert await followed.to_the_end() == await reading.to_the_end()
 
@@ -281,7 +283,7 @@ async def test_those_who_follow_one_response_look_at_its_log_together(
     monkeypatch.setattr(owner.store, "log_since", counted)
     readings = [await owner.begin(input="hi", background=True) for _ in range(5)]
     await eventually(lambda: owner.engine.running == 5)
-    followed = [await asked.follow(reading.reader.response_id) for reading in readings for _ in range(20)]
+    followed = [await asked.follow(reading.reader.source.response_id) for reading in readings for _ in range(20)]
     for each in followed:
         await each.until("response.output_text.delta")
     assert looks <= 25, "not one for each of the 100 readers"
@@ -303,7 +305,7 @@ async def test_no_task_is_left_behind(redis: bool) -> None:
     reading = await owner.begin(input="hi", background=True)
     await reading.until("response.output_text.delta")
     for leaves in (True, False):
-        followed = await asked.follow(reading.reader.response_id)
+        followed = await asked.follow(reading.reader.source.response_id)
         await followed.until("response.output_text.delta")
         assert len(asked.followers._followed) == 1
         if leaves:
@@ -323,7 +325,7 @@ async def test_a_store_that_is_away_at_the_end_of_a_cut_response_tells_nothing_t
     monkeypatch.setattr(following, "BELL_SECONDS", 0.01)
     owner, asked = workers(redis=True, engine=FakeEngine([[HALF, asyncio.Event(), ANSWER]]))
     reading = await owner.begin(input="hi", transport="sse")
-    followed = await asked.follow(reading.reader.response_id)
+    followed = await asked.follow(reading.reader.source.response_id)
     await followed.until("response.output_text.delta")
     look, failures = owner.store.response, 2
 
@@ -335,7 +337,7 @@ async def test_a_store_that_is_away_at_the_end_of_a_cut_response_tells_nothing_t
         return await look(project, response_id)
 
     monkeypatch.setattr(owner.store, "response", away)
-    kept = owner.store._responses["default", reading.reader.response_id]
+    kept = owner.store._responses["default", reading.reader.source.response_id]
     kept.response = {**kept.response, "status": "failed", "error": {"code": "server_error", "message": "It stopped."}}
     events = await followed.to_the_end()
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
@@ -353,7 +355,7 @@ async def test_a_look_at_a_store_that_hangs_ends_with_the_followers(monkeypatch:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(owner.store, "log_since", hang)
-    await asked.follow(reading.reader.response_id)
+    await asked.follow(reading.reader.source.response_id)
     await hangs.wait()
     await asked.followers.aclose()
     assert [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("look at")] == []

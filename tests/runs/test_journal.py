@@ -35,7 +35,7 @@ def journal(*numbers: int, max_lag_bytes: int = 10_000) -> EventJournal:
 
 
 def attach(made: EventJournal) -> JournalReader:
-    return made.attach(lambda: None, lambda: None)
+    return JournalReader(made, lambda: None, lambda: None)
 
 
 def numbers(reader: JournalReader, limit: int = 64) -> list[int]:
@@ -67,7 +67,7 @@ def test_an_entry_is_the_event_as_it_is_sent() -> None:
 
 def test_readers_of_other_dialects_get_the_same_events_by_other_names() -> None:
     made = EventJournal(max_lag_bytes=1000)
-    plain, other = attach(made), made.attach(lambda: None, lambda: None, wording=in_dialect("open-responses"))
+    plain, other = attach(made), JournalReader(made, lambda: None, lambda: None, wording=in_dialect("open-responses"))
     made.extend([Event(EventType.REASONING_DELTA, 0, {"delta": "Hm"})])
     made.extend([event(1, "é")])
     (thought, said), (renamed, same) = plain.take(), other.take()
@@ -82,7 +82,7 @@ def test_the_terminal_event_is_there_with_the_usage_of_each_turn_and_without() -
     per_turn = "usage-per-turn,open-responses"
     response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}
     plain = attach(made)
-    readers = [made.attach(lambda: None, lambda: None, wording=in_dialect(per_turn)) for _ in range(2)]
+    readers = [JournalReader(made, lambda: None, lambda: None, wording=in_dialect(per_turn)) for _ in range(2)]
     made.extend([event(0)])
     made.extend([Event(EventType.COMPLETED, 1, {"response": response})])
     (first, last), *others = (reader.take() for reader in (plain, *readers))
@@ -124,8 +124,8 @@ def test_nothing_follows_a_terminal_event() -> None:
 
 def test_readers_are_woken_on_news() -> None:
     made, woken = journal(), []
-    made.attach(lambda: woken.append("a"), lambda: None)
-    made.attach(lambda: woken.append("b"), lambda: None)
+    JournalReader(made, lambda: woken.append("a"), lambda: None)
+    JournalReader(made, lambda: woken.append("b"), lambda: None)
     made.extend([event(0)])
     assert woken == ["a", "b"]
 
@@ -140,7 +140,7 @@ def test_detaching_twice_is_not_an_error() -> None:
 
 def test_a_reader_that_falls_behind_is_dropped_and_told_once() -> None:
     made, told = journal(max_lag_bytes=300), []
-    slow = made.attach(lambda: told.append("news"), lambda: told.append("dropped"))
+    slow = JournalReader(made, lambda: told.append("news"), lambda: told.append("dropped"))
     quick = attach(made)
     for number in range(10):
         made.extend([event(number, "x" * 50)])

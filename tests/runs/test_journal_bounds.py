@@ -26,7 +26,7 @@ def journal(count: int, *, max_lag_bytes: int = MANY, kept: bool = False, closed
 
 
 def attach(made: EventJournal, starting_after: int | None = None) -> JournalReader:
-    return made.attach(lambda: None, lambda: None, starting_after=starting_after)
+    return JournalReader(made, lambda: None, lambda: None, starting_after=starting_after)
 
 
 def numbers(reader: JournalReader, limit: int = 64) -> list[int]:
@@ -176,7 +176,7 @@ class TestEnds:
 
     def test_a_run_that_goes_on_elsewhere_ends_its_readers_where_they_are(self) -> None:
         made, woken = journal(2), []
-        reader = made.attach(lambda: woken.append("news"), lambda: woken.append("dropped"))
+        reader = JournalReader(made, lambda: woken.append("news"), lambda: woken.append("dropped"))
         made.end()
         assert woken == ["news"]
         assert not reader.ended, "it has not taken what there is"
@@ -195,7 +195,7 @@ class TestEnds:
 
     def test_a_dropped_reader_is_woken_so_that_it_learns_of_it(self) -> None:
         made, told = journal(0, max_lag_bytes=0), []
-        reader = made.attach(lambda: told.append("news"), lambda: told.append("dropped"))
+        reader = JournalReader(made, lambda: told.append("news"), lambda: told.append("dropped"))
         made.extend([event(0)])
         assert sorted(told) == ["dropped", "news"]
         with pytest.raises(ReaderTooSlow):
@@ -203,7 +203,7 @@ class TestEnds:
 
     def test_events_that_come_at_once_wake_once_and_no_events_wake_nobody(self) -> None:
         made, woken = journal(0), []
-        made.attach(lambda: woken.append("news"), lambda: None)
+        JournalReader(made, lambda: woken.append("news"), lambda: None)
         made.extend([event(0), event(1)])
         assert woken == ["news"]
         made.extend([])
@@ -217,7 +217,7 @@ class TestDialects:
     )
     def test_only_who_asked_for_it_gets_the_usage_of_each_turn(self, named: str, per_turn: bool) -> None:
         made = journal(1)
-        reader = made.attach(lambda: None, lambda: None, wording=in_dialect(named))
+        reader = JournalReader(made, lambda: None, lambda: None, wording=in_dialect(named))
         [before] = reader.take()
         assert before.number == 0, "events are read before the end is known"
         response = {"id": "resp_1", "usage": usage([TurnUsage(7, 0, 3, 1)])}

@@ -300,8 +300,8 @@ class TestTurns:
             request = parse_create({"input": "hi", "store": store, **fields})
             reading = Reading(site, await site.service.create(request, origin, recall=known.get, dialect=CODEX))
             response: ResponseObject = (await reading.to_the_end())[-1]["response"]  # type: ignore[assignment]
-            assert reading.reader.link is not None
-            known[response["id"]] = reading.reader.link
+            assert reading.reader.source.link is not None
+            known[response["id"]] = reading.reader.source.link
             return response
 
         first = await leg()

@@ -7,8 +7,8 @@ import pytest
 
 from responses_app.runs.driving import persistence
 from responses_app.stores.base import AcceptedResponse, StoreError
-from responses_app.stores.memory import MemoryResponseStore
 from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
 from tests.runs.upkeep import statuses
 

@@ -44,8 +44,8 @@ async def test_it_says_so_and_says_when_it_runs(store: bool) -> None:
     first, second = await waiting(site, {"store": store})
     assert types(first) == ["created", "in_progress"]
     assert types(second) == ["created", "queued"]
-    assert second.reader.status is Status.QUEUED
-    assert second.reader.response()["status"] == "queued"
+    assert second.reader.source.status is Status.QUEUED
+    assert second.reader.source.response()["status"] == "queued"
     held.set()
     for each in (first, second):
         await each.to_the_end()
@@ -81,7 +81,7 @@ async def test_who_asks_another_worker_reads_that_it_is_queued_and_then_that_it_
     other = Site(store=site.store, worker="other")
 
     async def status() -> str:
-        return str((await other.responses.response("default", second.reader.response_id))["status"])
+        return str((await other.responses.response("default", second.reader.source.response_id))["status"])
 
     assert await status() == "queued"
     go_on = asyncio.Event()
@@ -115,7 +115,7 @@ async def test_one_that_need_not_wait_any_more_once_it_is_kept_is_not_left_as_qu
     other = Site(store=site.store, worker="other")
 
     async def is_told_to_run() -> bool:
-        return (await other.responses.response("default", second.reader.response_id))["status"] == "in_progress"
+        return (await other.responses.response("default", second.reader.source.response_id))["status"] == "in_progress"
 
     await eventually(is_told_to_run)
     go_on.set()
@@ -138,7 +138,7 @@ async def test_one_that_another_worker_took_over_leaves_nothing_that_notes_its_s
     site.engine.turns[1] = [asyncio.Event()]
     held.set()
     await asyncio.wait_for(began.wait(), 5)
-    site.registry.lose(second.reader.response_id)
+    site.registry.lose(second.reader.source.response_id)
     await eventually(lambda: len(site.registry) == 0)
     await asyncio.wait_for(gone.wait(), 5)
 
@@ -182,7 +182,7 @@ async def test_it_can_be_stopped_and_gives_up_its_place(reason: StopReason, end:
     await first.to_the_end()
     assert len(site.engine.requests) == 1
     if end[0] == "incomplete":
-        await site.ask(input="and", previous_response_id=second.reader.response_id)
+        await site.ask(input="and", previous_response_id=second.reader.source.response_id)
 
 
 async def test_a_client_that_leaves_gives_up_its_place() -> None:
@@ -217,7 +217,7 @@ async def test_a_warm_up_waits_without_a_word_and_not_at_all_where_there_is_noth
     site, held = full()
     _, second = await waiting(site, {"generate": False})
     assert types(second) == ["created"]
-    assert second.reader.response()["status"] == "in_progress"
+    assert second.reader.source.response()["status"] == "in_progress"
     site.engine.supports_prefill = False
     third = await site.begin(input="third", generate=False)
     assert [event["type"] for event in await third.to_the_end()] == ["response.created", "response.completed"]
@@ -232,8 +232,8 @@ async def test_a_server_that_stops_lets_it_fail_so_that_its_client_asks_again() 
     await second.to_the_end()
     assert_laws(second.events)
     assert second.events[-1]["type"] == "response.failed"
-    assert second.reader.problem is not None
-    assert (second.reader.problem.status, second.reader.problem.retry_after) == (503, 2)
+    assert second.reader.source.problem is not None
+    assert (second.reader.source.problem.status, second.reader.source.problem.retry_after) == (503, 2)
     assert (site.turns.running, site.turns.waiting.total()) == (0, 0)
 
 
@@ -249,7 +249,7 @@ async def test_a_background_response_that_waits_goes_on_waiting_on_another_worke
     orphans = await site.store.reclaim("heir", dead_before=float("inf"))
     [accepted] = orphans.claimed
     await heir.service.run_again(accepted)
-    reading = await heir.follow(second.reader.response_id, starting_after=None)
+    reading = await heir.follow(second.reader.source.response_id, starting_after=None)
     await eventually(lambda: heir.turns.waiting.total() == 1)
     assert types(reading) == ["created", "queued"]
     busy.set()
@@ -267,7 +267,7 @@ async def test_its_stream_is_made_again_of_its_log() -> None:
     live = await second.to_the_end()
     await first.to_the_end()
     second.leave()
-    stored = await site.store.log("default", second.reader.response_id)
+    stored = await site.store.log("default", second.reader.source.response_id)
     assert stored is not None
     replayed = site.service.machines.replay("default", stored)
     assert replayed is not None

@@ -36,7 +36,7 @@ class TestGraces:
         first = await half_said(site)
         first.leave()
         assert [timer.cancelled() for timer in graces] == [False]
-        second = await site.follow(first.reader.response_id)
+        second = await site.follow(first.reader.source.response_id)
         assert [timer.cancelled() for timer in graces] == [True]
         second.leave()
         assert [timer.cancelled() for timer in graces] == [True, False]
@@ -46,7 +46,7 @@ class TestGraces:
     async def test_the_grace_begins_with_the_last_reader_to_leave(self, graces: list[asyncio.TimerHandle]) -> None:
         site = hanging(grace=GRACE)
         first = await half_said(site)
-        second = await site.follow(first.reader.response_id)
+        second = await site.follow(first.reader.source.response_id)
         first.leave()
         assert graces == []
         second.leave()

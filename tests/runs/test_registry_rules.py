@@ -62,7 +62,7 @@ class TestFinding:
     async def test_a_project_finds_its_own(self) -> None:
         site = hanging()
         reading = await half_said(site)
-        response_id = reading.reader.response_id
+        response_id = reading.reader.source.response_id
         assert site.registry.find("default", response_id) is reading.run
         assert site.registry.find("other", response_id) is None
         assert site.registry.find("default", "resp_unknown") is None
@@ -72,7 +72,7 @@ class TestFinding:
         site = Site()
         reading = await site.begin(input="hi", transport="sse")
         await reading.to_the_end()
-        response_id = reading.reader.response_id
+        response_id = reading.reader.source.response_id
         found = site.registry.find("default", response_id)
         assert found is not None
         assert found.response_id == response_id
@@ -120,7 +120,7 @@ class TestReaders:
         assert runs(site, first)
         first.reader.cancel("its client cancelled it")
         await first.to_the_end()
-        assert first.reader.status is Status.CANCELLED
+        assert first.reader.source.status is Status.CANCELLED
 
     async def test_a_reader_may_begin_behind_an_event(self) -> None:
         site = hanging()

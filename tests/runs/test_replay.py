@@ -34,7 +34,7 @@ async def told(site: Site, **fields: object) -> tuple[str, list[bytes]]:
     """Let a stored, streamed response run to its end; return its id and the bytes of its events."""
     reading = await site.begin(transport="sse", **fields)
     await reading.to_the_end()
-    return reading.reader.response_id, await entries_of(site, reading.reader.response_id)
+    return reading.reader.source.response_id, await entries_of(site, reading.reader.source.response_id)
 
 
 TWO_CALLS = CALL.replace("<|call|>", "<|end|>") + "<|start|>assistant" + CALL
@@ -68,7 +68,7 @@ async def test_a_stream_whose_beginning_is_forgotten_here_is_read_from_its_log()
     site = Site(FakeEngine([[ANSWER]]), settings=NOT_KEPT)
     reading = await site.begin(input="hi", transport="sse")
     events = await reading.to_the_end()
-    assert len(await entries_of(site, reading.reader.response_id, 2)) == len(events) - 3
+    assert len(await entries_of(site, reading.reader.source.response_id, 2)) == len(events) - 3
 
 
 async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,17 +80,17 @@ async def test_a_huge_one_is_made_as_it_is_read(monkeypatch: pytest.MonkeyPatch)
     reading = await site.begin(input="hi", transport="json")
     events = await reading.to_the_end()
     for number in (None, len(events) - 2):
-        again = await site.follow(reading.reader.response_id, starting_after=number)
-        journal = again.reader._source.journal
+        again = await site.follow(reading.reader.source.response_id, starting_after=number)
+        journal = again.reader.source.journal
         await eventually(lambda: again.reader.behind)  # noqa: B023 - it is called here
         for _ in range(50):
             await asyncio.sleep(0)
         assert journal.kept_bytes < 200_000 or number == len(events) - 2
         assert await again.to_the_end() == events[0 if number is None else number + 1 :]
-        assert again.reader.status is Status.COMPLETED
+        assert again.reader.source.status is Status.COMPLETED
         again.leave()
     with pytest.raises(ApiError) as refused:
-        await site.follow(reading.reader.response_id, starting_after=len(events))
+        await site.follow(reading.reader.source.response_id, starting_after=len(events))
     assert refused.value.param == "starting_after"
     await eventually(lambda: not site.followers._followed)
 
@@ -99,7 +99,7 @@ async def test_one_that_its_worker_left_has_failed() -> None:
     site = Site(FakeEngine([[asyncio.Event()]]))
     reading = await site.begin(input="hi", transport="sse")
     await site.store.reclaim("another", dead_before=float("inf"))
-    events = await entries_of(Site(store=site.store), reading.reader.response_id)
+    events = await entries_of(Site(store=site.store), reading.reader.source.response_id)
     assert [b'"response.failed"' in each for each in events] == [False, False, True]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import ResponseObject, Status
-from responses_app.runs.log.journal import EventsForgotten
+from responses_app.runs.log.journal import EventsForgotten, JournalReader
 from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
@@ -86,7 +86,7 @@ async def test_a_stored_response_whose_stream_is_not_kept_is_read_from_its_log()
     site.registry.resumable.sweep()  # notes its end
     site.registry.resumable.sweep()
     assert len(site.registry.resumable) == 0
-    again = await site.follow(reading.reader.response_id)
+    again = await site.follow(reading.reader.source.response_id)
     assert await again.to_the_end() == reading.events
     assert (await site.responses.response("default", reading.run.response_id))["status"] == "completed"
 
@@ -218,7 +218,7 @@ async def test_a_stream_that_is_forgotten_while_the_store_is_asked_is_read_from_
         return await ask(project, response_id)
 
     monkeypatch.setattr(site.store, "response", response)
-    again = await site.follow(reading.reader.response_id, starting_after=0)
+    again = await site.follow(reading.reader.source.response_id, starting_after=0)
     assert await again.to_the_end() == events[1:]
 
 
@@ -227,7 +227,7 @@ async def test_events_that_are_forgotten_cannot_be_read() -> None:
     reading = await site.begin(input="hi", transport="json")
     await reading.to_the_end()
     with pytest.raises(EventsForgotten):
-        reading.run.journal.attach(lambda: None, lambda: None, starting_after=0)
+        JournalReader(reading.run.journal, lambda: None, lambda: None, starting_after=0)
 
 
 async def test_the_time_to_live_begins_anew_when_a_reader_leaves() -> None:

@@ -131,7 +131,7 @@ async def test_its_stream_is_made_again_of_the_log_without_running_it() -> None:
     events = await reading.to_the_end()
     site.registry.resumable.drop(reading.run.response_id)
     tool.ended.clear()
-    again = await site.follow(reading.reader.response_id)
+    again = await site.follow(reading.reader.source.response_id)
     assert await again.to_the_end() == events
     assert not tool.ended.is_set()
 

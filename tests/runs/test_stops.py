@@ -59,7 +59,7 @@ async def test_what_was_said_is_continued_with_its_very_tokens(reason: StopReaso
     assert reading.run.stop(reason)
     await reading.to_the_end()
     assert last(reading) == ("incomplete", "interrupted")
-    response_id = reading.reader.response_id
+    response_id = reading.reader.source.response_id
     await site.ask(input="Go on", previous_response_id=response_id, tools=[TOOL_F])
     first, second = site.engine.prompts
     said = site.engine.encode("<|channel|>commentary<|message|>So.<|end|>")
@@ -124,7 +124,7 @@ async def test_once_its_end_is_decided_nothing_stops_it() -> None:
     site.store.gate.set()
     await reading.to_the_end()
     assert last(reading) == ("completed", None)
-    assert not reading.reader.stop(StopReason.INTERRUPTED)
+    assert not reading.reader.source.stop(StopReason.INTERRUPTED)
 
 
 async def test_a_reader_that_leaves_a_steered_response_ends_it() -> None:
@@ -132,7 +132,7 @@ async def test_a_reader_that_leaves_a_steered_response_ends_it() -> None:
     reading.run.stop(StopReason.STEERED)
     reading.leave()
     await eventually(lambda: len(site.registry) == 0)
-    stored = await site.responses.response("default", reading.reader.response_id)
+    stored = await site.responses.response("default", reading.reader.source.response_id)
     assert stored["status"] == "cancelled"
 
 

@@ -18,10 +18,10 @@ from responses_app.protocol.response.steps import Ended, Enqueued, Input, Sample
 from responses_app.runs.log import following
 from responses_app.runs.log import run_log as log
 from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, LogNews, StoreError
-from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.base import BaseTool
 from tests.kit.fakes import CALL_F, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
+from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import ASKED, Shell, items_of, prompt_of
 
@@ -102,7 +102,7 @@ async def undisturbed(
     """Let a response run to its end; return how it was accepted, with its log, and its events."""
     site = Site(TokenEngine(turns), tools=tools)
     reading = await site.begin(background=True, **{"input": "hi", **fields})
-    kept = site.store._responses["default", reading.reader.response_id]
+    kept = site.store._responses["default", reading.reader.source.response_id]
     assert isinstance(kept.of, AcceptedResponse)
     accepted = kept.of
     events = await reading.to_the_end()
@@ -205,8 +205,8 @@ async def test_who_followed_it_where_it_goes_on_reads_what_runs_there(
         )
         assert told == await Reading(site, wanted).to_the_end()
     assert looked == []
-    assert reading.reader.status is Status.COMPLETED
-    assert reading.reader.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
+    assert reading.reader.source.status is Status.COMPLETED
+    assert reading.reader.source.response()["output"] == events[-1]["response"]["output"]  # type: ignore[index]
     await eventually(lambda: not site.followers._followed)
 
 
@@ -263,7 +263,7 @@ async def test_what_was_sampled_and_not_kept_was_heard_by_nobody() -> None:
     assert [event["type"] for event in reading.take()][-1] == "response.in_progress"
     site.store.go_on.set()
     await reading.until("response.output_text.delta")
-    log = site.store._responses["default", reading.reader.response_id].log
+    log = site.store._responses["default", reading.reader.source.response_id].log
     assert [type(given) for given in decode(log)][:3] == [Enqueued, Started, TurnBegan]
     await site.registry.aclose()
 
@@ -335,7 +335,7 @@ async def test_one_that_fails_behind_a_log_that_decides_another_end_fails_all_th
     assert failed.response["completed_at"] is None
     replayed = site.service.machines.replay("default", failed)
     assert replayed is not None
-    assert replayed.body == failed.response
+    assert replayed.response() == failed.response
 
 
 async def test_what_was_told_and_not_kept_is_not_asked_for_too_early_where_it_waits_again() -> None:
@@ -356,10 +356,10 @@ async def test_what_is_kept_and_told_elsewhere_may_be_asked_for_before_its_own_w
     site = Site(FakeEngine([["<|channel|>final<|message|>Half", gate, ANSWER]]), store)
     reading = await site.begin(input="hi", background=True)
     await store.appended.wait()
-    elsewhere = await Site(store=store).follow(reading.reader.response_id)
+    elsewhere = await Site(store=store).follow(reading.reader.source.response_id)
     told = await elsewhere.until("response.output_text.delta")
     elsewhere.leave()
-    back = await site.follow(reading.reader.response_id, starting_after=len(told) - 1)
+    back = await site.follow(reading.reader.source.response_id, starting_after=len(told) - 1)
     store.go_on.set()
     gate.set()
     events = await reading.to_the_end()
@@ -373,7 +373,7 @@ async def test_what_is_given_to_another_worker_is_not_said_to_be_cancelled() -> 
     await site.engine.waits.wait()
     closing = asyncio.create_task(site.registry.aclose())
     await store.giving.wait()
-    cancelling = asyncio.create_task(site.responses.cancel("default", reading.reader.response_id))
+    cancelling = asyncio.create_task(site.responses.cancel("default", reading.reader.source.response_id))
     await asyncio.sleep(0)
     store.go_on.set()
     with pytest.raises(ApiError) as refused:
@@ -403,7 +403,7 @@ async def test_one_that_comes_back_while_its_lost_run_still_ends_is_not_forgotte
     await lost.until("response.output_text.delta")
     await site.store.reclaim("b", dead_before=float("inf"))
     (claimed,) = (await site.store.reclaim("a", dead_before=float("inf"))).claimed
-    site.registry.lose(lost.reader.response_id)
+    site.registry.lose(lost.reader.source.response_id)
     await engine.aborting.wait()
     await site.service.run_again(claimed)
     await eventually(lambda: len(engine.requests) == 2)
@@ -413,9 +413,9 @@ async def test_one_that_comes_back_while_its_lost_run_still_ends_is_not_forgotte
         await asyncio.sleep(0)
     for _ in range(5):
         await asyncio.sleep(0)
-    again = site.registry.get(lost.reader.response_id)
+    again = site.registry.get(lost.reader.source.response_id)
     assert again is not None
-    assert again is site.registry.resumable.get(lost.reader.response_id)
+    assert again is site.registry.resumable.get(lost.reader.source.response_id)
     await site.registry.aclose()
     assert engine.running == 0
 

@@ -16,7 +16,7 @@ async def test_one_that_is_deleted_while_it_is_taken_over_never_runs(moment: str
     site = Site(engine, store, worker="a")
     lost = await site.begin(input="hi", background=True)
     await lost.until("response.output_text.delta")
-    response_id = lost.reader.response_id
+    response_id = lost.reader.source.response_id
     (claimed,) = (await store.reclaim("b", dead_before=float("inf"))).claimed
     heir = Site(FakeEngine([[ANSWER]]), store, worker="b")
     again = asyncio.create_task(heir.service.run_again(claimed))

@@ -117,7 +117,7 @@ async def test_one_that_a_slow_worker_lost_is_counted_where_it_ends() -> None:
     await lost.until("response.output_text.delta")
     second = worker("b", [[ANSWER]], store, rates)
     again = await go_on(second)
-    first.registry.lose(lost.reader.response_id)
+    first.registry.lose(lost.reader.source.response_id)
     await assert_counted_once(again, rates)
     assert not len(first.registry)
 
@@ -147,7 +147,7 @@ async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
     killed = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
     reading = await ask(killed)
     await reading.until("response.output_text.delta")
-    left_behind = store._responses["default", reading.reader.response_id]
+    left_behind = store._responses["default", reading.reader.source.response_id]
     assert isinstance(left_behind.of, AcceptedResponse)
     left_behind.of = replace(left_behind.of, request=None)  # as of a stream that another worker followed
     second = worker("b", [[ANSWER]], store, rates)
@@ -158,7 +158,7 @@ async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
         await eventually(lambda: running(rates) <= 1)
         used = LIMIT - usage["total_tokens"]
         assert 0 <= (await left(rates))["tokens"] - used <= 1
-    killed.registry.lose(reading.reader.response_id)
+    killed.registry.lose(reading.reader.source.response_id)
     await eventually(lambda: len(killed.registry) == 0)
     assert 0 <= (await left(rates))["tokens"] - used <= 1, "and no second time"
 

@@ -322,7 +322,7 @@ async def test_what_others_go_on_with_ends_here_without_an_end() -> None:
         await eventually(lambda: len(site.registry) == 0)
         assert (await lost.to_the_end())[-1]["type"] == "response.output_text.delta"
         assert statuses(site.store) == ["in_progress"]
-        assert site.store._responses["default", lost.reader.response_id].claim == taken.claim
+        assert site.store._responses["default", lost.reader.source.response_id].claim == taken.claim
         assert len(site.service.unsaved) == 0
 
 

@@ -58,7 +58,7 @@ async def refused(site: Site, response_id: str, output: OutputGiven) -> tuple[in
 async def test_outputs_that_fill_the_context_end_it_as_incomplete() -> None:
     site = Site(FakeEngine([CALL_F, [PromptTooLong(prompt_tokens=9, max_model_len=8)]]))
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
     response = (await reading.to_the_end())[-1]["response"]
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})  # type: ignore[index]
     assert [item["type"] for item in response["output"]][-1] == "function_call_output"  # type: ignore[index]
@@ -67,7 +67,7 @@ async def test_outputs_that_fill_the_context_end_it_as_incomplete() -> None:
 async def test_it_goes_on_in_the_same_stream() -> None:
     site = Site(FakeEngine([CALL_F, ANSWER]))
     reading, [call_id] = await waits(site)
-    response_id = reading.reader.response_id
+    response_id = reading.reader.source.response_id
     assert site.engine.running == 0
     assert (await site.responses.response("default", response_id))["status"] == "in_progress"
     await site.outputs.give("default", response_id, given(call_id))
@@ -96,9 +96,9 @@ async def test_a_response_whose_id_its_client_chose(store: bool) -> None:
 async def test_a_continuation_has_the_very_tokens() -> None:
     site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
     await reading.to_the_end()
-    await site.ask(input="And?", previous_response_id=reading.reader.response_id, tools=[TOOL_F])
+    await site.ask(input="And?", previous_response_id=reading.reader.source.response_id, tools=[TOOL_F])
     _, second, third = site.engine.prompts
     assert third[: len(second)] == second
 
@@ -106,7 +106,7 @@ async def test_a_continuation_has_the_very_tokens() -> None:
 async def test_a_client_that_sends_all_items_again_needs_no_more() -> None:
     site = Site(FakeEngine([CALL, ANSWER, ANSWER]))
     reading, [call_id] = await waits(site)
-    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
     response = (await reading.to_the_end())[-1]["response"]
     said = [{"role": "user", "content": "hi"}, *response["output"]]  # type: ignore[index]
     await site.ask(input=[*said, {"role": "user", "content": "And?"}], tools=[TOOL_F])
@@ -117,7 +117,7 @@ async def test_a_client_that_sends_all_items_again_needs_no_more() -> None:
 async def test_several_calls_and_each_mistake() -> None:
     site = Site(FakeEngine([TWO_CALLS, ANSWER]))
     reading, [first, second] = await waits(site, calls=2)
-    response_id = reading.reader.response_id
+    response_id = reading.reader.source.response_id
     assert await refused(site, response_id, given("call_nobody")) == (404, "tool_call_id")
     assert await refused(site, "resp_nobody", given(first)) == (404, "response_id")
     await site.outputs.give("default", response_id, given(second, "b"))
@@ -137,7 +137,7 @@ async def test_two_at_once_are_one() -> None:
     reading, [call_id] = await waits(site)
     give = site.outputs.give
     answers = await asyncio.gather(
-        *(give("default", reading.reader.response_id, given(call_id, text)) for text in ("a", "b")),
+        *(give("default", reading.reader.source.response_id, given(call_id, text)) for text in ("a", "b")),
         return_exceptions=True,
     )
     assert answers[0] is None
@@ -152,7 +152,7 @@ async def test_one_that_does_not_wait_takes_nothing() -> None:
     site = Site(FakeEngine([[FIRST_CALL, waiting, f"<|start|>assistant{CALL}"]]))
     reading = await site.begin(input="hi", tools=[TOOL_F], transport="sse")
     await eventually(lambda: len(call_ids(reading)) == 1)
-    assert await refused(site, reading.reader.response_id, given(call_ids(reading)[0])) == (409, "response_id")
+    assert await refused(site, reading.reader.source.response_id, given(call_ids(reading)[0])) == (409, "response_id")
     waiting.set()
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
 
@@ -163,10 +163,10 @@ async def test_an_output_may_come_while_the_model_still_speaks() -> None:
     site = Site(FakeEngine([[FIRST_CALL, speaks, rest], ANSWER]))
     reading = await site.begin(input="hi", tools=[TOOL_F], transport="sse", awaits_tools=True)
     await eventually(lambda: len(call_ids(reading)) == 1)
-    await site.outputs.give("default", reading.reader.response_id, given(call_ids(reading)[0], "early"))
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_ids(reading)[0], "early"))
     speaks.set()
     await eventually(lambda: is_waiting(reading))
-    await site.outputs.give("default", reading.reader.response_id, given(call_ids(reading)[1], "late"))
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_ids(reading)[1], "late"))
     events = await reading.to_the_end()
     outputs = [item["output"] for item in events[-1]["response"]["output"] if "output" in item]  # type: ignore[index]
     assert outputs == ["early", "late"]
@@ -178,7 +178,7 @@ async def test_time_runs_out() -> None:
     events = await reading.to_the_end()
     error = events[-1]["response"]["error"]  # type: ignore[index]
     assert (events[-1]["type"], "RESPONSES_TOOL_TIMEOUT" in error["message"]) == ("response.failed", True)
-    assert await refused(site, reading.reader.response_id, given(call_id)) == (409, "response_id")
+    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (409, "response_id")
     assert len(site.engine.requests) == 1
 
 
@@ -204,7 +204,7 @@ async def test_an_output_and_a_cancellation_at_once(order: str) -> None:
 async def test_a_reader_that_leaves_ends_it_as_any_other() -> None:
     site = Site(FakeEngine([CALL_F, ANSWER]))
     reading, [call_id] = await waits(site)
-    response_id = reading.reader.response_id
+    response_id = reading.reader.source.response_id
     reading.leave()
     await eventually(lambda: len(site.registry) == 0)
     assert (await site.responses.response("default", response_id))["status"] == "cancelled"
@@ -215,7 +215,7 @@ async def test_with_a_reconnect_grace_it_goes_on_without_its_reader() -> None:
     limits = run_settings(responses_max_in_flight=10, reconnect_grace_seconds=30)
     site = Site(FakeEngine([CALL_F, ANSWER]), settings=limits)
     reading, [call_id] = await waits(site)
-    response_id, last = reading.reader.response_id, len(reading.events) - 1
+    response_id, last = reading.reader.source.response_id, len(reading.events) - 1
     reading.leave()
     await site.outputs.give("default", response_id, given(call_id))
     again = await site.follow(response_id, starting_after=last)
@@ -225,17 +225,17 @@ async def test_with_a_reconnect_grace_it_goes_on_without_its_reader() -> None:
 async def test_it_is_deleted_while_it_waits() -> None:
     site = Site(FakeEngine([CALL_F, ANSWER]))
     reading, [call_id] = await waits(site)
-    await site.responses.delete("default", reading.reader.response_id)
-    assert await refused(site, reading.reader.response_id, given(call_id)) == (404, "response_id")
+    await site.responses.delete("default", reading.reader.source.response_id)
+    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (404, "response_id")
     await eventually(lambda: len(site.registry) == 0)
 
 
 async def test_one_that_is_not_stored_takes_outputs_too() -> None:
     site = Site(FakeEngine([CALL_F, ANSWER]))
     reading, [call_id] = await waits(site, store=False, transport="websocket")
-    await site.outputs.give("default", reading.reader.response_id, given(call_id))
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
     assert (await reading.to_the_end())[-1]["type"] == "response.completed"
-    assert await refused(site, reading.reader.response_id, given(call_id)) == (404, "response_id")
+    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (404, "response_id")
 
 
 async def test_a_server_that_stops_ends_it() -> None:
@@ -249,8 +249,8 @@ class TestLog:
     async def test_it_is_kept_before_it_is_acknowledged(self) -> None:
         site = Site(FakeEngine([CALL_F, [asyncio.Event(), ANSWER]]))
         reading, [call_id] = await waits(site, background=True)
-        await site.outputs.give("default", reading.reader.response_id, given(call_id))
-        stored = await site.store.log("default", reading.reader.response_id)
+        await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+        stored = await site.store.log("default", reading.reader.source.response_id)
         assert stored is not None
         assert given(call_id) in list(decode(stored.data))
 
@@ -260,15 +260,15 @@ class TestLog:
         reading, [call_id] = await waits(site, background=True)
         site.store.failure = StoreError("away")
         with pytest.raises(ApiError) as caught:
-            await site.outputs.give("default", reading.reader.response_id, given(call_id))
+            await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
         assert caught.value.status == 503
-        assert await refused(site, reading.reader.response_id, given(call_id)) == (503, None), (
+        assert await refused(site, reading.reader.source.response_id, given(call_id)) == (503, None), (
             "it is not there for sure"
         )
         site.store.failure = None
         monkeypatch.undo()
-        assert await refused(site, reading.reader.response_id, given(call_id)) == (409, "tool_call_id")
-        stored = await site.store.log("default", reading.reader.response_id)
+        assert await refused(site, reading.reader.source.response_id, given(call_id)) == (409, "tool_call_id")
+        stored = await site.store.log("default", reading.reader.source.response_id)
         assert stored is not None
         assert given(call_id) in list(decode(stored.data))
 
@@ -278,7 +278,7 @@ class TestLog:
         await site.store.beat(WorkerState(id="heir", started_at=0.0))
         assert (await site.store.reclaim("heir", dead_before=10**11)).claimed
         async with asyncio.timeout(1):
-            assert await refused(site, reading.reader.response_id, given(call_id)) == (503, None)
+            assert await refused(site, reading.reader.source.response_id, given(call_id)) == (503, None)
         assert reading.run.lost
 
 
@@ -308,9 +308,9 @@ async def undisturbed() -> tuple[AcceptedResponse, list[Input], list[JsonObject]
     site.store.accept = noted  # type: ignore[method-assign]
     reading, calls = await waits(site, calls=2, background=True)
     for call_id in reversed(calls):
-        await site.outputs.give("default", reading.reader.response_id, given(call_id, f"of {call_id}"))
+        await site.outputs.give("default", reading.reader.source.response_id, given(call_id, f"of {call_id}"))
     events = await reading.to_the_end()
-    stored = await site.store.log("default", reading.reader.response_id)
+    stored = await site.store.log("default", reading.reader.source.response_id)
     assert stored is not None
     return accepted[0], list(decode(stored.data)), events
 

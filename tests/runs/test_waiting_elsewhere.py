@@ -18,7 +18,7 @@ async def test_in_the_background_it_goes_to_another_worker_at_once() -> None:
     store = FakeStore()
     site = Site(FakeEngine([CALL_F, ANSWER]), store, worker="stops")
     reading, [call_id] = await waits(site, background=True)
-    response_id = reading.reader.response_id
+    response_id = reading.reader.source.response_id
     async with asyncio.timeout(5):
         await site.registry.aclose(grace=60)
     heir = Site(FakeEngine([ANSWER]), store, worker="heir")
@@ -48,11 +48,11 @@ async def test_while_it_goes_to_another_worker_its_client_is_to_try_again(monkey
     stopping = asyncio.create_task(site.registry.aclose())
     await going.wait()
     try:
-        assert await refused(site, reading.reader.response_id, given(call_id)) == (503, None)
+        assert await refused(site, reading.reader.source.response_id, given(call_id)) == (503, None)
     finally:
         go.set()
         await stopping
-    assert await refused(site, reading.reader.response_id, given(call_id)) == (503, None)
+    assert await refused(site, reading.reader.source.response_id, given(call_id)) == (503, None)
 
 
 class TestOtherWorkers:
@@ -61,8 +61,8 @@ class TestOtherWorkers:
         store, others = FakeStore(), FakeOthers()
         owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
         reading, [call_id] = await waits(owner)
-        told = {"project": "default", "response_id": reading.reader.response_id, **as_json(given(call_id))}
-        await owner.outputs.give("default", reading.reader.response_id, given(call_id))
+        told = {"project": "default", "response_id": reading.reader.source.response_id, **as_json(given(call_id))}
+        await owner.outputs.give("default", reading.reader.source.response_id, given(call_id))
         await reading.to_the_end()
         answer = await owner.outputs.take_here(told)
         assert answer is not None
@@ -73,7 +73,7 @@ class TestOtherWorkers:
         owner = Site(FakeEngine([CALL_F, ANSWER]), store, others=others, worker="owner")
         other = Site(FakeEngine(), store, others=others, worker="other")
         reading, [call_id] = await waits(owner)
-        response_id = reading.reader.response_id
+        response_id = reading.reader.source.response_id
         assert await refused(other, response_id, given("call_nobody")) == (404, "tool_call_id")
         await reading.run.keep_inputs()
         seen = await other.responses.response("default", response_id)
@@ -89,7 +89,7 @@ class TestOtherWorkers:
         other = Site(FakeEngine(), others=others)
         reading, [call_id] = await waits(owner, store=False)
         assert await refused(other, "resp_nobody", given(call_id)) == (404, "response_id")
-        await other.outputs.give("default", reading.reader.response_id, given(call_id))
+        await other.outputs.give("default", reading.reader.source.response_id, given(call_id))
         assert (await reading.to_the_end())[-1]["type"] == "response.completed"
 
     async def test_without_redis_it_is_refused_and_goes_on(self) -> None:
@@ -98,8 +98,8 @@ class TestOtherWorkers:
         other = Site(FakeEngine(), store, others=others, worker="other")
         reading, [call_id] = await waits(owner)
         with pytest.raises(ApiError) as caught:
-            await other.outputs.give("default", reading.reader.response_id, given(call_id))
+            await other.outputs.give("default", reading.reader.source.response_id, given(call_id))
         assert caught.value.status == 503
         assert "REDIS_URL" in caught.value.message
-        await owner.outputs.give("default", reading.reader.response_id, given(call_id))
+        await owner.outputs.give("default", reading.reader.source.response_id, given(call_id))
         assert (await reading.to_the_end())[-1]["type"] == "response.completed"

@@ -204,7 +204,7 @@ async def test_its_stream_is_made_again_of_the_log_without_the_web(web: WebServe
     events = await reading.to_the_end()
     site.registry.resumable.drop(reading.run.response_id)
     asked = len(web.asked)
-    assert await (await site.follow(reading.reader.response_id)).to_the_end() == events
+    assert await (await site.follow(reading.reader.source.response_id)).to_the_end() == events
     assert len(web.asked) == asked
 
 

@@ -12,7 +12,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.settings.conf import from_environ
-from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.code_interpreter.tool import McpInterpreter
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.settings import ServerAccess
@@ -21,6 +20,7 @@ from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_stores import MemoryResponseStore
 
 ASKED: list[JsonObject] = [{"type": "code_interpreter", "container": {"type": "auto"}}]
 

@@ -8,7 +8,6 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 
 from responses_app.settings.conf import from_environ
-from responses_app.stores.memory import MemoryResponseStore
 from responses_app.tools.browser.searching import (
     BaseSearch,
     DdgsSearch,
@@ -23,6 +22,7 @@ from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import server_tools
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_stores import MemoryResponseStore
 
 FOUND = [("https://a.example/", "A", "of a"), ("https://b.example/x", "B", "of b")]
 AS_JSON = {"web": {"results": [{"title": "A", "url": "https://a.example/", "description": "of a"}]}, "more": []}

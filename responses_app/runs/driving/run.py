@@ -34,11 +34,9 @@ from engine.errors import EngineError, GenerationCut, PromptTooLong
 from engine.types import FinishReason
 from responses_app.limits.rates import FREE
 from responses_app.observing.metrics import TurnMeter
-from responses_app.protocol.errors import ApiError
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.rate_limits import Amount
-from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, ResponseObject, Status
+from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, Status
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
@@ -84,6 +82,7 @@ from responses_app.runs.driving.tool_calls import (
     wait_for_outputs,
 )
 from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.log.reader import EventSource
 from responses_app.runs.plan.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 from responses_app.runs.plan.replanning import compacted, go_on, listed_elsewhere, nothing_to_call, with_tools
@@ -95,7 +94,7 @@ from responses_app.stores.base import Claim, ClaimLost, StoredLog, StoreError
 logger = logging.getLogger("respsite.runs")
 
 
-class Run:
+class Run(EventSource):
     """One response that runs here, from its acceptance to its end."""
 
     def __init__(  # noqa: PLR0913 - all that it is made of
@@ -109,10 +108,9 @@ class Run:
         persistence: RunPersistence,
         queue: BackgroundQueue,
     ) -> None:
+        super().__init__(plan.response_id, journal, machine)
         # What was decided before it started; a summary, or what a server lists of its tools, makes another one of it.
         self.plan = plan
-        self.response_id = plan.response_id
-        self.journal = journal
         self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)  # what it has of the engine
         self.effects = Effects(plan.response_id, persistence.keep_inputs, may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
@@ -123,11 +121,7 @@ class Run:
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
         self.given_back = False  # to whichever worker looks first
         self.abandoned_reason = ""  # why the readers went away, for the log
-        # These two hold once the journal is closed.
-        self.link: ChainLink | None = None  # what continues it in a connection; None for what cannot be continued
-        self.problem: ApiError | None = None  # why it failed
         self._model = model
-        self._machine = machine
         self._persistence = persistence
         self.log = persistence.log  # None for one that is not stored
         self._queue = queue
@@ -140,29 +134,18 @@ class Run:
     # What others see of it.
 
     @property
-    def status(self) -> Status:
-        """The status as far as readers know it."""
-        return self._machine.status
-
-    @property
     def finishing(self) -> bool:
         """Whether its end is decided, so that a cancellation changes nothing any more."""
         return self.given_back or self._machine.ending is not None or self._machine.status in TERMINAL_STATUSES
 
     @property
     def said(self) -> Exact:
-        """What the model has sampled so far, as it reads it in a later turn."""
         return Exact(self.plan.format.name, tuple(self._machine.stream.messages))
 
     @property
     def waits(self) -> bool:
         """Whether it does nothing but wait for its client."""
         return isinstance(self._machine.due, Await)
-
-    @property
-    def known_as(self) -> str:
-        """The id by which clients know the response."""
-        return self._machine.stream.known_as
 
     @property
     def claim(self) -> Claim | None:
@@ -176,10 +159,6 @@ class Run:
         """
         known = number is None or number <= self.journal.last_number
         return self.plan.background and not self.journal.closed and not known
-
-    def response(self) -> ResponseObject:
-        """Return the response object as it stands."""
-        return self._machine.stream.snapshot()
 
     def recorded(self) -> StoredLog:
         """Return the response, which is stored, and all that came to it so far."""
@@ -464,7 +443,6 @@ class Run:
         return instead
 
     def stop(self, reason: StopReason) -> bool:
-        """End it before the model does; return whether its end was not decided yet."""
         if self.finishing or self.lost:
             return False
         self.give(Stopped(reason))

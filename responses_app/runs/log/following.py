@@ -22,9 +22,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
-from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event, EventType
-from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.response import ResponseMachine
@@ -91,46 +90,34 @@ class PacedJournal(EventJournal):
             await self._taken.wait()
 
 
-class FollowedResponse:
-    """A response of another worker, for one reader here; an `EventSource`, from the event number `first` on."""
-
-    link: ChainLink | None = None  # what continues it stands in the store
-    problem: ApiError | None = None
-    has_spoken = True
+class FollowedResponse(EventSource):
+    """A response of another worker, for one reader here, from the event number `first` on."""
 
     def __init__(self, response_id: str, machine: ResponseMachine, journal: PacedJournal, *, first: int) -> None:
-        self.response_id = response_id
-        self.journal = journal
+        super().__init__(response_id, journal, machine)
+        self.journal: PacedJournal = journal
         self.hears = False  # of what its worker keeps, as far as is known
         self.task: asyncio.Task[None] | None = None
         self.bell = Waiter()
-        self._machine = machine
         self._first = first
         self._here: EventSource | None = None  # what it reads in place of the log, since it runs here now
 
     @property
     def status(self) -> Status:
-        """The status as far as readers know it."""
-        return self._machine.status if self._here is None else self._here.status
+        return super().status if self._here is None else self._here.status
 
     @property
     def has_begun(self) -> bool:
         """Whether its log tells anything."""
         return self._machine.stream.has_begun
 
-    @property
-    def known_as(self) -> str:
-        """The id by which clients know the response."""
-        return self._machine.stream.known_as
-
     def response(self) -> ResponseObject:
-        """Return the response object as it stands."""
-        return self._machine.stream.snapshot() if self._here is None else self._here.response()
+        return super().response() if self._here is None else self._here.response()
 
     async def read(self, here: EventSource) -> None:
         """Go on by what runs here, until it ends, or leaves this worker, or the reader here is too slow for that."""
         news = Waiter()
-        cursor = here.journal.attach(news, news, starting_after=self.journal.last_number)
+        cursor = JournalReader(here.journal, news, news, starting_after=self.journal.last_number)
         self._here = here
         try:
             while not cursor.ended:
@@ -161,7 +148,7 @@ class FollowedResponse:
                 self.journal.note(event)
         self.journal.extend([event for event in events if event.sequence_number >= self._first])
 
-    def stop(self) -> None:
+    def leave(self) -> None:
         """Follow no longer: nobody reads it."""
         if self.task is not None:
             self.task.cancel()

@@ -141,21 +141,10 @@ class EventJournal:
         """How much memory its events take."""
         return self.appended_bytes - self._bytes_before(0)
 
-    def attach(
-        self,
-        wake: Callable[[], None],
-        dropped: Callable[[], None],
-        *,
-        starting_after: int | None = None,
-        wording: Wording | None = None,
-    ) -> "JournalReader":
-        """Add a reader that starts at the first event kept, or behind the event `starting_after`.
+    def attach(self, reader: "JournalReader", *, starting_after: int | None, wording: Wording | None) -> None:
+        """Add a reader, as it begins: at the first event kept, or behind the event `starting_after`.
 
-        `wording` is how it hears them, None for as they are.
-
-        `wake` is called on news, `dropped` once if the reader falls too far behind; both must return at once. What lies
-        in the journal when a reader comes does not count as its lag.
-        Raises `EventsForgotten`.
+        What lies in the journal when a reader comes does not count as its lag. Raises `EventsForgotten`.
         """
         start = 0 if starting_after is None else starting_after + 1 - self._first
         if start < 0:
@@ -163,7 +152,7 @@ class EventJournal:
         start = min(start, len(self._entries))
         # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
         # from here on: from all that was ever appended, not from what it has taken.
-        reader = JournalReader(self, (wake, dropped), self._first + start, self.appended_bytes, wording)
+        reader.position, reader.taken_bytes = self._first + start, self.appended_bytes
         if wording is not None and start > 0:
             last = self._entries[start - 1]
             reader.again = [
@@ -171,7 +160,6 @@ class EventJournal:
                 for type, json in wording.behind(last.type, last.number, last.json)
             ]
         self._readers.append(reader)
-        return reader
 
     def has_after(self, number: int | None) -> bool:
         """Whether all events behind this one are here, or are yet to come; None stands for all events."""
@@ -245,23 +233,30 @@ class EventJournal:
 
 
 class JournalReader:
-    """A cursor into a journal. Not a queue: what it has not taken lies in the journal, once for all readers."""
+    """A cursor into a journal. Not a queue: what it has not taken lies in the journal, once for all readers.
+
+    `wording` is how it hears events, None for as they are. `wake` is called on news, `dropped` once if the reader falls
+    too far behind; both must return at once. Raises `EventsForgotten` where events behind `starting_after` are missing.
+    """
 
     def __init__(
         self,
         journal: EventJournal,
-        callbacks: tuple[Callable[[], None], Callable[[], None]],
-        position: int,
-        taken_bytes: int,
-        wording: Wording | None,
+        wake: Callable[[], None],
+        dropped: Callable[[], None],
+        *,
+        starting_after: int | None = None,
+        wording: Wording | None = None,
     ) -> None:
-        self._journal = journal
-        self._wording = wording
-        self.wake, self.dropped = callbacks
-        self.position = position
-        self.taken_bytes = taken_bytes
+        self.wake = wake
+        self.dropped = dropped
+        self.position = 0  # the place of the event that it takes next
+        self.taken_bytes = 0  # of all that was ever appended; what was there when it came counts as taken
         self.too_slow = False
         self.again: list[Entry] = []  # what its dialect puts behind the event that it begins behind
+        self._journal = journal
+        self._wording = wording
+        journal.attach(self, starting_after=starting_after, wording=wording)
 
     @property
     def ended(self) -> bool:
@@ -270,7 +265,7 @@ class JournalReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the terminal event is among its events."""
+        """Whether the terminal event is among its events, once it has ended: else it goes on elsewhere, or broke."""
         return self._journal.is_whole
 
     @property

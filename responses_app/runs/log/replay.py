@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.formats.base import ModelFormat
-from responses_app.protocol.errors import ApiError, ResponseError, response_not_found
+from responses_app.protocol.errors import ResponseError, response_not_found
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response.input_codec import decode, encode
@@ -24,31 +23,10 @@ from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, Started
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
+from responses_app.runs.log.reader import EventSource
 from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoredLog, StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """A response that has ended, with all its events; an `EventSource` as a run is."""
-
-    response_id: str
-    journal: EventJournal
-    status: Status
-    body: ResponseObject
-    link: ChainLink | None = None
-    problem: ApiError | None = None
-    has_spoken: bool = True
-
-    @property
-    def known_as(self) -> str:
-        """The id by which clients know the response."""
-        return self.body["id"]
-
-    def response(self) -> ResponseObject:
-        """Return the response object of its terminal event."""
-        return self.body
 
 
 async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
@@ -62,7 +40,7 @@ async def log_of(store: BaseResponseStore, project: str, response_id: str) -> St
     return stored
 
 
-def replay(stored: StoredLog, machine: ResponseMachine) -> Replay | None:
+def replay(stored: StoredLog, machine: ResponseMachine) -> EventSource | None:
     """Make a finished response's stream again; None where its log was not kept.
 
     `machine` is that of the response as it began. Pure computation, 5 µs an event: in a thread where it is long. Raises
@@ -77,7 +55,7 @@ def replay(stored: StoredLog, machine: ResponseMachine) -> Replay | None:
             journal.extend(machine.receive(given).events)
     if not journal.closed:
         return None
-    return Replay(response["id"], journal, machine.status, machine.stream.snapshot())
+    return EventSource(response["id"], journal, machine)
 
 
 def last_number(stored: StoredLog, machine: ResponseMachine) -> int | None:
@@ -205,14 +183,14 @@ class Machines:
         model_format = self._model_of(response).format.at_effort(response["reasoning"].get("effort"))
         return machine_of(response, model_format, key=self.id_key, seal=seal, tools=tools)
 
-    def replay(self, project: str, stored: StoredLog) -> Replay | None:
+    def replay(self, project: str, stored: StoredLog) -> EventSource | None:
         """Make a finished response's stream again, as a run here would have made it; see `runs.log.replay`.
 
         None, too, where its model is served no more, and no served one reads its tokens as it did.
         """
         made = replay(stored, self.of(project, as_begun(stored.response)))
         is_served = self.models.named(stored.response["model"]) is not None
-        return made if made is None or is_served or made.body["output"] == stored.response["output"] else None
+        return made if made is None or is_served or made.response()["output"] == stored.response["output"] else None
 
     def failed(self, accepted: AcceptedResponse, error: ResponseError) -> StoredLog:
         """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""

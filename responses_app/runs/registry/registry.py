@@ -15,15 +15,13 @@ import contextvars
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from responses_app.observing.logs import bind
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.events.dialects import OPENAI, Dialect, Scene, no_limits, wording
-from responses_app.protocol.items.items import Exact
-from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import FollowedResponse, OtherWorkers
-from responses_app.runs.log.journal import JournalReader
 from responses_app.runs.log.reader import EventSource, ResponseReader
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
@@ -46,7 +44,7 @@ class RunRegistry:
         self._settings = settings
         self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
-        self._readers: set[JournalReader] = set()
+        self._readers: set[ResponseReader] = set()
         self._coming = 0  # runs that are being accepted
         self._guests = 0  # places of what is not a response: choices of completions, decisions, embeddings
         self._coming_again: dict[str, Run] = {}  # those of them that another worker has accepted before
@@ -186,44 +184,29 @@ class RunRegistry:
         `images` are the URLs of those of its input, where it asks for them.
         Raises `EventsForgotten` where the events behind `starting_after` are not kept.
         """
-
-        def dropped() -> None:
-            self._readers.discard(cursor)
-            logger.warning(
-                "response %s: a reader fell more than STREAM_MAX_LAG_BYTES behind and was dropped", source.response_id
-            )
-            self._left(source, "its reader was too slow")
-
-        def leave(reason: str) -> None:
-            source.journal.detach(cursor)
-            if cursor in self._readers:
-                self._readers.discard(cursor)
-                self._left(source, reason)
-
-        def cancel(reason: str) -> None:
-            if isinstance(source, Run):
-                self.cancel(source, reason=reason)
-
-        def stop(reason: StopReason) -> bool:
-            return isinstance(source, Run) and source.stop(reason)
-
-        def said() -> Exact | None:
-            return source.said if isinstance(source, Run) else None
-
-        journal = source.journal
         limits = source.ticket.lines if isinstance(source, Run) else no_limits
-        words = wording(dialect, Scene(source.known_as, journal.calls, limits, images))
-        cursor = journal.attach(_unheard, dropped, starting_after=starting_after, wording=words)
-        self._readers.add(cursor)
+        reader = ResponseReader(
+            source,
+            cancel=partial(self.cancel, source) if isinstance(source, Run) else _not_cancelled,
+            left=self._left,
+            starting_after=starting_after,
+            wording=wording(dialect, Scene(source.known_as, source.journal.calls, limits, images)),
+        )
+        self._readers.add(reader)
         self._end_grace(source)
-        return ResponseReader(source, cursor, cancel=cancel, stop=stop, leave=leave, said=said)
+        return reader
 
-    def _left(self, source: EventSource, reason: str) -> None:
-        """Act on a reader that has left: the last one ends a foreground run, at once or after its grace."""
+    def _left(self, reader: ResponseReader, reason: str) -> None:
+        """Let a reader go: the last one ends a foreground run, at once or after its grace. Twice is not an error."""
+        source = reader.source
+        source.journal.detach(reader)
+        if reader not in self._readers:
+            return
+        self._readers.discard(reader)
         if source.journal.readers:
             return
         if isinstance(source, FollowedResponse):
-            source.stop()
+            source.leave()
         if not isinstance(source, Run):
             return
         self.resumable.left(source)
@@ -264,7 +247,7 @@ class RunRegistry:
         self._end_grace(run)
         run.settle()
 
-    def cancel(self, run: Run, *, reason: str) -> None:
+    def cancel(self, run: Run, reason: str) -> None:
         """Cancel a run unless it is ending already.
 
         Soon, not now: a task that is cancelled before its first step never takes it, and its readers would wait for
@@ -353,8 +336,8 @@ class RunRegistry:
                 break
 
 
-def _unheard() -> None:
-    """Nobody listens to a reader yet."""
+def _not_cancelled(reason: str) -> None:
+    """Do nothing: a stream that was only looked up goes on."""
 
 
 def _about(run: Run) -> dict[str, str]:

@@ -212,7 +212,7 @@ class Connection:
     def _stop(self, wanted: Stop) -> list[str]:
         """Stop what runs on a lane; return what its client is told of whether that was in time."""
         lane = self._lanes.get(wanted.lane)
-        in_time = lane is not None and lane.reader.stop(wanted.reason)
+        in_time = lane is not None and lane.reader.source.stop(wanted.reason)
         answer = wanted.accepted if in_time else wanted.failed
         return [] if answer is None else [self._reply(answer, wanted.lane)]
 
@@ -262,7 +262,7 @@ class Connection:
                 self._check_lag()
 
         reader.listen(wake)
-        self._session.started(create, reader.known_as)
+        self._session.started(create, reader.source.known_as)
         self._lanes.add(Lane(create, reader, lane_suffix(name), self._loop.time(), ignored))
         wake()
         self._schedule()

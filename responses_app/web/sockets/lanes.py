@@ -36,12 +36,12 @@ class Lane:
 
         A server that stops, or another worker that takes over, ends no stream on a WebSocket without an end.
         """
-        reader = self.reader
+        reader, source = self.reader, self.reader.source
         reader.leave()
         if not reader.is_whole:
-            return session.refused(self.create, reader.problem or server_error(connection_id))
-        output = reader.response()["output"]
-        return session.ended(self.create, reader.status, reader.link, reader.problem, output)
+            return session.refused(self.create, source.problem or server_error(connection_id))
+        output = source.response()["output"]
+        return session.ended(self.create, source.status, source.link, source.problem, output)
 
 
 class Lanes:

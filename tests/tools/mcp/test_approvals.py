@@ -8,12 +8,12 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.stores.base import AcceptedResponse, StoreError
-from responses_app.stores.memory import MemoryApprovalStore
 from responses_app.stores.stores import ApprovalHolder
 from responses_app.tools.mcp.tool import McpTool
 from tests.contracts.store_life import Clock
 from tests.kit.fakes import ANSWER, NOW, FakeEngine, FakeStore, Site
 from tests.kit.mcp_servers import McpServer
+from tests.kit.memory_stores import MemoryApprovalStore
 from tests.kit.waiting import eventually
 from tests.tools.mcp.test_mcp_responses import ADD, answer_to, asked, call, declared
 

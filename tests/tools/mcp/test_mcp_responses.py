@@ -266,7 +266,7 @@ async def test_its_stream_is_made_again_without_the_server(tool: McpTool) -> Non
         reading = await site.begin(input="hi", tools=declared(running), transport="sse")
         events = await reading.to_the_end()
     elsewhere = Site(FakeEngine([ANSWER]), store=site.store)
-    again = await elsewhere.follow(reading.reader.response_id)
+    again = await elsewhere.follow(reading.reader.source.response_id)
     assert await again.to_the_end() == events
 
 

@@ -1,4 +1,4 @@
-"""A store in memory, which ends with the process: for tests, and for servers that keep nothing in a database."""
+"""Stores of responses, chats and approvals in memory, which keep the contracts of those in a database."""
 
 import json
 import time
