@@ -22,7 +22,7 @@ from responses_app.protocol.requests.resources import RUNNING
 from responses_app.runs.driving.run import Run
 from responses_app.runs.driving.tool_calls import NotPermitted
 from responses_app.runs.log.run_log import end_tasks
-from responses_app.runs.plan.failures import store_away
+from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import StoreError
@@ -81,12 +81,10 @@ class Approving:
     async def claim(self, plan: RunPlan, request_id: str) -> None:
         """Claim one request. Raises `ApiError`."""
         project, own = plan.origin.project, plan.response_id
-        try:
+        with store_errors():
             holder = await self._claims.claim(project, request_id, own)
             if holder.response_id != own and not await self._runs(project, holder):
                 holder = await self._claims.claim(project, request_id, own, instead_of=holder.response_id)
-        except StoreError as error:
-            raise store_away(error) from error
         if holder.response_id != own:
             raise approval_in_use(request_id, holder.response_id)
 

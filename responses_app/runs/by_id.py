@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, overloaded, response_not_found
 from responses_app.protocol.events.dialects import OPENAI, Dialect
@@ -26,8 +26,8 @@ from responses_app.protocol.response.timeline import Timeline, timeline_of, unti
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import Followers, OtherWorkers
 from responses_app.runs.log.reader import EventSource, ResponseReader
-from responses_app.runs.log.replay import as_begun, end_of_failure, log_of
-from responses_app.runs.plan.failures import store_away
+from responses_app.runs.log.replay import Machines, end_of_failure
+from responses_app.runs.plan.failures import not_answered, out_of_reach, store_errors
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoredLog, StoreError
 
@@ -55,19 +55,14 @@ class Watched:
 
 
 class ResponseWatch:
-    """Of one process. `machine` makes the machine of a project's response of its object as it began."""
+    """Looks at the responses of a process and its store. `machines` makes their machines."""
 
     def __init__(
-        self,
-        store: BaseResponseStore,
-        registry: RunRegistry,
-        *,
-        machine: Callable[[str, ResponseObject], ResponseMachine],
-        others: OtherWorkers | None = None,
+        self, store: BaseResponseStore, registry: RunRegistry, *, machines: Machines, others: OtherWorkers
     ) -> None:
         self._store = store
         self._registry = registry
-        self._machine = machine
+        self._machines = machines
         self._others = others
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
@@ -84,7 +79,7 @@ class ResponseWatch:
 
     async def _stored(self, project: str, response_id: str) -> StoredLog:
         stored = await log_of(self._store, project, response_id)
-        if stored.response["status"] in RUNNING and self._others is not None and self._others.reaches_others:
+        if stored.response["status"] in RUNNING and self._others.reaches_others:
             await self._others.ask_to_follow(response_id)
         return stored
 
@@ -93,7 +88,7 @@ class ResponseWatch:
         response = stored.response
         created = milliseconds_of(response["id"]) or response["created_at"] * 1000
         if stored.data:
-            machine = self._machine(project, as_begun(response))
+            machine = self._machines.begun(project, response)
             try:
                 timeline = timeline_of(_inputs(stored, machine), machine, created=created)
             except (BrokenLog, LocalProtocolError):
@@ -128,10 +123,35 @@ class Cancelled:
     asked: int = 0
 
 
+Asked = ParamSpec("Asked")
+
+
+def known_as(
+    find: Callable[Concatenate["ResponsesById", str, str, Asked], Awaitable[Found]],
+) -> Callable[Concatenate["ResponsesById", str, str, Asked], Awaitable[Found]]:
+    """Find a response by its own id, or by what clients call it: of several the newest."""
+
+    async def found(
+        self: "ResponsesById", project: str, name: str, /, *args: Asked.args, **kwargs: Asked.kwargs
+    ) -> Found:
+        try:
+            return await find(self, project, name, *args, **kwargs)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            with store_errors():
+                leg = await self._store.newest_leg(project, name)
+            if leg is None:
+                raise
+            return await find(self, project, leg.response_id, *args, **kwargs)
+
+    return found
+
+
 class ResponsesById:
     """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away.
 
-    `replay` makes a finished response's stream again of its log, `followers` that of one that another worker runs.
+    `machines` make a finished response's stream again of its log, `followers` that of one that another worker runs.
     """
 
     def __init__(
@@ -140,25 +160,27 @@ class ResponsesById:
         registry: RunRegistry,
         forgetting: Forgetting,
         *,
-        replay: Callable[[str, StoredLog], EventSource | None],
+        machines: Machines,
         followers: Followers,
-        others: OtherWorkers | None = None,
+        others: OtherWorkers,
     ) -> None:
         self._store = store
         self._registry = registry
         self._forgetting = forgetting
-        self._replay = replay
+        self._machines = machines
         self._followers = followers
         self._others = others
-        self._watch = ResponseWatch(store, registry, machine=followers.machine, others=others)
+        self._watch = ResponseWatch(store, registry, machines=machines, others=others)
 
+    @known_as
     async def watch(self, project: str, response_id: str) -> Watched:
         """Return a response as it stands, with its timeline."""
-        return await self._known_as(project, response_id, self._watch.look)
+        return await self._watch.look(project, response_id)
 
+    @known_as
     async def response(self, project: str, response_id: str) -> ResponseObject:
         """Return a response as it stands."""
-        return await self._known_as(project, response_id, self._response)
+        return await self._response(project, response_id)
 
     async def _response(self, project: str, response_id: str) -> ResponseObject:
         run = await self._running(project, response_id)
@@ -172,28 +194,25 @@ class ResponsesById:
         stored = await log_of(self._store, project, response_id)
         try:
             if len(stored.data) > LONG_LOG:
-                return await asyncio.to_thread(self._followers.so_far, project, stored)
-            return self._followers.so_far(project, stored)
+                return await asyncio.to_thread(self._machines.so_far, project, stored)
+            return self._machines.so_far(project, stored)
         except (BrokenLog, LocalProtocolError):
             logger.exception("the log of response %s cannot be read", response_id)
             return stored.response
 
+    @known_as
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         """Return what a response was asked, oldest first."""
-        return await self._known_as(project, response_id, self._input_items)
-
-    async def _input_items(self, project: str, response_id: str) -> Sequence[JsonObject]:
         run = await self._running(project, response_id)
         if run is not None:
             return run.plan.input_items
-        try:
+        with store_errors():
             items = await self._store.input_items(project, response_id)
-        except StoreError as error:
-            raise store_away(error) from error
         if items is None:
             raise response_not_found(response_id)
         return items
 
+    @known_as
     async def follow(
         self,
         project: str,
@@ -207,17 +226,8 @@ class ResponsesById:
 
         `include` may ask for the images of its input, which some dialects tell.
         """
-
-        async def follow(project: str, response_id: str) -> ResponseReader:
-            wanted = INPUT_IMAGES in include
-            images = image_urls(await self._input_items(project, response_id)) if wanted else ()
-            return await self._follow(project, response_id, starting_after, dialect, images)
-
-        return await self._known_as(project, response_id, follow)
-
-    async def _follow(
-        self, project: str, response_id: str, starting_after: int | None, dialect: Dialect, images: Sequence[str]
-    ) -> ResponseReader:
+        wanted = INPUT_IMAGES in include
+        images = image_urls(await self.input_items(project, response_id)) if wanted else ()
         await self._running(project, response_id)  # else it is not known any more
         run = self._run(project, response_id)
         if run is not None and run.journal.closed:
@@ -241,13 +251,12 @@ class ResponsesById:
         is_long = len(stored.data) > LONG_LOG
         try:
             if len(stored.data) > HUGE_LOG:
-                last = await asyncio.to_thread(self._followers.last_number, project, stored)
+                last = await asyncio.to_thread(self._machines.last_number, project, stored)
                 if last is not None:
                     _check_number(starting_after, last)
                     return self._followers.follow(project, stored, starting_after=starting_after)
-            replayed = (
-                await asyncio.to_thread(self._replay, project, stored) if is_long else self._replay(project, stored)
-            )
+            replay = self._machines.replay
+            replayed = await asyncio.to_thread(replay, project, stored) if is_long else replay(project, stored)
         except (BrokenLog, LocalProtocolError):
             logger.exception("the log of response %s cannot be read", response_id)
             replayed = None
@@ -255,11 +264,9 @@ class ResponsesById:
             raise stream_not_kept(response_id)
         return replayed
 
+    @known_as
     async def cancel(self, project: str, response_id: str) -> ResponseObject:
         """Cancel a background response and return it; once more is not an error."""
-        return await self._known_as(project, response_id, self._cancel)
-
-    async def _cancel(self, project: str, response_id: str) -> ResponseObject:
         run = await self._running(project, response_id)
         if run is not None and run.plan.background:
             self._registry.cancel(run, reason="its client cancelled it")
@@ -295,7 +302,7 @@ class ResponsesById:
             await asyncio.wait(ends, timeout=CANCEL_SECONDS)
         asked = 0
         for response_id, background in responses.items():
-            if background and response_id not in runs and self._others is not None and self._others.reaches_others:
+            if background and response_id not in runs and self._others.reaches_others:
                 if not await self._others.ask_to_cancel(response_id):
                     break  # the others cannot be reached now
                 asked += 1
@@ -309,18 +316,15 @@ class ResponsesById:
                 self._registry.cancel(run, reason="its client cancelled it")
 
     async def _cancel_elsewhere(self, project: str, response_id: str) -> ResponseObject:
-        if self._others is None or not self._others.reaches_others:
-            raise overloaded(
-                "Another worker runs this response, and workers reach each other through Redis only (REDIS_URL).",
-                retry_after=5,
-            )
+        if not self._others.reaches_others:
+            raise out_of_reach()
         if await self._others.ask_to_cancel(response_id):
             for pause in _looks():
                 await asyncio.sleep(pause)
                 response = await self._stored(project, response_id)
                 if response["status"] not in RUNNING:
                     return response
-        raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
+        raise not_answered()
 
     async def delete(self, project: str, response_id: str) -> None:
         """Forget a response, everywhere, and of a turn that has one id all legs. What runs is cancelled.
@@ -328,11 +332,9 @@ class ResponsesById:
         What it continues and what continues it stay.
         """
         run = self._run(project, response_id)
-        try:
+        with store_errors():
             known = await self._store.delete(project, response_id)
             gone = [response_id] if known or run is not None else await self._delete_legs(project, response_id)
-        except StoreError as error:
-            raise store_away(error) from error
         if not gone:
             raise response_not_found(response_id)
         await self._forgetting.everywhere(gone, reason="its client deleted it")
@@ -343,21 +345,6 @@ class ResponsesById:
         while more := await self._store.delete_legs(project, name):
             gone += more
         return gone
-
-    async def _known_as(self, project: str, name: str, find: Callable[[str, str], Awaitable[Found]]) -> Found:
-        """Return what `find` finds of a response by its own id, or by what clients call it: of several the newest."""
-        try:
-            return await find(project, name)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            try:
-                leg = await self._store.newest_leg(project, name)
-            except StoreError as problem:
-                raise store_away(problem) from problem
-            if leg is None:
-                raise
-            return await find(project, leg.response_id)
 
     def _run(self, project: str, response_id: str) -> Run | None:
         """Return the run of a response of this process; one that is not stored is not found by its id."""
@@ -379,13 +366,20 @@ class ResponsesById:
         return run if run is not None and not run.journal.closed else None
 
     async def _stored(self, project: str, response_id: str) -> ResponseObject:
-        try:
+        with store_errors():
             response = await self._store.response(project, response_id)
-        except StoreError as error:
-            raise store_away(error) from error
         if response is None:
             raise response_not_found(response_id)
         return as_known(response)
+
+
+async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
+    """Return a stored response with its log. Raises `ApiError`: 404 where the project has none, 503."""
+    with store_errors():
+        stored = await store.log(project, response_id)
+    if stored is None:
+        raise response_not_found(response_id)
+    return stored
 
 
 def _looks() -> Iterator[float]:

@@ -7,13 +7,13 @@ whoever goes on with the response has it from there.
 import logging
 from collections.abc import Mapping
 
-from responses_app.protocol.errors import ApiError, JsonObject, overloaded, response_not_found
+from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import OtherWorkers
-from responses_app.runs.plan.failures import store_away
+from responses_app.runs.plan.failures import not_answered, out_of_reach, store_away, store_errors
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoreError
 
@@ -25,7 +25,7 @@ _ERROR = ("message", "status", "type", "code", "param", "retry_after")
 class GivenOutputs:
     """One per process."""
 
-    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers | None = None) -> None:
+    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers) -> None:
         self._store = store
         self._registry = registry
         self._others = others
@@ -40,10 +40,8 @@ class GivenOutputs:
         if run is not None and not run.journal.closed:
             await _take(run, given)
             return
-        try:
+        with store_errors():
             stored = await self._stored(project, response_id)
-        except StoreError as error:
-            raise store_away(error) from error
         if stored is not None and stored["status"] not in RUNNING:
             raise not_waiting(response_id)
         await self._give_elsewhere(project, response_id, given, is_stored=stored is not None)
@@ -78,17 +76,14 @@ class GivenOutputs:
     async def _give_elsewhere(self, project: str, response_id: str, given: OutputGiven, *, is_stored: bool) -> None:
         """Give it to whichever worker runs the response. One that is not stored is known to that worker alone."""
         answer = None
-        if self._others is not None and self._others.reaches_others:
+        if self._others.reaches_others:
             answer = await self._others.ask_to_take({"project": project, "response_id": response_id, **as_json(given)})
         elif is_stored:
-            raise overloaded(
-                "Another worker runs this response, and workers reach each other through Redis only (REDIS_URL).",
-                retry_after=5,
-            )
+            raise out_of_reach()
         if answer is None:
             if not is_stored:
                 raise response_not_found(response_id)
-            raise overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
+            raise not_answered()
         error = answer.get("error")
         if isinstance(error, dict):
             raise ApiError(str(error["message"]), **{name: error[name] for name in _ERROR[1:]})

@@ -46,7 +46,7 @@ from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines, as_begun
 from responses_app.runs.log.run_log import LiveLogs, RunLog
-from responses_app.runs.plan.failures import engine_errors, refusal, store_away
+from responses_app.runs.plan.failures import engine_errors, refusal, store_away, store_errors
 from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
@@ -167,10 +167,8 @@ class ResponseService:
         Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`, and
         `BrokenLog`.
         """
-        try:
+        with store_errors():
             limited = await self.limited(accepted)
-        except StoreError as error:
-            raise store_away(error) from error
         asked = accepted.request or {}
         waits = asked.get(TOOL_MODE) == WAIT
         origin = Origin(
@@ -238,10 +236,8 @@ class ResponseService:
         if accepted is not None:
             known = accepted.response.get("public_id")
             return PublicId(*known) if known else None
-        try:
+        with store_errors():
             return await self.naming.public_id(draft.origin.project, draft.request, draft.context, dialect)
-        except StoreError as error:
-            raise store_away(error) from error
 
     async def _draft(
         self,

@@ -300,7 +300,7 @@ def _runs(base: _Base) -> _Runs:
     machines = _machines(base)
     followers = Followers(
         stores.responses,
-        machine=machines.of,
+        machines=machines,
         settings=settings,
         follow_here=registry.follow,
         here=registry.readable,
@@ -312,7 +312,7 @@ def _runs(base: _Base) -> _Runs:
         followers=followers,
         service=_service(base, machines, registry, forgetting),
         responses=ResponsesById(
-            stores.responses, registry, forgetting, replay=machines.replay, followers=followers, others=relay
+            stores.responses, registry, forgetting, machines=machines, followers=followers, others=relay
         ),
         outputs=GivenOutputs(stores.responses, registry, others=relay),
     )
@@ -333,7 +333,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
     return ResponseService(
         machines=machines,
         stores=stores,
-        history=History(stores, registry.find, sealer=base.sealer, read_document=document_text()),
+        history=History(stores, runs=registry.runs, sealer=base.sealer, read_document=document_text()),
         registry=registry,
         sealer=base.sealer,
         new_id=base.new_id,

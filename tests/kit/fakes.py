@@ -269,7 +269,7 @@ class Site:
         self.service = ResponseService(
             machines=machines,
             stores=stores,
-            history=History(stores, self.registry.find, sealer=self.sealer, read_document=self.read_document),
+            history=History(stores, runs=self.registry.runs, sealer=self.sealer, read_document=self.read_document),
             registry=self.registry,
             sealer=self.sealer,
             new_id=self.new_id,
@@ -283,7 +283,7 @@ class Site:
         )
         self.followers = Followers(
             self.store,
-            machine=machines.of,
+            machines=machines,
             settings=self.settings,
             follow_here=self.registry.follow,
             here=self.registry.readable,
@@ -293,7 +293,7 @@ class Site:
             self.store,
             self.registry,
             self.forgetting,
-            replay=machines.replay,
+            machines=machines,
             followers=self.followers,
             others=self.others,
         )

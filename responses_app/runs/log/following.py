@@ -30,7 +30,7 @@ from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Input
 from responses_app.runs.log.journal import Entry, EventJournal, JournalReader, ReaderTooSlow, Waiter
 from responses_app.runs.log.reader import EventSource
-from responses_app.runs.log.replay import as_begun, end_of_failure, last_number, so_far
+from responses_app.runs.log.replay import Machines, end_of_failure
 from responses_app.runs.log.run_log import INTEREST_SECONDS, end_tasks
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
@@ -155,7 +155,7 @@ class FollowedResponse(EventSource):
 
 
 class Followers:
-    """All of this process. `machine` makes the machine of a project's response of its object as it began.
+    """All of this process. `machines` makes their machines.
 
     `follow_here` asks this process itself to keep the logs of what it runs. `here` returns a response that runs here
     now, and has all behind the event of a number in its journal.
@@ -165,14 +165,14 @@ class Followers:
         self,
         store: BaseResponseStore,
         *,
-        machine: Callable[[str, ResponseObject], ResponseMachine],
+        machines: Machines,
         settings: RunSettings,
         follow_here: Callable[[Collection[str]], None],
         here: Callable[[str, int], EventSource | None],
-        others: OtherWorkers | None = None,
+        others: OtherWorkers,
     ) -> None:
         self._store = store
-        self.machine = machine
+        self._machines = machines
         self._settings = settings
         self._follow_here = follow_here
         self._here = here
@@ -192,7 +192,7 @@ class Followers:
         first = 0 if starting_after is None else starting_after + 1
         followed = FollowedResponse(
             response["id"],
-            self.machine(project, as_begun(response)),
+            self._machines.begun(project, response),
             PacedJournal(max_lag_bytes=self._settings.stream_max_lag_bytes, first=first),
             first=first,
         )
@@ -200,14 +200,6 @@ class Followers:
         followed.task = asyncio.create_task(self._follow(project, followed, stored), name=f"follow {response['id']}")
         followed.task.add_done_callback(lambda _: self._ended(followed))
         return followed
-
-    def last_number(self, project: str, stored: StoredLog) -> int | None:
-        """Return the number of a log's last event, as `replay.last_number` does."""
-        return last_number(stored, self.machine(project, as_begun(stored.response)))
-
-    def so_far(self, project: str, stored: StoredLog) -> ResponseObject:
-        """Return a response that runs, with what of its output is kept, as `replay.so_far` does."""
-        return so_far(stored, self.machine(project, as_begun(stored.response)))
 
     def ring(self, response_ids: Collection[str]) -> None:
         """Look at the logs of these responses: their workers say that there is more."""
@@ -302,7 +294,7 @@ class Followers:
         """
         while True:
             self._follow_here([followed.response_id])
-            if self._others is not None and self._others.reaches_others:
+            if self._others.reaches_others:
                 followed.hears = await self._others.ask_to_follow(followed.response_id)
             await asyncio.sleep(INTEREST_SECONDS / 2)
 

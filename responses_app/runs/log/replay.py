@@ -1,18 +1,15 @@
-"""A finished response's stream, made again of its log: the same events, with the same ids and numbers.
+"""`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events.
 
-Nothing of the stream itself is kept but its inputs (about 4 bytes a token). The response's body tells how it began:
-what it was asked is echoed there, and what became of it is made anew from the inputs.
-
-`Machines`: the machine of any response, of which its worker, its followers and a replay make the same events.
-
-It knows the models and the keys of this server, and hands `machine_of` those of one response.
+A finished response's stream is made again of its log: the same events, with the same ids and numbers. Nothing of the
+stream itself is kept but its inputs (about 4 bytes a token). The response's body tells how it began: what it was asked
+is echoed there, and what became of it is made anew from the inputs.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.formats.base import ModelFormat
-from responses_app.protocol.errors import ResponseError, response_not_found
+from responses_app.protocol.errors import ResponseError
 from responses_app.protocol.ids import DerivedIds, milliseconds_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.output.stream import ResponseStream
@@ -24,60 +21,8 @@ from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import EventSource
-from responses_app.runs.plan.failures import store_away
 from responses_app.runs.plan.served import ServedModel, ServedModels
-from responses_app.stores.base import AcceptedResponse, BaseResponseStore, StoredLog, StoreError
-
-
-async def log_of(store: BaseResponseStore, project: str, response_id: str) -> StoredLog:
-    """Return a stored response with its log. Raises `ApiError`: 404 where the project has none, 503."""
-    try:
-        stored = await store.log(project, response_id)
-    except StoreError as error:
-        raise store_away(error) from error
-    if stored is None:
-        raise response_not_found(response_id)
-    return stored
-
-
-def replay(stored: StoredLog, machine: ResponseMachine) -> EventSource | None:
-    """Make a finished response's stream again; None where its log was not kept.
-
-    `machine` is that of the response as it began. Pure computation, 5 µs an event: in a thread where it is long. Raises
-    `BrokenLog`.
-    """
-    response = stored.response
-    journal = EventJournal(max_lag_bytes=0, kept=True)  # nothing is appended while somebody reads
-    for given in decode(stored.data):
-        journal.extend(machine.receive(given).events)
-    if not journal.closed:
-        for given in end_of_failure(response, has_begun=machine.stream.has_begun):
-            journal.extend(machine.receive(given).events)
-    if not journal.closed:
-        return None
-    return EventSource(response["id"], journal, machine)
-
-
-def last_number(stored: StoredLog, machine: ResponseMachine) -> int | None:
-    """Return the number of a log's last event; None where the log does not tell how the response ended.
-
-    `machine` is that of the response as it began. Pure computation, 3 µs an event. Raises `BrokenLog`.
-    """
-    last = -1
-    for given in decode(stored.data):
-        for event in machine.receive(given).events[-1:]:
-            last = event.sequence_number
-    return last if machine.status in TERMINAL_STATUSES else None
-
-
-def so_far(stored: StoredLog, machine: ResponseMachine) -> ResponseObject:
-    """Return a response that another worker runs, with what of its output is kept.
-
-    `machine` is that of the response as it began. Pure computation, 3 µs an event. Raises `BrokenLog`.
-    """
-    for given in decode(stored.data):
-        machine.receive(given)
-    return machine.stream.snapshot() if machine.stream.has_begun else stored.response
+from responses_app.stores.base import AcceptedResponse, StoredLog
 
 
 def as_begun(response: ResponseObject) -> ResponseObject:
@@ -114,20 +59,6 @@ def end_of_failure(response: ResponseObject, *, has_begun: bool) -> Sequence[Inp
     if response["usage"] is not None:
         return ()
     return [*([Enqueued()] if response["background"] else []), Started(), *end]
-
-
-def failed(stored: StoredLog, machine: ResponseMachine, error: ResponseError) -> StoredLog:
-    """Return a response, and its whole log, as they are once it has failed behind the log that it has.
-
-    It fails even where that log decides another end, since that was never kept, nor what can be continued.
-    `machine` is that of the response as it began. Raises `BrokenLog`.
-    """
-    for given in decode(stored.data):
-        machine.receive(given)
-    *before, end = end_of_failure(as_failed(stored.response, error), has_begun=machine.stream.has_begun)
-    for given in before:
-        machine.receive(given)
-    return StoredLog(machine.outcome(0, error), stored.data + encode([*before, end]))
 
 
 def machine_of(
@@ -183,19 +114,59 @@ class Machines:
         model_format = self._model_of(response).format.at_effort(response["reasoning"].get("effort"))
         return machine_of(response, model_format, key=self.id_key, seal=seal, tools=tools)
 
+    def begun(self, project: str, response: ResponseObject) -> ResponseMachine:
+        """Return the machine of a project's response that has gone on, as it was when it began."""
+        return self.of(project, as_begun(response))
+
+    # What follows is pure computation, 3 to 5 µs an event: in a thread where a log is long. All of it raises
+    # `BrokenLog`.
+
     def replay(self, project: str, stored: StoredLog) -> EventSource | None:
-        """Make a finished response's stream again, as a run here would have made it; see `runs.log.replay`.
+        """Make a finished response's stream again, as a run here would have made it; None where its log was not kept.
 
         None, too, where its model is served no more, and no served one reads its tokens as it did.
         """
-        made = replay(stored, self.of(project, as_begun(stored.response)))
-        is_served = self.models.named(stored.response["model"]) is not None
-        return made if made is None or is_served or made.response()["output"] == stored.response["output"] else None
+        response, machine = stored.response, self.begun(project, stored.response)
+        journal = EventJournal(max_lag_bytes=0, kept=True)  # nothing is appended while somebody reads
+        for given in decode(stored.data):
+            journal.extend(machine.receive(given).events)
+        if not journal.closed:
+            for given in end_of_failure(response, has_begun=machine.stream.has_begun):
+                journal.extend(machine.receive(given).events)
+        if not journal.closed:
+            return None
+        is_served = self.models.named(response["model"]) is not None
+        if not (is_served or machine.stream.snapshot()["output"] == response["output"]):
+            return None
+        return EventSource(response["id"], journal, machine)
+
+    def last_number(self, project: str, stored: StoredLog) -> int | None:
+        """Return the number of a log's last event; None where the log does not tell how the response ended."""
+        machine, last = self.begun(project, stored.response), -1
+        for given in decode(stored.data):
+            for event in machine.receive(given).events[-1:]:
+                last = event.sequence_number
+        return last if machine.status in TERMINAL_STATUSES else None
+
+    def so_far(self, project: str, stored: StoredLog) -> ResponseObject:
+        """Return a response that another worker runs, with what of its output is kept."""
+        machine = self.begun(project, stored.response)
+        for given in decode(stored.data):
+            machine.receive(given)
+        return machine.stream.snapshot() if machine.stream.has_begun else stored.response
 
     def failed(self, accepted: AcceptedResponse, error: ResponseError) -> StoredLog:
-        """Return a response that was taken over, and its log, as they are once it has failed. Raises `BrokenLog`."""
-        stored = StoredLog(accepted.response, accepted.log)
-        return failed(stored, self.of(accepted.project, as_begun(accepted.response)), error)
+        """Return a response that was taken over, and its log, as they are once it has failed behind the log it has.
+
+        It fails even where that log decides another end, since that was never kept, nor what can be continued.
+        """
+        machine = self.begun(accepted.project, accepted.response)
+        for given in decode(accepted.log):
+            machine.receive(given)
+        *before, end = end_of_failure(as_failed(accepted.response, error), has_begun=machine.stream.has_begun)
+        for given in before:
+            machine.receive(given)
+        return StoredLog(machine.outcome(0, error), accepted.log + encode([*before, end]))
 
     def _model_of(self, response: ResponseObject) -> ServedModel:
         return self.models.named(response["model"]) or self.models.first  # its own may be served no more

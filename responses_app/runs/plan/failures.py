@@ -1,4 +1,4 @@
-"""Errors of engines and of the store → what clients see. The one place that maps them; their texts stay in the log."""
+"""Errors of engines, of stores and between workers → what clients see. Their own texts stay in the log."""
 
 import logging
 from collections.abc import Iterator
@@ -48,6 +48,34 @@ def engine_errors(request_id: str) -> Iterator[None]:
     except EngineError as error:
         logger.warning("request %s: no prompt: %s: %s", request_id, type(error).__name__, error)
         raise refusal(error, request_id) from error
+
+
+def store_away(error: StoreError) -> ApiError:
+    """The store fails; the log says why, and the client is told what an operator can do at once."""
+    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
+    return overloaded(told, retry_after=2)
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Raise what a store raises in here as the error that clients read."""
+    try:
+        yield
+    except StoreError as error:
+        raise store_away(error) from error
+
+
+def out_of_reach() -> ApiError:
+    """Another worker runs a response, and cannot be told anything (503)."""
+    return overloaded(
+        "Another worker runs this response, and workers reach each other through Redis only (REDIS_URL).",
+        retry_after=5,
+    )
+
+
+def not_answered() -> ApiError:
+    """The worker that runs a response has not answered (503)."""
+    return overloaded("The worker that runs this response did not answer. Try again.", retry_after=5)
 
 
 def unanswered(error: EngineError | None, request_id: str) -> ApiError:
@@ -105,9 +133,3 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
     return {"code": "server_error", "message": server_error(request_id).message}
-
-
-def store_away(error: StoreError) -> ApiError:
-    """The store fails; the log says why, and the client is told what an operator can do at once."""
-    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
-    return overloaded(told, retry_after=2)

@@ -44,19 +44,16 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
 from responses_app.protocol.sealing import Sealer
-from responses_app.runs.log.reader import EventSource
-from responses_app.runs.plan.failures import store_away
+from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.planning.reading import FileReading, Unsealing, is_sealed, no_reader
-from responses_app.stores.base import StoreError
 from responses_app.stores.stores import ConversationRecord, Stores
 
 LONG_INPUT = 20_000  # bytes of JSON; so much is opened and rendered in 5 ms at most
 
 _NOTHING = Items()
 Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers, by response id
-Find = Callable[[str, str], EventSource | None]  # what runs on this worker, or has ended lately
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,12 +80,22 @@ class Context:
 
 
 class History:
-    """Finds a chain first in the connection, then among what runs (`find`, by project and id), then in the store."""
+    """Finds a chain first in the connection, then among what runs, then in the store.
 
-    def __init__(self, stores: Stores, find: Find, *, sealer: Sealer, read_document: ReadDocument = no_reader) -> None:
+    `runs` says whether a response of a project runs here.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        *,
+        runs: Callable[[str, str], bool],
+        sealer: Sealer,
+        read_document: ReadDocument = no_reader,
+    ) -> None:
         self._store = stores.responses
         self._conversations = stores.conversations
-        self._find = find
+        self._runs = runs
         self._sealer = sealer
         self._files = FileReading(stores.files, read_document)
 
@@ -96,10 +103,8 @@ class History:
         self, origin: Origin, request: CreateRequest, recall: Recall, *, dialect: Dialect = OPENAI
     ) -> Context:
         """Return what a request continues. Raises `ApiError` for what cannot be found."""
-        try:
+        with store_errors():
             return await self._context(origin, request, recall, dialect)
-        except StoreError as error:
-            raise store_away(error) from error
 
     async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
         """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
@@ -109,10 +114,8 @@ class History:
         """
         if parent is None:
             return []
-        try:
+        with store_errors():
             kept = await self._store.input_items(project, parent.root_id)
-        except StoreError as error:
-            raise store_away(error) from error
         if not kept:
             return []
         asked = await asyncio.to_thread(self._parsed, project, kept)
@@ -205,8 +208,7 @@ class History:
 
         Raises `ApiError` for one that still runs.
         """
-        running = self._find(project, response_id)
-        if running is not None and not running.journal.closed:
+        if self._runs(project, response_id):
             raise previous_response_in_progress(response_id)
         link = await self._store.chain(project, response_id)
         if link is None:

@@ -74,6 +74,11 @@ class RunRegistry:
         run = self.get(response_id) or self.resumable.get(response_id)
         return run if run and run.plan.origin.project == project and not self.is_forgotten(run) else None
 
+    def runs(self, project: str, response_id: str) -> bool:
+        """Whether a response of a project runs here, and has not ended."""
+        run = self.find(project, response_id)
+        return run is not None and not run.journal.closed
+
     def is_forgotten(self, run: Run) -> bool:
         """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
         plan = run.plan
@@ -361,7 +366,7 @@ DELETED = "it was deleted"
 class Forgetting:
     """One per process."""
 
-    def __init__(self, registry: RunRegistry, *, others: OtherWorkers | None = None) -> None:
+    def __init__(self, registry: RunRegistry, *, others: OtherWorkers) -> None:
         self._registry = registry
         self._others = others
         self._memories: set[Forget] = set()
@@ -379,7 +384,7 @@ class Forgetting:
         if not response_ids:
             return
         self.here(response_ids, reason=reason)
-        if self._others is not None and self._others.reaches_others:
+        if self._others.reaches_others:
             await self._others.ask_to_forget(response_ids)
 
     def here(self, response_ids: Collection[str], *, reason: str = DELETED) -> None:
