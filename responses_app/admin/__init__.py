@@ -1,5 +1,7 @@
-"""Django's admin: stored responses as conversations, workers, and a dashboard. It reads, cancels and
-deletes, makes and revokes API keys, and changes the limits of projects."""
+"""Django's admin: stored responses as conversations, workers, and a dashboard.
+
+It reads, cancels and deletes responses, makes and revokes API keys, and changes the limits of projects.
+"""
 
 from django.contrib import admin
 

@@ -1,4 +1,7 @@
-"""What can be done with chosen responses: cancel, delete, export. Each is bounded, and says so where it stops."""
+"""What can be done with chosen responses: cancel, delete, export. Each is bounded, and says so where it stops.
+
+The admin's views run on threads, and runs belong to the server's event loop: they are cancelled and forgotten there.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,23 +35,20 @@ def cancel_responses(running: Mapping[str, bool]) -> Cancelled:
 
     What runs elsewhere and cannot be asked about, and what has just ended, is left as it is.
     """
-    return async_to_sync(_cancel)(running)
+
+    async def cancel_all() -> Cancelled:
+        return await _site().responses.cancel_all(running, reason=CANCELLED)
+
+    return async_to_sync(cancel_all)()
 
 
 def forget_runs(response_ids: Collection[str]) -> None:
     """Tell all workers that these responses were deleted: what runs of them ends, their streams go."""
-    async_to_sync(_forget)(response_ids)
 
+    async def forget() -> None:
+        await _site().forgetting.everywhere(response_ids, reason=DELETED)
 
-# What follows runs on the event loop of the server, which the view's thread belongs to.
-
-
-async def _cancel(running: Mapping[str, bool]) -> Cancelled:
-    return await _site().responses.cancel_all(running, reason=CANCELLED)
-
-
-async def _forget(response_ids: Collection[str]) -> None:
-    await _site().forgetting.everywhere(response_ids, reason=DELETED)
+    async_to_sync(forget)()
 
 
 def _site() -> "Site":

@@ -11,31 +11,31 @@ _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Numbers over the bins, None where there is none; `name` is also the class that has its colour."""
+    """Numbers over the bins."""
 
-    name: str
+    name: str  # also the class that has its colour
     label: str
-    values: Sequence[float | None]
+    values: Sequence[float | None]  # None where there is none
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ChartBar:
     """A rectangle of a series."""
 
-    name: str
-    x: float
+    name: str  # the series'
+    x: float  # of its left upper corner, in units of the drawing, as all that follows is
     y: float
     width: float
     height: float
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A series as lines: `paths` between gaps, `dots` at values that stand alone."""
+class ChartLine:
+    """A series as lines."""
 
     name: str
-    paths: Sequence[str]
-    dots: Sequence[tuple[float, float]]
+    paths: Sequence[str]  # between gaps
+    dots: Sequence[tuple[float, float]]  # at values that stand alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ChartSlot:
     """The whole height over a bin, which tells its numbers."""
 
     x: float
@@ -56,19 +56,34 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """All a template needs. `rows` are the numbers as a table: a bin's name, then a text for each series."""
+class ChartPlan:
+    """What a chart is to show."""
 
-    key: str
+    key: str  # what ids on the page end with
     title: str
     summary: str
+    names: Sequence[str]  # of the bins
+    marks: Sequence[tuple[int, str]]  # the texts under some of the bins, by their numbers
     series: Sequence[Series]
-    bars: Sequence[Bar]
-    lines: Sequence[Line]
+    write: Callable[[float], str]  # writes a number of the axis
+
+    @property
+    def slot(self) -> float:
+        """The width of a bin."""
+        return _PLOT_WIDTH / max(1, len(self.names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """All a template needs."""
+
+    plan: ChartPlan
+    bars: Sequence[ChartBar]
+    lines: Sequence[ChartLine]
     y_ticks: Sequence[Tick]
     x_ticks: Sequence[Tick]
-    slots: Sequence[Slot]
-    rows: Sequence[tuple[str, Sequence[str]]]
+    slots: Sequence[ChartSlot]
+    rows: Sequence[tuple[str, Sequence[str]]]  # the numbers as a table: a bin's name, then a text for each series
     empty: bool
     width: int = WIDTH
     height: int = HEIGHT
@@ -78,28 +93,7 @@ class Chart:
     plot_height: int = _PLOT_HEIGHT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a chart is to show.
-
-    `names` are those of the bins, `marks` the texts under some of them; `write` writes a number of the axis.
-    """
-
-    key: str
-    title: str
-    summary: str
-    names: Sequence[str]
-    marks: Sequence[tuple[int, str]]
-    series: Sequence[Series]
-    write: Callable[[float], str]
-
-    @property
-    def slot(self) -> float:
-        """The width of a bin."""
-        return _PLOT_WIDTH / max(1, len(self.names))
-
-
-def bar_chart(plan: Plan) -> Chart:
+def bar_chart(plan: ChartPlan) -> Chart:
     """Return stacked bars, the first series at the bottom."""
     totals = [sum(each.values[index] or 0 for each in plan.series) for index in range(len(plan.names))]
     top = nice_top(max(totals, default=0))
@@ -112,11 +106,11 @@ def bar_chart(plan: Plan) -> Chart:
             floor -= height
             if height:
                 x = LEFT + index * plan.slot + gap / 2
-                bars.append(Bar(each.name, _r(x), _r(floor), _r(plan.slot - gap), _r(height)))
+                bars.append(ChartBar(each.name, _r(x), _r(floor), _r(plan.slot - gap), _r(height)))
     return _chart(plan, top, bars=bars)
 
 
-def line_chart(plan: Plan) -> Chart:
+def line_chart(plan: ChartPlan) -> Chart:
     """Return lines with gaps where nothing is known."""
     top = nice_top(max((value for each in plan.series for value in each.values if value is not None), default=0))
     return _chart(plan, top, lines=[_line(each, top, plan.slot) for each in plan.series])
@@ -131,7 +125,7 @@ def nice_top(value: float) -> float:
     return next(round(step * size) for step in steps if step * size >= value * 0.999999)
 
 
-def _line(series: Series, top: float, slot: float) -> Line:
+def _line(series: Series, top: float, slot: float) -> ChartLine:
     paths, dots, path = [], [], list[tuple[float, float]]()
     for index, value in enumerate([*series.values, None]):
         if value is not None:
@@ -141,26 +135,23 @@ def _line(series: Series, top: float, slot: float) -> Line:
             dots += path if len(path) == 1 else []
             paths += [" ".join(f"{x},{y}" for x, y in path)] if len(path) > 1 else []
             path = []
-    return Line(series.name, paths, dots)
+    return ChartLine(series.name, paths, dots)
 
 
-def _chart(plan: Plan, top: float, *, bars: Sequence[Bar] = (), lines: Sequence[Line] = ()) -> Chart:
+def _chart(plan: ChartPlan, top: float, *, bars: Sequence[ChartBar] = (), lines: Sequence[ChartLine] = ()) -> Chart:
     rows = [
         (name, ["–" if value is None else plan.write(value) for value in (each.values[index] for each in plan.series)])
         for index, name in enumerate(plan.names)
     ]
     heights = ((HEIGHT - BOTTOM - share * _PLOT_HEIGHT, top * share) for share in (0.0, 0.5, 1.0))
     return Chart(
-        key=plan.key,
-        title=plan.title,
-        summary=plan.summary,
-        series=plan.series,
+        plan=plan,
         bars=bars,
         lines=lines,
         y_ticks=[Tick(_r(y), plan.write(value)) for y, value in heights],
         x_ticks=[Tick(_r(LEFT + (index + 0.5) * plan.slot), text) for index, text in plan.marks],
         slots=[
-            Slot(_r(LEFT + index * plan.slot), _r(plan.slot), _told(name, plan.series, texts))
+            ChartSlot(_r(LEFT + index * plan.slot), _r(plan.slot), _told(name, plan.series, texts))
             for index, (name, texts) in enumerate(rows)
         ],
         rows=[row for index, row in enumerate(rows) if any(each.values[index] for each in plan.series)],

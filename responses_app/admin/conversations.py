@@ -17,11 +17,10 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.utils.decorators import method_decorator
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from responses_app.admin.actions import MAX_CHANGED
-from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, beginning_with
+from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, beginning_with, column
 from responses_app.models import ID_LENGTH, Conversation, ConversationItem
 from responses_app.watch.text import NONE, moment, response_link, short_id, visible
 from responses_app.watch.transcript import Block, Transcript
@@ -60,6 +59,14 @@ class ConversationAdmin(ReadOnlyAdmin):
     """Conversations, the newest first."""
 
     list_display = ("identifier", "named", "items_counted", "created", "project_name", "head_link")
+    identifier = column(
+        "conversation", lambda row: format_html('<span class="id" title="{}">{}</span>', row.pk, short_id(row.pk))
+    )
+    named = column("title", lambda row: visible(row.title)[:100] or NONE)
+    items_counted = column("items", lambda row: f"{row.items_counted:,}")
+    created = column("created", lambda row: moment(row.created_at))
+    project_name = column("project", lambda row: visible(row.project))
+    head_link = column("latest response", lambda row: response_link(row.head) if row.head else NONE)
     date_hierarchy = "created_at"
     ordering = ("-created_at",)
     search_fields = ("id",)
@@ -115,36 +122,6 @@ class ConversationAdmin(ReadOnlyAdmin):
     def delete_selected(self, request: HttpRequest, queryset: "QuerySet[Conversation]") -> HttpResponseBase | None:
         """Delete them, after a page that asks; their responses stay."""
         return django_actions.delete_selected(self, request, queryset[:MAX_CHANGED])
-
-    @admin.display(description="conversation")
-    def identifier(self, conversation: Conversation) -> SafeString:
-        """The id, short."""
-        return format_html('<span class="id" title="{}">{}</span>', conversation.pk, short_id(conversation.pk))
-
-    @admin.display(description="title")
-    def named(self, conversation: Conversation) -> str:
-        """What it is called."""
-        return visible(conversation.title)[:100] or NONE
-
-    @admin.display(description="items")
-    def items_counted(self, conversation: Any) -> str:
-        """How many items it has."""
-        return f"{conversation.items_counted:,}"
-
-    @admin.display(description="created")
-    def created(self, conversation: Conversation) -> SafeString:
-        """When it was created."""
-        return moment(conversation.created_at)
-
-    @admin.display(description="project")
-    def project_name(self, conversation: Conversation) -> str:
-        """Whose it is."""
-        return visible(conversation.project)
-
-    @admin.display(description="latest response")
-    def head_link(self, conversation: Conversation) -> SafeString | str:
-        """The response whose chain goes on, where one does."""
-        return response_link(conversation.head) if conversation.head else NONE
 
 
 def _page(conversation: Conversation, *, after: int) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The dashboard: the last day or week as charts, and the workers."""
+"""The dashboard: the last day or week as charts, and the workers that share this database.
+
+What the charts show is counted in SQL, by one scan of one index, however long the bodies of the responses are.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,14 +15,14 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import connection
 from django.db.models import BooleanField, Count, Func, Model, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from responses_app.admin.charts import Chart, Plan, Series, bar_chart, line_chart
-from responses_app.admin.lists import ReadOnlyAdmin, newest_since
+from responses_app.admin.charts import Chart, ChartPlan, Series, bar_chart, line_chart
+from responses_app.admin.lists import ListOnlyAdmin, column, newest_since
 from responses_app.models import Response, Worker
 from responses_app.protocol.requests.resources import Status
 from responses_app.stores.database.response_sql import RESPONSES
@@ -149,59 +152,40 @@ def is_alive(worker: Worker, now: datetime) -> bool:
 
 
 @admin.register(Worker)
-class WorkerAdmin(ReadOnlyAdmin):
+class WorkerAdmin(ListOnlyAdmin):
     """Workers, the one seen last first."""
 
     list_display = ("identifier", "alive", "last_seen", "started", "connections", "in_flight")
-    list_display_links = None
+    identifier = column("worker", lambda row: format_html('<span class="id">{}</span>', row.pk))
+    alive = column("state", lambda row: _life(is_alive(row, datetime.now(UTC))))
+    last_seen = column("last seen", lambda row: ago(row.seen_at, datetime.now(UTC)))
+    started = column("started", lambda row: ago(row.started_at, datetime.now(UTC)))
     ordering = ("-seen_at",)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Workers remove each other."""
         return False
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
-    ) -> HttpResponseRedirect:
-        """The list says all there is."""
-        return self.to_list()
 
-    @admin.display(description="worker")
-    def identifier(self, worker: Worker) -> SafeString:
-        """The id."""
-        return format_html('<span class="id">{}</span>', worker.pk)
-
-    @admin.display(description="state")
-    def alive(self, worker: Worker) -> SafeString:
-        """Whether it lives."""
-        alive = is_alive(worker, datetime.now(UTC))
-        return format_html('<span class="pill pill-{}">{}</span>', *(("alive", "alive") if alive else ("gone", "gone")))
-
-    @admin.display(description="last seen")
-    def last_seen(self, worker: Worker) -> str:
-        """When it last said that it lives."""
-        return ago(worker.seen_at, datetime.now(UTC))
-
-    @admin.display(description="started")
-    def started(self, worker: Worker) -> str:
-        """When it started."""
-        return ago(worker.started_at, datetime.now(UTC))
+def _life(alive: bool) -> SafeString:
+    state = "alive" if alive else "gone"
+    return format_html('<span class="pill pill-{}">{}</span>', state, state)
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A time that can be looked at: `every` is how many bins lie between two marks of the axis."""
+class Period:
+    """A time until now that can be looked at."""
 
     label: str
-    hours: int
+    hours: int  # how long it is
     hours_a_bin: int
-    every: int
-    written: str
+    every: int  # how many bins lie between two marks of the axis
+    written: str  # how a mark is written, as strftime has it
 
 
-SPANS = {
-    "day": Span("24 hours", 24, 1, 4, "%H:%M"),
-    "week": Span("7 days", 7 * 24, 4, 6, "%d %b"),
+PERIODS = {
+    "day": Period("24 hours", 24, 1, 4, "%H:%M"),
+    "week": Period("7 days", 7 * 24, 4, 6, "%d %b"),
 }
 _SHOWN = (Status.COMPLETED, Status.INCOMPLETE, Status.FAILED, Status.CANCELLED, Status.IN_PROGRESS, Status.QUEUED)
 
@@ -211,28 +195,28 @@ def dashboard(request: HttpRequest) -> HttpResponse:
     if not request.user.has_perm("responses_app.view_response"):
         raise PermissionDenied
     name = request.GET.get("span", "day")
-    name = name if name in SPANS else "day"
+    name = name if name in PERIODS else "day"
     context = {
         **admin.site.each_context(request),
-        **page(datetime.now(UTC), SPANS[name]),
+        **page(datetime.now(UTC), PERIODS[name]),
         "title": "Dashboard",
         "chosen": name,
-        "spans": [(key, span.label, key == name) for key, span in SPANS.items()],
+        "spans": [(key, period.label, key == name) for key, period in PERIODS.items()],
     }
     return TemplateResponse(request, "admin/respsite/dashboard.html", context)
 
 
-def page(now: datetime, span: Span) -> dict[str, Any]:
+def page(now: datetime, period: Period) -> dict[str, Any]:
     """Return what the template needs."""
-    counted = statistics(now, hours=span.hours, hours_a_bin=span.hours_a_bin)
+    counted = statistics(now, hours=period.hours, hours_a_bin=period.hours_a_bin)
     present, known = running(), workers()
     alive = [worker for worker in known if is_alive(worker, now)]
     return {
-        "span": span,
+        "span": period,
         "statistics": counted,
         "tiles": _tiles(counted.total, present, connections=sum(worker.connections for worker in alive)),
         "list": reverse("admin:responses_app_response_changelist"),
-        "charts": _charts(counted, span),
+        "charts": _charts(counted, period),
         "workers": _worker_rows(known, present, now),
         "alive": len(alive),
     }
@@ -254,19 +238,19 @@ def _tiles(total: Bin, present: dict[tuple[str, str], int], *, connections: int)
     ]
 
 
-def _charts(counted: Statistics, span: Span) -> list[Chart]:
+def _charts(counted: Statistics, period: Period) -> list[Chart]:
     bins, total = counted.bins, counted.total
     marks = [
-        (index, each.start.strftime(span.written))
+        (index, each.start.strftime(period.written))
         for index, each in enumerate(bins)
-        if (each.start.hour // span.hours_a_bin) % span.every == 0
+        if (each.start.hour // period.hours_a_bin) % period.every == 0
     ]
-    plan = partial(Plan, names=[each.start.strftime("%a %d %b %H:%M") for each in bins], marks=marks)
-    every = "hour" if span.hours_a_bin == 1 else f"{span.hours_a_bin} hours"
+    plan = partial(ChartPlan, names=[each.start.strftime("%a %d %b %H:%M") for each in bins], marks=marks)
+    every = "hour" if period.hours_a_bin == 1 else f"{period.hours_a_bin} hours"
     responses = plan(
         key="responses",
         title=f"Responses per {every}",
-        summary=f"{total.responses:,} in the last {span.label}, {total.statuses['failed']:,} of them failed.",
+        summary=f"{total.responses:,} in the last {period.label}, {total.statuses['failed']:,} of them failed.",
         series=[
             Series(status.value, status.value.replace("_", " "), [each.statuses[status.value] for each in bins])
             for status in _SHOWN
@@ -277,7 +261,7 @@ def _charts(counted: Statistics, span: Span) -> list[Chart]:
     tokens = plan(
         key="tokens",
         title=f"Tokens per {every}",
-        summary=f"{total.input_tokens:,} in and {total.output_tokens:,} out in the last {span.label}.",
+        summary=f"{total.input_tokens:,} in and {total.output_tokens:,} out in the last {period.label}.",
         series=[
             Series("tokens-cached", "in, cached", [each.cached_tokens for each in bins]),
             Series("tokens-in", "in", [each.input_tokens - each.cached_tokens for each in bins]),
@@ -288,7 +272,7 @@ def _charts(counted: Statistics, span: Span) -> list[Chart]:
     first_token = plan(
         key="first-token",
         title="Time to first token",
-        summary=f"Half of them within {milliseconds(total.first_token(0.5))} in the last {span.label}.",
+        summary=f"Half of them within {milliseconds(total.first_token(0.5))} in the last {period.label}.",
         series=[
             Series("median", "median", [each.first_token(0.5) for each in bins]),
             Series("p95", "95th percentile", [each.first_token(0.95) for each in bins]),

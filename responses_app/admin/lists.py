@@ -1,6 +1,6 @@
 """What all lists of the admin share: nothing is added or changed, and no page costs more as the tables grow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -134,6 +134,16 @@ class BoundedChangeList(ChangeList):
         return self.get_query_string(dict(zip(names, parts, strict=False)), [f"{self.date_hierarchy}__"])
 
 
+def column(head: str, shown: Callable[[Any], object]) -> Callable[[object, Any], object]:
+    """Return a column of a list, by what it shows of a row."""
+
+    @admin.display(description=head)
+    def shown_of(model_admin: object, row: Any) -> object:
+        return shown(row)
+
+    return shown_of
+
+
 class ReadOnlyAdmin(admin.ModelAdmin):
     """A list, and pages to read."""
 
@@ -172,6 +182,18 @@ class ReadOnlyAdmin(admin.ModelAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """A chain that was changed would not be what the model said."""
         return False
+
+
+class ListOnlyAdmin(ReadOnlyAdmin):
+    """A list that says all there is: nothing leads from it, and a page of one thing leads to it."""
+
+    list_display_links = None
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
+    ) -> HttpResponseRedirect:
+        """Send to the list."""
+        return self.to_list()
 
 
 NEWEST = 20_000  # responses whose projects, models and transports can be chosen

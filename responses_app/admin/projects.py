@@ -1,4 +1,8 @@
-"""Projects: a list, and a form for the limits that all keys of one have together."""
+"""Projects, and what is theirs: API keys and uploaded files.
+
+A project's form changes the limits that all its keys have together. A key's form makes one and shows it this once;
+an action revokes keys. Files are listed without what is in them.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 
-from responses_app.admin.lists import ReadOnlyAdmin, beginning_with
+from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, beginning_with, column
 from responses_app.models import ID_LENGTH, ApiKey, Project, StoredFile
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
@@ -29,6 +33,9 @@ class ProjectAdmin(ReadOnlyAdmin):
     """Projects by their names. They are made with their first key, and erased by `respsite manage forget`."""
 
     list_display = ("named", "keys_counted", "limits", "created")
+    named = column("project", lambda row: visible(row.name))
+    keys_counted = column("keys", lambda row: row.key_count)  # revoked ones too
+    created = column("created", lambda row: moment(row.created_at))
     ordering = ("name",)
     search_fields = ("name",)
     search_help_text = "Finds projects by their name."
@@ -48,28 +55,12 @@ class ProjectAdmin(ReadOnlyAdmin):
         """What belongs to a project would stay."""
         return False
 
-    @admin.display(description="project")
-    def named(self, project: Project) -> str:
-        """What people call it."""
-        return visible(project.name)
-
-    @admin.display(description="keys")
-    def keys_counted(self, project: Any) -> int:
-        """How many it has, revoked ones too."""
-        count: int = project.key_count
-        return count
-
     @admin.display(description="limits")
     def limits(self, project: Project) -> SafeString | str:
         """Those that it has."""
         given = [(name.replace("_", " "), value) for name in LIMITS if (value := getattr(project, name)) is not None]
         chips = ((f"{name}: {value:,}",) for name, value in given)
         return format_html_join(" ", '<span class="chip">{}</span>', chips) or NONE
-
-    @admin.display(description="created")
-    def created(self, project: Project) -> SafeString:
-        """When its first key was made."""
-        return moment(project.created_at)
 
 
 MAX_REVOKED = 500  # by one action
@@ -110,12 +101,18 @@ class NewKeyForm(forms.ModelForm):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(ReadOnlyAdmin):
+class ApiKeyAdmin(ListOnlyAdmin):
     """Keys, the newest first."""
 
     form = NewKeyForm
     list_display = ("identifier", "named", "project_name", "state_shown", "may", "created", "used", "expires")
-    list_display_links = None
+    identifier = column("key", lambda row: format_html('<span class="id" title="{}">{}…</span>', row.pk, row.prefix))
+    named = column("name", lambda row: visible(row.name) or NONE)
+    project_name = column("project", lambda row: visible(row.project_id))
+    created = column("created", lambda row: moment(row.created_at))
+    # Noted once a minute at most.
+    used = column("last used", lambda row: ago(row.last_used_at, datetime.now(UTC)) if row.last_used_at else "never")
+    expires = column("expires", lambda row: moment(row.expires_at) if row.expires_at else "never")
     list_select_related = ()
     ordering = ("-created_at",)
     search_fields = ("prefix", "name", "project__name")
@@ -156,12 +153,6 @@ class ApiKeyAdmin(ReadOnlyAdmin):
         response["Cache-Control"] = "no-store"
         return response
 
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponseRedirect:
-        """The list says all there is."""
-        return self.to_list()
-
     @admin.action(permissions=["revoke"], description="Revoke the selected keys")
     def revoke(self, request: HttpRequest, queryset: "QuerySet[ApiKey]") -> None:
         """Revoke them; connections that are open with them end."""
@@ -171,21 +162,6 @@ class ApiKeyAdmin(ReadOnlyAdmin):
             self.log_change(request, row, "Revoked.")
         level = messages.SUCCESS if revoked else messages.WARNING
         self.message_user(request, f"{revoked} revoked; {len(rows) - revoked} were revoked before.", level)
-
-    @admin.display(description="key")
-    def identifier(self, key: ApiKey) -> SafeString:
-        """Its beginning."""
-        return format_html('<span class="id" title="{}">{}…</span>', key.pk, key.prefix)
-
-    @admin.display(description="name")
-    def named(self, key: ApiKey) -> str:
-        """What people call it."""
-        return visible(key.name) or NONE
-
-    @admin.display(description="project")
-    def project_name(self, key: ApiKey) -> str:
-        """Whose it is."""
-        return visible(key.project_id)
 
     @admin.display(description="state")
     def state_shown(self, key: ApiKey) -> SafeString:
@@ -199,28 +175,19 @@ class ApiKeyAdmin(ReadOnlyAdmin):
         said: Sequence[str] = [*key.scopes, *(f"model {name}" for name in key.allowed_models)]
         return visible(", ".join(said))[:200] or "everything"
 
-    @admin.display(description="created")
-    def created(self, key: ApiKey) -> SafeString:
-        """When it was made."""
-        return moment(key.created_at)
-
-    @admin.display(description="last used")
-    def used(self, key: ApiKey) -> str:
-        """When it was used last, to the minute."""
-        return ago(key.last_used_at, datetime.now(UTC)) if key.last_used_at else "never"
-
-    @admin.display(description="expires")
-    def expires(self, key: ApiKey) -> SafeString | str:
-        """Until when it opens."""
-        return moment(key.expires_at) if key.expires_at else "never"
-
 
 @admin.register(StoredFile)
-class StoredFileAdmin(ReadOnlyAdmin):
+class StoredFileAdmin(ListOnlyAdmin):
     """Files, the newest first. Clients delete them, and `respsite manage forget` those of a project."""
 
     list_display = ("identifier", "named", "size", "purpose", "project_name", "created", "expires")
-    list_display_links = None
+    identifier = column("file", lambda row: format_html('<span class="id">{}</span>', row.pk))
+    named = column("name", lambda row: visible(row.filename))
+    # One that is not whole is being uploaded, or on its way out.
+    size = column("size", lambda row: f"{in_bytes(row.bytes)}{'' if row.is_whole else ', not whole'}")
+    project_name = column("project", lambda row: visible(row.project))
+    created = column("created", lambda row: moment(row.created_at))
+    expires = column("expires", lambda row: NONE if row.expires_at is None else moment(row.expires_at))
     ordering = ("-id",)  # in which they came
     search_fields = ("id",)
     search_help_text = "Finds a file by its id or the beginning of it."
@@ -236,39 +203,3 @@ class StoredFileAdmin(ReadOnlyAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: "Model | None" = None) -> bool:
         """Nobody: the admin would read all that is in a file to say what goes with it."""
         return False
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: object = None
-    ) -> HttpResponseRedirect:
-        """The list says all there is."""
-        return self.to_list()
-
-    @admin.display(description="file")
-    def identifier(self, file: StoredFile) -> SafeString:
-        """The id."""
-        return format_html('<span class="id">{}</span>', file.pk)
-
-    @admin.display(description="name")
-    def named(self, file: StoredFile) -> str:
-        """What its client calls it."""
-        return visible(file.filename)
-
-    @admin.display(description="size")
-    def size(self, file: StoredFile) -> str:
-        """How large it is; one that is not whole is being uploaded, or on its way out."""
-        return in_bytes(file.bytes) if file.is_whole else f"{in_bytes(file.bytes)}, not whole"
-
-    @admin.display(description="project")
-    def project_name(self, file: StoredFile) -> str:
-        """Whose it is."""
-        return visible(file.project)
-
-    @admin.display(description="created")
-    def created(self, file: StoredFile) -> SafeString:
-        """When it came."""
-        return moment(file.created_at)
-
-    @admin.display(description="expires")
-    def expires(self, file: StoredFile) -> SafeString | str:
-        """When it goes by itself."""
-        return NONE if file.expires_at is None else moment(file.expires_at)

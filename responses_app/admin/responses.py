@@ -21,6 +21,7 @@ from responses_app.admin.lists import (
     ReadOnlyAdmin,
     StatusFilter,
     TransportFilter,
+    column,
     found_ids,
 )
 from responses_app.models import Response
@@ -44,6 +45,14 @@ class ResponseAdmin(ReadOnlyAdmin):
     """Responses, the newest first."""
 
     list_display = ("identifier", "state", "model_name", "created", "tokens", "first_token", "duration", "way", "links")
+    identifier = column(
+        "response", lambda row: format_html('<span class="id" title="{}">{}</span>', row.pk, short_id(row.pk))
+    )
+    state = column("status", lambda row: pill(row.status))
+    model_name = column("model", lambda row: visible(row.model))
+    created = column("created", lambda row: moment(row.created_at))
+    first_token = column("first token", lambda row: milliseconds(row.first_token_ms))
+    duration = column("duration", lambda row: milliseconds(row.duration_ms))
     list_filter = (
         StatusFilter,
         AgeFilter,
@@ -119,26 +128,6 @@ class ResponseAdmin(ReadOnlyAdmin):
         """Delete some."""
         delete_responses([response.pk for response in queryset])
 
-    @admin.display(description="response")
-    def identifier(self, response: Response) -> SafeString:
-        """The id, short: the whole one is in the link, and in what the pointer shows."""
-        return format_html('<span class="id" title="{}">{}</span>', response.pk, short_id(response.pk))
-
-    @admin.display(description="status")
-    def state(self, response: Response) -> SafeString:
-        """The status in its colour."""
-        return pill(response.status)
-
-    @admin.display(description="model")
-    def model_name(self, response: Response) -> str:
-        """The model as clients call it."""
-        return visible(response.model)
-
-    @admin.display(description="created")
-    def created(self, response: Response) -> SafeString:
-        """When it was accepted."""
-        return moment(response.created_at)
-
     @admin.display(description="tokens in → out")
     def tokens(self, response: Response) -> SafeString:
         """What it read and what it said."""
@@ -146,16 +135,6 @@ class ResponseAdmin(ReadOnlyAdmin):
         return format_html(
             '<span title="{}">{} → {}</span>', cached, f"{response.input_tokens:,}", f"{response.output_tokens:,}"
         )
-
-    @admin.display(description="first token")
-    def first_token(self, response: Response) -> str:
-        """Time to the first token."""
-        return milliseconds(response.first_token_ms)
-
-    @admin.display(description="duration")
-    def duration(self, response: Response) -> str:
-        """Time to its end."""
-        return milliseconds(response.duration_ms)
 
     @admin.display(description="transport")
     def way(self, response: Response) -> SafeString:

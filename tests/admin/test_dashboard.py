@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import dashboard as counting
-from responses_app.admin.charts import HEIGHT, TOP, Plan, Series, bar_chart, line_chart, nice_top
-from responses_app.admin.dashboard import SPANS, STEPS, Bin, page, running, statistics
+from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart, line_chart, nice_top
+from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
 from responses_app.models import Response, Worker
 from tests.admin import samples
 
@@ -100,7 +100,7 @@ def test_the_tiles_tell_the_totals() -> None:
     samples.response(2, created_at=NOW, status="failed", input_tokens=1_000, cached_tokens=250, first_token_ms=None)
     samples.response(3, created_at=NOW, status="in_progress", input_tokens=0, cached_tokens=0, first_token_ms=None)
     samples.workers(NOW)
-    shown = page(NOW, SPANS["day"])
+    shown = page(NOW, PERIODS["day"])
     assert [(value, remark) for _, value, remark in shown["tiles"]] == [
         ("3", "50.0% failed"),
         ("2 k", "25% cached"),
@@ -145,7 +145,7 @@ numbers = st.lists(st.none() | st.floats(0, 1e12), min_size=1, max_size=40)
 def test_shapes_stay_inside_the_chart(first: list[float | None], second: list[float | None]) -> None:
     length = min(len(first), len(second))
     series = [Series("a", "A", first[:length]), Series("b", "B", second[:length])]
-    plan = Plan(
+    plan = ChartPlan(
         key="k",
         title="T",
         summary="",
