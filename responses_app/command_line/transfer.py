@@ -24,14 +24,12 @@ def database() -> Iterator[None]:
     django.setup(set_prefix=False)
     from django.db import DatabaseError
 
+    from responses_app.management.database import unusable
+
     try:
         yield
     except DatabaseError as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise CommandFailed(
-            f"the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and that "
-            "`respsite manage migrate` has been run."
-        ) from None
+        raise CommandFailed(unusable(error)) from None
 
 
 _HEAD = re.compile(rb'\{"kind":"(\w+)"(?:,"id":"([^"]{1,64})")?')
@@ -140,29 +138,22 @@ def _import(file: BinaryIO, size: int) -> int:
     with database():
         from responses_app.stores.database.transfer.lines import Imported, NotAnExport, take_in
 
-        counted, read = Imported(), Read(file)
+        counted, bytes_read = Imported(), 0
+
+        def lines() -> Iterator[bytes]:
+            nonlocal bytes_read
+            while line := file.readline(MAX_LINE):  # one that is too long comes in pieces, which are not JSON
+                bytes_read += len(line)
+                yield line
+
         try:
             with progress("bytes imported", size or None) as tell:
-                for _ in take_in(read.lines(), counted):
-                    tell(read.bytes)
+                for _ in take_in(lines(), counted):
+                    tell(bytes_read)
         except NotAnExport as problem:
             raise CommandFailed(str(problem)) from None
     _tell_of_import(counted)
     return 0 if counted.is_whole and not counted.broken else FAILED
-
-
-class Read:
-    """The lines of a file, and how much of it has been read."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.bytes = 0
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield them. One that is too long comes in pieces, which are not JSON."""
-        while line := self._file.readline(MAX_LINE):
-            self.bytes += len(line)
-            yield line
 
 
 def _tell_of_import(counted: "Imported") -> None:

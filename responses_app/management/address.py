@@ -1,4 +1,9 @@
-"""Where clients find the server that the settings describe, and where it finds out about clients."""
+"""The server that the settings describe: where clients find it, and where it finds out about clients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from channels.routing import get_default_application
 
 from responses_app.settings.conf import Settings
 
@@ -8,17 +13,23 @@ def base_url(own: Settings) -> str:
     return f"http://{_shown_host(own)}:{own.port}/v1"
 
 
-def forwarded_headers(own: Settings) -> dict[str, str]:
-    """Return the arguments of daphne's `Server` that let it believe a proxy; none without one.
+def daphne_server(own: Settings, endpoints: Sequence[str], **more: Any) -> Any:
+    """Return daphne's `Server`, which believes a proxy where the settings say that there is one.
 
     daphne takes the first address of `X-Forwarded-For`, so the proxy has to replace what a client sent there.
     """
-    if own.behind_proxy == "no":
-        return {}
-    return {
-        "proxy_forwarded_address_header": "X-Forwarded-For",
-        "proxy_forwarded_proto_header": "X-Forwarded-Proto",
-    }
+    from daphne.server import Server  # installs Twisted's reactor: not before it is needed
+
+    if own.behind_proxy != "no":
+        more["proxy_forwarded_address_header"] = "X-Forwarded-For"
+        more["proxy_forwarded_proto_header"] = "X-Forwarded-Proto"
+    return Server(
+        application=get_default_application(),
+        endpoints=endpoints,
+        websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
+        verbosity=0,
+        **more,
+    )
 
 
 def _shown_host(own: Settings) -> str:

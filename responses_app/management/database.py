@@ -1,16 +1,32 @@
-"""What commands say when they cannot go on."""
+"""What commands over the database share: one sentence where it cannot be used, and keys as operators name them."""
 
-from django.core.management import CommandError
+from typing import Any
+
+from django.core.management import BaseCommand, CommandError
+from django.db import DatabaseError
 
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import START, digest_of
 
 
-def database_failed(error: Exception) -> SystemExit:
-    """Return the end of a command whose database does not work, in one sentence."""
+class DatabaseCommand(BaseCommand):
+    """A command that works on the database, and ends with one sentence where that does not work."""
+
+    requires_system_checks = ()  # they are about serving
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Run it."""
+        try:
+            return super().execute(*args, **options)
+        except DatabaseError as error:
+            raise SystemExit(f"respsite: {unusable(error)}") from None
+
+
+def unusable(error: Exception) -> str:
+    """Say that the database cannot be used, and what to do."""
     reason = str(error).strip().partition("\n")[0]
-    return SystemExit(
-        f"respsite: the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and that "
+    return (
+        f"the database cannot be used ({reason}). Check that it runs, what DATABASE_URL names, and that "
         "`respsite manage migrate` has been run."
     )
 

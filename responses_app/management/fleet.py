@@ -37,21 +37,21 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class FleetTimes:
     """How long things may take, in seconds."""
 
     start_seconds: float = 120.0  # a worker that does not serve by then is ended, if others do
     leave_seconds: float = 60.0  # a worker that has not ended by then is killed
     silence_seconds: float = 0.0  # a worker that serves, and is not heard of for this long, is killed; 0 = never
-    steady_seconds: float = 10.0
-    first_pause: float = 0.5
+    steady_seconds: float = 10.0  # a worker that has served for this long came to serve, whatever happens to it then
+    first_pause: float = 0.5  # before a worker is started after the second failure in a row; each further one doubles
     longest_pause: float = 30.0
     grown_seconds: float = 60.0  # a worker has to serve this long before it can be found too large
-    patience: int = 3
+    patience: int = 3  # failed starts beyond the number of workers, until there is no point in going on
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartWorker:
     """Start a worker. It accepts connections at once where nobody else does, else when it is ready."""
 
     number: int
@@ -59,14 +59,14 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopWorker:
     """Tell a worker to stop; it lets what runs end."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillWorker:
     """End a worker that does not end by itself, or that hangs while it serves."""
 
     number: int
@@ -78,7 +78,7 @@ class GiveUp:
     """No worker can be started."""
 
 
-Action = Start | Stop | Kill | GiveUp
+Action = StartWorker | StopWorker | KillWorker | GiveUp
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Fleet:
     """`size` workers. Say what happened, then ask `decide` what is to be done, at the latest at `due`."""
 
     size: int
-    pace: Pace = field(default_factory=Pace)
+    pace: FleetTimes = field(default_factory=FleetTimes)
     failures: int = 0  # workers in a row that did not come to serve for long
     stopping: bool = False
     rolled_back: bool = False  # the last replacement did not come to serve
@@ -216,7 +216,7 @@ class Fleet:
             yield self._let_go(worker, now)
         while self._lacks_one() and now >= self._not_before:
             worker = _Worker(self._next_number, now)
-            yield Start(worker.number, at_once=not self.serving)
+            yield StartWorker(worker.number, at_once=not self.serving)
             self._workers[worker.number] = worker
             self._next_number += 1
 
@@ -229,9 +229,9 @@ class Fleet:
         for worker in list(self._here()):
             yield self._let_go(worker, now)
 
-    def _let_go(self, worker: _Worker, now: float) -> Stop:
+    def _let_go(self, worker: _Worker, now: float) -> StopWorker:
         worker.state, worker.since = State.LEAVING, now
-        return Stop(worker.number)
+        return StopWorker(worker.number)
 
     def _kill_overdue(self, now: float) -> Iterator[Action]:
         for worker in self._workers.values():
@@ -239,10 +239,10 @@ class Fleet:
             starts_long = worker.state is State.STARTING and now >= worker.since + self.pace.start_seconds
             if not worker.killed and (leaves_long or (starts_long and self.serving and not self.waits)):
                 worker.killed = True
-                yield Kill(worker.number)
+                yield KillWorker(worker.number)
             elif self._hangs(worker, now):
                 worker.killed = True
-                yield Kill(worker.number, hangs=True)
+                yield KillWorker(worker.number, hangs=True)
 
     def _hangs(self, worker: _Worker, now: float) -> bool:
         silence = self.pace.silence_seconds

@@ -1,9 +1,8 @@
-"""`ChildProcess`: what the supervisor starts, as a process: started, heard, measured, ended. `WorkerProcess` is one.
+"""The processes that the supervisor starts: how they are started, heard, measured and ended.
 
-`EngineKeeper`: the process that owns the engine core which all workers share, started again whenever it ends.
-
-That process is `respsite manage serve_engine`: the supervisor itself never imports vLLM. How the workers and that
-process find each other is their affair (`engine/backends/vllm/shared_core.py`); here it only lives.
+`WorkerProcess` is a worker. `EngineKeeper` keeps the process that owns the engine core which all workers share
+(`respsite manage serve_engine`: the supervisor itself never imports vLLM), and starts it again whenever it ends. How
+the workers and that process find each other is their affair (`engine/backends/vllm/shared_core.py`).
 """
 
 import asyncio
@@ -13,15 +12,20 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from engine.backends.base import restart_pause
 
+logger = logging.getLogger("respsite.supervisor")
+
 ACCEPTS, READY, LIVES = b"a", b"r", b"l"  # what a process writes into its pipe
 LINE_BYTES = 64 * 1024  # a longer line of a process is handed on in parts
 EXIT_SECONDS = 0.02  # between two looks for the status of a process that is going
 LAST_LINES_SECONDS = 1.0  # how long a dead process's pipes are read: what it started may hold them open
+REFUSED = os.EX_CONFIG  # the exit status of an engine core's process that its settings keep from starting
+ENGINE_STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
 
 
 class Inherited(NamedTuple):
@@ -111,20 +115,10 @@ class ChildProcess:
 
 
 class WorkerProcess(ChildProcess):
-    """Worker `number`. `accepts`, `ready` and `lives` are called when it says so, `ended` with its exit status."""
+    """Worker `number`. `hears` is called with each of its words, `ended` with its exit status."""
 
-    def __init__(
-        self,
-        number: int,
-        *,
-        accepts: Callable[[int], None],
-        ready: Callable[[int], None],
-        lives: Callable[[int], None],
-        ended: Callable[[int, int], None],
-    ) -> None:
-        news = {ACCEPTS: accepts, READY: ready, LIVES: lives}
-        unheard = _pass_over  # a worker of a newer version may have more to say
-        super().__init__(str(number), hears=lambda word: news.get(word, unheard)(number))
+    def __init__(self, number: int, *, hears: Callable[[int, bytes], None], ended: Callable[[int, int], None]) -> None:
+        super().__init__(str(number), hears=partial(hears, number))
         self.number = number
         self._ended = ended
         self._life: asyncio.Task[None] | None = None
@@ -132,10 +126,6 @@ class WorkerProcess(ChildProcess):
     def start(self, inherited: Inherited, *, at_once: bool) -> None:
         """Start it."""
         self._life = asyncio.get_running_loop().create_task(self._live(inherited, at_once))
-
-    def resident_bytes(self) -> int:
-        """Return the memory that it holds, 0 where that is not known."""
-        return resident_bytes(self.pid) if self.pid else 0
 
     async def _live(self, inherited: Inherited, at_once: bool) -> None:
         command = ["serve_worker", "--number", str(self.number), *(["--at-once"] if at_once else [])]
@@ -146,10 +136,6 @@ class WorkerProcess(ChildProcess):
             status = await self.live(command, inherited)
         finally:
             self._ended(self.number, status)
-
-
-def _pass_over(number: int) -> None:
-    """Do nothing."""
 
 
 async def hand_on(source: asyncio.StreamReader, sink: BinaryIO, prefix: bytes) -> None:
@@ -170,16 +156,10 @@ def _write(sink: BinaryIO, prefix: bytes, lines: list[bytes]) -> None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory that a process holds (its resident set), 0 where that cannot be known."""
+    """Return the memory that a process holds (its resident set), 0 where that cannot be known, or there is none."""
     with suppress(OSError, IndexError, ValueError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-logger = logging.getLogger("respsite.supervisor")
-
-REFUSED = os.EX_CONFIG  # the exit status of one that its settings keep from starting
-ENGINE_STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is killed after 8
 
 
 class EngineKeeper:

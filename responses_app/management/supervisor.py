@@ -5,14 +5,13 @@ forked: an event loop, a database connection or a thread would not survive that)
 moment to the last, whoever dies in between, and what nobody has accepted yet waits for whoever lives.
 
 `fleet` decides which worker is to be started and stopped, and knows neither processes nor time; `processes` starts,
-asks and ends them; `supervisor` brings both together, with the signals; `worker` is what runs in a worker.
+asks and ends them; `Supervisor`, here, brings both together, with the signals; `respsite manage serve_worker` is what
+runs in a worker.
 
 Three pipes lead from one to the other. Of each worker: its output, which the supervisor hands on line by line with the
 worker's number before it, and one byte that says that it is ready (asking over HTTP would reach any worker). Of all
 workers: one in which nothing is ever written. The supervisor holds its other end, which the kernel closes when the
 supervisor dies, whatever kills it: the workers read the end of it, stop accepting, and stop.
-
-`Supervisor`: keeps the workers that the fleet wants, and takes the operator's signals.
 
 SIGTERM           all workers stop; what runs may take SHUTDOWN_GRACE_SECONDS; a second one ends that
 SIGINT (Ctrl-C)   all workers stop at once
@@ -27,8 +26,17 @@ import socket
 import sys
 from collections.abc import Callable
 
-from responses_app.management.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
-from responses_app.management.processes import EngineKeeper, Inherited, WorkerProcess, hand_on
+from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
+from responses_app.management.processes import (
+    ACCEPTS,
+    LIVES,
+    READY,
+    EngineKeeper,
+    Inherited,
+    WorkerProcess,
+    hand_on,
+    resident_bytes,
+)
 from responses_app.web.servers.listening import Shares
 
 logger = logging.getLogger("respsite.supervisor")
@@ -68,7 +76,7 @@ class Supervisor:
         self._rolling = False
         self._shares = Shares.make(4 * fleet.size + 16)  # several generations may be leaving at a time
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
-        self._engine = EngineKeeper(self._lifeline, loads=self._loads, up=self._up, refused=self._refused)
+        self._engine = EngineKeeper(self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused)
         self._shares_core = shares_core
 
     async def serve(self) -> bool:
@@ -116,16 +124,14 @@ class Supervisor:
 
     def _act(self, action: Action) -> None:
         match action:
-            case Start(number, at_once):
-                process = WorkerProcess(
-                    number, accepts=self._accepts, ready=self._ready, lives=self._lives, ended=self._ended
-                )
+            case StartWorker(number, at_once):
+                process = WorkerProcess(number, hears=self._hear, ended=self._ended)
                 self._processes[number] = process
                 inherited = Inherited(self._listener.fileno(), self._lifeline, self._shares.descriptor)
                 process.start(inherited, at_once=at_once)
-            case Stop(number):
+            case StopWorker(number):
                 self._processes[number].send(signal.SIGINT if self._hurried else signal.SIGTERM)
-            case Kill(number, hangs):
+            case KillWorker(number, hangs):
                 why = "is silent, although it serves" if hangs else "does not start or end in its time"
                 logger.error("worker %d %s, and is killed", number, why)
                 self._processes[number].send(signal.SIGKILL)
@@ -133,9 +139,6 @@ class Supervisor:
                 self._gave_up = True
 
     # What the engine says.
-
-    def _loads(self) -> None:
-        self._fleet.wait()
 
     def _up(self) -> None:
         self._fleet.go_on(asyncio.get_running_loop().time())
@@ -148,18 +151,18 @@ class Supervisor:
 
     # What workers say.
 
-    def _accepts(self, number: int) -> None:
-        announce, self._announce = self._announce, None
-        if announce is not None:
-            announce()
-
-    def _ready(self, number: int) -> None:
-        logger.info("worker %d serves", number)
-        self._fleet.ready(number, asyncio.get_running_loop().time())
-        self._news.set()
-
-    def _lives(self, number: int) -> None:
-        self._fleet.heard(number, asyncio.get_running_loop().time())
+    def _hear(self, number: int, word: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        if word == LIVES:
+            self._fleet.heard(number, now)
+        elif word == READY:
+            logger.info("worker %d serves", number)
+            self._fleet.ready(number, now)
+            self._news.set()
+        elif word == ACCEPTS and self._announce is not None:
+            self._announce()
+            self._announce = None
+        # A worker of a newer version may have more to say.
 
     def _ended(self, number: int, status: int) -> None:
         del self._processes[number]
@@ -230,7 +233,7 @@ class Supervisor:
         if not self._max_bytes:
             return
         for number in self._fleet.serving:
-            size = self._processes[number].resident_bytes()
+            size = resident_bytes(self._processes[number].pid)
             if size > self._max_bytes and self._fleet.grown(number, now):
                 logger.warning(
                     "worker %d holds %d MiB, more than WORKER_MAX_MEMORY_BYTES: it is replaced", number, size // MIB
@@ -264,7 +267,7 @@ def _how(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
-def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> Pace:
+def pace(*, grace_seconds: float, start_seconds: float, silence_seconds: float) -> FleetTimes:
     """Return the pace of a fleet whose workers give what runs so long to end."""
     leave_seconds = grace_seconds + CLOSE_SECONDS
-    return Pace(start_seconds=start_seconds, leave_seconds=leave_seconds, silence_seconds=silence_seconds)
+    return FleetTimes(start_seconds=start_seconds, leave_seconds=leave_seconds, silence_seconds=silence_seconds)

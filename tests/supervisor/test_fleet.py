@@ -5,23 +5,23 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.management.fleet import Action, Fleet, GiveUp, Kill, Pace, Start, Stop
+from responses_app.management.fleet import Action, Fleet, FleetTimes, GiveUp, KillWorker, StartWorker, StopWorker
 
-PACE = Pace(start_seconds=20, leave_seconds=60, grown_seconds=100)
+PACE = FleetTimes(start_seconds=20, leave_seconds=60, grown_seconds=100)
 
 
 def serving(size: int = 3, *, now: float = 0.0) -> Fleet:
     """Return a fleet whose workers all serve."""
     fleet = Fleet(size, PACE)
     for action in fleet.decide(now):
-        assert isinstance(action, Start)
+        assert isinstance(action, StartWorker)
         fleet.ready(action.number, now)
     return fleet
 
 
 def test_all_are_started_at_once_and_accept_at_once() -> None:
     fleet = Fleet(3, PACE)
-    assert fleet.decide(0) == [Start(1, at_once=True), Start(2, at_once=True), Start(3, at_once=True)]
+    assert fleet.decide(0) == [StartWorker(1, at_once=True), StartWorker(2, at_once=True), StartWorker(3, at_once=True)]
     assert fleet.decide(0) == []
     assert fleet.due() is None, "none is given up while no other serves"
     fleet.ready(2, 1)
@@ -31,13 +31,13 @@ def test_all_are_started_at_once_and_accept_at_once() -> None:
 def test_one_that_dies_is_replaced_at_once_by_one_that_waits_until_it_is_ready() -> None:
     fleet = serving()
     assert fleet.ended(2, 50) is False
-    assert fleet.decide(50) == [Start(4, at_once=False)]
+    assert fleet.decide(50) == [StartWorker(4, at_once=False)]
 
 
 def test_where_none_serves_the_next_one_accepts_at_once() -> None:
     fleet = serving(1)
     fleet.ended(1, 50)
-    assert fleet.decide(50) == [Start(2, at_once=True)]
+    assert fleet.decide(50) == [StartWorker(2, at_once=True)]
 
 
 def test_starts_that_fail_again_and_again_wait_longer_and_longer() -> None:
@@ -48,7 +48,7 @@ def test_starts_that_fail_again_and_again_wait_longer_and_longer() -> None:
         due = max(now, fleet.due() or 0.0)
         pauses.append(due - now)
         assert due == now or fleet.decide(due - 0.01) == []
-        assert fleet.decide(due) == [Start(number, at_once=False)]
+        assert fleet.decide(due) == [StartWorker(number, at_once=False)]
         now = due
         fleet.ended(number, now)
     assert pauses == [0, 0, 0.5, 1, 2, 4, 8, 16, 30, 30]
@@ -57,7 +57,7 @@ def test_starts_that_fail_again_and_again_wait_longer_and_longer() -> None:
     fleet.decide(now + 41)
     assert fleet.failures == 0
     fleet.ended(13, now + 42)
-    assert fleet.decide(now + 42) == [Start(14, at_once=False)]
+    assert fleet.decide(now + 42) == [StartWorker(14, at_once=False)]
 
 
 def test_where_none_can_be_started_it_gives_up() -> None:
@@ -65,7 +65,7 @@ def test_where_none_can_be_started_it_gives_up() -> None:
     while not fleet.stopping:
         assert now < 10
         for action in fleet.decide(now):
-            if isinstance(action, Start):
+            if isinstance(action, StartWorker):
                 starts += 1
                 fleet.ended(action.number, now)
             else:
@@ -81,7 +81,7 @@ def test_one_that_serves_is_reason_enough_to_go_on() -> None:
     for _ in range(20):
         now += 31
         for action in fleet.decide(now):
-            assert isinstance(action, Start)
+            assert isinstance(action, StartWorker)
             fleet.ended(action.number, now)
     assert not fleet.stopping
 
@@ -89,13 +89,13 @@ def test_one_that_serves_is_reason_enough_to_go_on() -> None:
 def test_they_are_replaced_one_after_the_other_the_new_one_first() -> None:
     fleet = serving(2)
     fleet.replace_all()
-    assert fleet.decide(10) == [Start(3, at_once=False)]
+    assert fleet.decide(10) == [StartWorker(3, at_once=False)]
     assert fleet.decide(11) == []
     fleet.ready(3, 12)
-    assert fleet.decide(12) == [Stop(1), Start(4, at_once=False)]
+    assert fleet.decide(12) == [StopWorker(1), StartWorker(4, at_once=False)]
     assert fleet.decide(13) == []
     fleet.ready(4, 14)
-    assert fleet.decide(14) == [Stop(2)], "whether the first has ended or not"
+    assert fleet.decide(14) == [StopWorker(2)], "whether the first has ended or not"
     assert (fleet.marked, fleet.serving, fleet.rolled_back) == ([], [3, 4], False)
     assert fleet.ended(1, 15) is True
     assert fleet.ended(2, 16) is True
@@ -116,7 +116,7 @@ def test_a_replacement_that_hangs_is_killed_and_ends_the_roll() -> None:
     fleet.decide(50)
     assert fleet.due() == 70
     assert fleet.decide(69.9) == []
-    assert fleet.decide(70) == [Kill(3)]
+    assert fleet.decide(70) == [KillWorker(3)]
     assert fleet.decide(71) == []
     fleet.ended(3, 71)
     assert (fleet.decide(71), fleet.rolled_back) == ([], True)
@@ -128,9 +128,9 @@ def test_one_that_dies_while_others_are_replaced_is_replaced_first() -> None:
     fleet.decide(50)
     fleet.ended(2, 51)
     fleet.ready(3, 52)
-    assert fleet.decide(52) == [Start(4, at_once=False)]
+    assert fleet.decide(52) == [StartWorker(4, at_once=False)]
     fleet.ready(4, 53)
-    assert fleet.decide(53) == [Stop(1)]
+    assert fleet.decide(53) == [StopWorker(1)]
     assert fleet.marked == []
 
 
@@ -140,9 +140,9 @@ def test_replacing_begins_anew_where_it_is_asked_for_again() -> None:
     fleet.decide(50)
     fleet.replace_all()
     fleet.ready(2, 51)
-    assert fleet.decide(51) == [Stop(1), Start(3, at_once=False)]
+    assert fleet.decide(51) == [StopWorker(1), StartWorker(3, at_once=False)]
     fleet.ready(3, 52)
-    assert fleet.decide(52) == [Stop(2)]
+    assert fleet.decide(52) == [StopWorker(2)]
 
 
 def test_one_that_has_grown_is_replaced_once_it_has_served_for_some_time() -> None:
@@ -150,12 +150,12 @@ def test_one_that_has_grown_is_replaced_once_it_has_served_for_some_time() -> No
     assert fleet.grown(1, 99) is False
     assert fleet.grown(1, 100) is True
     assert fleet.grown(1, 101) is False, "it is marked already"
-    assert fleet.decide(101) == [Start(3, at_once=False)]
+    assert fleet.decide(101) == [StartWorker(3, at_once=False)]
     assert fleet.grown(3, 300) is False, "it does not serve yet"
 
 
 def test_one_that_is_silent_while_it_serves_is_killed_and_replaced() -> None:
-    fleet = Fleet(2, Pace(silence_seconds=30))
+    fleet = Fleet(2, FleetTimes(silence_seconds=30))
     fleet.decide(0)
     assert fleet.due() is None, "one that starts need not be heard of"
     fleet.ready(1, 40)
@@ -163,20 +163,20 @@ def test_one_that_is_silent_while_it_serves_is_killed_and_replaced() -> None:
     for now in (50, 60, 70):
         fleet.heard(2, now)
         assert fleet.due() == 70
-        assert fleet.decide(now) == ([Kill(1, hangs=True)] if now == 70 else [])
+        assert fleet.decide(now) == ([KillWorker(1, hangs=True)] if now == 70 else [])
     assert fleet.decide(71) == []
     fleet.ended(1, 71)
-    assert fleet.decide(71) == [Start(3, at_once=False)]
+    assert fleet.decide(71) == [StartWorker(3, at_once=False)]
 
 
 def test_nobody_is_to_blame_for_the_silence_while_the_supervisor_stood_still() -> None:
-    fleet = Fleet(1, Pace(silence_seconds=30))
+    fleet = Fleet(1, FleetTimes(silence_seconds=30))
     fleet.decide(0)
     fleet.ready(1, 0)
     fleet.stood_still(1000)
     assert fleet.decide(1000) == []
     assert fleet.due() == 1030
-    assert fleet.decide(1030) == [Kill(1, hangs=True)]
+    assert fleet.decide(1030) == [KillWorker(1, hangs=True)]
 
 
 def test_none_is_late_while_what_all_need_to_start_is_not_there() -> None:
@@ -188,7 +188,7 @@ def test_none_is_late_while_what_all_need_to_start_is_not_there() -> None:
     assert fleet.decide(500) == []
     fleet.go_on(500)
     assert fleet.due() == 520
-    assert fleet.decide(520) == [Kill(3)]
+    assert fleet.decide(520) == [KillWorker(3)]
 
 
 def test_all_stop_and_none_is_started_again() -> None:
@@ -196,11 +196,11 @@ def test_all_stop_and_none_is_started_again() -> None:
     fleet.ended(1, 50)
     fleet.decide(50)
     fleet.stop()
-    assert fleet.decide(51) == [Stop(2), Stop(3)]
+    assert fleet.decide(51) == [StopWorker(2), StopWorker(3)]
     assert fleet.due() == 111
     assert fleet.ended(3, 52) is True
     assert fleet.decide(110) == []
-    assert fleet.decide(111) == [Kill(2)]
+    assert fleet.decide(111) == [KillWorker(2)]
     assert fleet.due() is None
     fleet.ended(2, 112)
     assert (fleet.decide(113), len(fleet)) == ([], 0)
@@ -221,7 +221,7 @@ class _World:
         before = len(self.serving)
         for action in self.fleet.decide(self.now):
             self._do(action)
-            if isinstance(action, Stop) and not self.fleet.stopping:
+            if isinstance(action, StopWorker) and not self.fleet.stopping:
                 assert len(self.serving) >= self.fleet.size
         for number in self.killed:
             self.end(number)
@@ -234,14 +234,14 @@ class _World:
 
     def _do(self, action: Action) -> None:
         match action:
-            case Start(number):
+            case StartWorker(number):
                 self.starting.append(number)
-            case Stop(number):
+            case StopWorker(number):
                 for group in (self.starting, self.serving):
                     if number in group:
                         group.remove(number)
                 self.leaving.append(number)
-            case Kill(number):
+            case KillWorker(number):
                 self.killed.append(number)
 
     def ready(self, number: int) -> None:

@@ -5,10 +5,9 @@ from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.core.management import BaseCommand, CommandParser
-from django.db import DatabaseError
+from django.core.management import CommandParser
 
-from responses_app.management.database import database_failed
+from responses_app.management.database import DatabaseCommand
 from responses_app.models import ID_LENGTH
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in, unknown_scopes
 from responses_app.protocol.rate_limits import LIMITS
@@ -17,11 +16,10 @@ from responses_app.stores.database.callers import create_key
 _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     """The key goes to standard output, what there is to say about it to standard error."""
 
     help = "Make an API key of a project, and print it. It is shown this once: what is kept is a digest."
-    requires_system_checks = ()  # they are about serving
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what the key is for."""
@@ -37,17 +35,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make it."""
-        try:
-            secret, row = create_key(
-                options["project"],
-                name=options["name"],
-                scopes=options["scopes"],
-                allowed_models=options["models"],
-                expires_at=options["expires"],
-                **{limit: options[limit] for limit in LIMITS},
-            )
-        except DatabaseError as error:
-            raise database_failed(error) from None
+        secret, row = create_key(
+            options["project"],
+            name=options["name"],
+            scopes=options["scopes"],
+            allowed_models=options["models"],
+            expires_at=options["expires"],
+            **{limit: options[limit] for limit in LIMITS},
+        )
         self.stdout.write(secret)
         until = f", until {row.expires_at:%Y-%m-%d %H:%M} UTC" if row.expires_at else ""
         self.stderr.write(f"{row.pk} of project {row.project_id}{until}. Keep it: it is not shown again.")

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from asgiref.sync import async_to_sync
-from django.core.management import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management import CommandError, CommandParser
 from django.db.models import Max, QuerySet
 
 from responses_app.auth.keyring import MAX_AGE_SECONDS
-from responses_app.management.database import database_failed
+from responses_app.management.database import DatabaseCommand
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.stores.database.callers import revoke_keys
@@ -30,11 +29,10 @@ ELSEWHERE = (
 OUT_SECONDS = MAX_AGE_SECONDS + 1.0
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     """Exports first if that is wanted, then revokes, erases and counts what is left."""
 
     help = "Erase what is kept of a project, or of what one API key asked for."
-    requires_system_checks = ()  # they are about serving
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose."""
@@ -49,12 +47,6 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Do so."""
-        try:
-            self._handle(options)
-        except DatabaseError as error:
-            raise database_failed(error) from None
-
-    def _handle(self, options: Mapping[str, Any]) -> None:
         subject = _subject(options)
         found = count(subject)
         if not any(found.values()) and subject.project != DEFAULT_PROJECT and not subject.key_id:

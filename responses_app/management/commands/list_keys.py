@@ -3,20 +3,18 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management import BaseCommand, CommandParser
-from django.db import DatabaseError
+from django.core.management import CommandParser
 
-from responses_app.management.database import database_failed
+from responses_app.management.database import DatabaseCommand
 from responses_app.models import ApiKey
 
 MAX_LISTED = 10_000
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     """A line a key, the newest last."""
 
     help = "List the API keys, a line each: id, beginning, project, state, last use, name."
-    requires_system_checks = ()  # they are about serving
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose."""
@@ -27,10 +25,7 @@ class Command(BaseCommand):
         keys = ApiKey.objects.order_by("created_at")
         if options["project"]:
             keys = keys.filter(project=options["project"])
-        try:
-            for row in keys[:MAX_LISTED]:
-                used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never used"
-                state = row.state(datetime.now(UTC))
-                self.stdout.write("\t".join([row.pk, f"{row.prefix}…", row.project_id, state, used, row.name]))
-        except DatabaseError as error:
-            raise database_failed(error) from None
+        for row in keys[:MAX_LISTED]:
+            used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never used"
+            state = row.state(datetime.now(UTC))
+            self.stdout.write("\t".join([row.pk, f"{row.prefix}…", row.project_id, state, used, row.name]))

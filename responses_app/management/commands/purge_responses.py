@@ -10,10 +10,10 @@ from typing import Any
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
-from django.core.management import BaseCommand, CommandParser
-from django.db import DatabaseError, connections
+from django.core.management import CommandParser
+from django.db import connections
 
-from responses_app.management.database import database_failed
+from responses_app.management.database import DatabaseCommand
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, added, purge
@@ -23,11 +23,10 @@ from responses_app.wiring.relay import Relay
 MAX_COUNTED = 1_000_000  # responses a dry run looks at
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     """Removes in small steps; a server may run beside it."""
 
     help = "Remove stored responses that are past RESPONSES_STORE_TTL or beyond RESPONSES_STORE_MAX_ENTRIES or _BYTES."
-    requires_system_checks = ()  # they are about serving
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what stands for the settings this once."""
@@ -42,20 +41,14 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Remove until there is no more to do, or look only."""
         kept = _kept(options)
-        try:
-            self._purge_files(dry_run=options["dry_run"])
-        except DatabaseError as error:
-            raise database_failed(error) from None
+        self._purge_files(dry_run=options["dry_run"])
         if kept.keeps_all:
             self.stdout.write(
                 "Nothing limits what is stored: set RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or "
                 "RESPONSES_STORE_MAX_BYTES, or give --ttl, --max-entries or --max-bytes."
             )
             return
-        try:
-            self._look(kept) if options["dry_run"] else self._remove(kept)
-        except DatabaseError as error:
-            raise database_failed(error) from None
+        self._look(kept) if options["dry_run"] else self._remove(kept)
 
     def _purge_files(self, *, dry_run: bool) -> None:
         connection = connections["default"]

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from channels.routing import get_default_application
 from django.conf import settings
 from django.core.checks import run_checks
 from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
-from responses_app.management.address import base_url, forwarded_headers
+from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, given_settings
 from responses_app.management.fleet import Fleet
 from responses_app.management.supervisor import Supervisor, pace
@@ -103,17 +102,10 @@ class Command(BaseCommand):
             raise SystemExit("respsite: the workers cannot start; what they said is above.")
 
     def _serve(self) -> None:
-        from daphne.server import Server  # installs Twisted's reactor: not before it is needed
-        from twisted.internet import reactor
-
         own = settings.RESPSITE
-        server = Server(
-            application=get_default_application(),
-            endpoints=[f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"],
-            websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
-            verbosity=0,
-            **forwarded_headers(own),
-        )
+        server = daphne_server(own, [f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"])
+        from twisted.internet import reactor  # not before daphne has installed it
+
         reactor.callWhenRunning(lambda: self._announce(own) if server.listening_addresses else None)
         server.run()
         if not server.listening_addresses:

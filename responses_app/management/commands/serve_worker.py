@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from channels.routing import get_default_application
 from django.conf import settings
 from django.core.management import BaseCommand, CommandParser
 
-from responses_app.management.address import forwarded_headers
+from responses_app.management.address import daphne_server
 from responses_app.management.processes import ACCEPTS, LIVES, READY
 from responses_app.web.servers.listening import SharedListener, Shares
 from responses_app.wiring.site import Site, get_site
@@ -37,7 +36,7 @@ class Pipes:
     shares: int
 
 
-class Worker:
+class WorkerServer:
     """One worker. It accepts connections at once where nobody else does, else when it is ready."""
 
     def __init__(self, number: int, pipes: Pipes, *, at_once: bool) -> None:
@@ -55,18 +54,11 @@ class Worker:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the supervisor's: a terminal's end is not ours
         last = settings.RESPSITE.shutdown_grace_seconds + LAST_SECONDS
         threading.Thread(target=self._end_with_supervisor, args=(last,), name="lifeline", daemon=True).start()
-        from daphne.server import Server  # installs Twisted's reactor: not before it is needed
-        from twisted.internet import reactor
-
-        server = Server(
-            application=get_default_application(),
-            endpoints=["inherited"],  # daphne wants one; taken away below, since it knows how to inherit IPv4 alone
-            websocket_timeout=-1,  # a connection's life is WEBSOCKET_LIFETIME_SECONDS, said to the client
-            verbosity=0,
-            ready_callable=lambda: self._listen(server),
-            **forwarded_headers(settings.RESPSITE),
-        )
+        # daphne wants an endpoint; it is taken away below, since daphne knows how to inherit IPv4 alone.
+        server = daphne_server(settings.RESPSITE, ["inherited"], ready_callable=lambda: self._listen(server))
         server.endpoints = []
+        from twisted.internet import reactor  # not before daphne has installed it
+
         reactor.callWhenRunning(self._begin)
         server.run()
 
@@ -138,4 +130,4 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve."""
         pipes = Pipes(**{name: options[name] for name in ("listener", "lifeline", "says", "shares")})
-        Worker(options["number"], pipes, at_once=options["at_once"]).serve()
+        WorkerServer(options["number"], pipes, at_once=options["at_once"]).serve()

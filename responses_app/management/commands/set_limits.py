@@ -3,22 +3,20 @@
 from argparse import ArgumentTypeError
 from typing import Any
 
-from django.core.management import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management import CommandError, CommandParser
 
 from responses_app.management.commands.create_key import number
-from responses_app.management.database import database_failed, key_named
+from responses_app.management.database import DatabaseCommand, key_named
 from responses_app.models import ApiKey, Project
 from responses_app.protocol.rate_limits import LIMITS
 
 _NONE = "none"
 
 
-class Command(BaseCommand):
+class Command(DatabaseCommand):
     """Changes those limits that are given; `none` ends one. Then it prints all there are."""
 
     help = "Change the limits of a key or a project: they hold within 2 s. Without any, print them."
-    requires_system_checks = ()  # they are about serving
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose limits, and which."""
@@ -32,14 +30,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Change them."""
         given = {limit: options[limit] for limit in LIMITS if options[limit] is not None}
-        try:
-            row = _project(options["project"]) if options["project"] else key_named(options["key"])
-            for limit, value in given.items():
-                setattr(row, limit, None if value == _NONE else value)
-            if given:
-                row.save(update_fields=list(given))
-        except DatabaseError as error:
-            raise database_failed(error) from None
+        row = _project(options["project"]) if options["project"] else key_named(options["key"])
+        for limit, value in given.items():
+            setattr(row, limit, None if value == _NONE else value)
+        if given:
+            row.save(update_fields=list(given))
         for limit in LIMITS:
             value = getattr(row, limit)
             self.stdout.write(f"{limit.replace('_', ' ')}: {'no limit' if value is None else value}")
