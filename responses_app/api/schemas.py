@@ -52,11 +52,11 @@ def chat_request(
         name: schema for name, schema in fields["properties"].items() if engine_fields or name not in ENGINE_FIELDS
     }
     own = {
-        "messages": {"type": "array", "items": _ref("ChatMessage"), "minItems": 1},
-        "tools": _or_null({"type": "array", "items": {"anyOf": [_ref(name) for name in _TOOLS]}}),
-        "tool_choice": _or_null(_ref("ToolChoice")),
-        "response_format": _or_null(_ref("ResponseFormat")),
-        "functions": _or_null({"type": "array", "items": _ref("Function")}),
+        "messages": {"type": "array", "items": ref("ChatMessage"), "minItems": 1},
+        "tools": _or_null({"type": "array", "items": {"anyOf": [ref(name) for name in _TOOLS]}}),
+        "tool_choice": _or_null(ref("ToolChoice")),
+        "response_format": _or_null(ref("ResponseFormat")),
+        "functions": _or_null({"type": "array", "items": ref("Function")}),
         "function_call": _or_null({"anyOf": [{"type": "string", "enum": ["none", "auto"]}, _NAMED]}),
     }
     names = dict.fromkeys(each.__name__ for each in messages)
@@ -67,7 +67,7 @@ def chat_request(
             "properties": {**properties, **own},
             "required": ["messages"],
         },
-        "ChatMessage": {"anyOf": [_ref(name) for name in names]},
+        "ChatMessage": {"anyOf": [ref(name) for name in names]},
         "ResponseFormat": {
             "type": "object",
             "description": "The shape of the answer.",
@@ -86,10 +86,6 @@ def chat_request(
 
 _TOOLS = ("NestedFunctionTool", "NestedCustomTool")
 _NAMED: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
-
-def _ref(name: str) -> JsonObject:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _or_null(schema: JsonObject) -> JsonObject:
