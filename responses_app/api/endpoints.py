@@ -29,6 +29,6 @@ ENDPOINTS: Sequence[Endpoint] = (
     *files.ENDPOINTS,
     *vector_stores.ENDPOINTS,
     *containers.ENDPOINTS,
-    *openapi.endpoints_of(lambda: ENDPOINTS),
+    *openapi.ENDPOINTS,
     *server.ENDPOINTS,
 )

@@ -1,15 +1,11 @@
-"""The OpenAPI 3.1 document of the API: made of the URL table, of the protocol's types, and of what stands here.
+"""The OpenAPI 3.1 document of the API, as JSON (`GET /openapi.json`) and as a page for people (`GET /openapi`).
 
-The document: what the table of endpoints has at each path, and the schemas of what goes in and out.
-
-`GET /openapi.json` and `/openapi`: what the API takes and answers, for whoever asks, as a document and as a page.
-
-They tell nothing of a project or a key. The page needs nothing but itself: no script, and no style from elsewhere.
+It is made of the table of endpoints, and of the schemas of what goes in and out (`schemas`). It is for whoever asks,
+and tells nothing of a project or a key. The page needs nothing but itself: no script, and no style from elsewhere.
 """
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -24,7 +20,7 @@ from responses_app import __version__
 from responses_app.api.schemas import name_of, ref, schemas
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.transport import FORM_TYPE
-from responses_app.web.endpoint import HTML, JSON, Endpoint, Parameter
+from responses_app.web.endpoint import HTML, JSON, Endpoint, Parameter, routes
 from responses_app.web.http import json_bytes
 from responses_app.wiring.site import get_site
 
@@ -191,103 +187,67 @@ _BOUNDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A parameter, or a field of an object. `links` are the schemas that its type names."""
-
-    name: str
-    kind: str
-    about: str
-    is_required: bool
-    links: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """A body: its media type, and the schema it has by name; "" for none. `status` is that of an answer."""
-
-    media_type: str
-    schema: str
-    status: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of a path. `errors` are statuses, each with what it means."""
-
-    method: str
-    path: str
-    id: str
-    summary: str
-    fields: tuple[Field, ...]
-    bodies: tuple[Content, ...]
-    answers: tuple[Content, ...]
-    errors: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSchema:
-    """An object that goes in or out."""
-
-    name: str
-    about: str
-    kind: str
-    fields: tuple[Field, ...]
-    links: tuple[str, ...]
-
-
 def shown(document: JsonObject) -> JsonObject:
     """Return what the template shows: operations by their tags, and schemas by their names."""
     whole: Any = document
-    components = whole["components"]
-    tags: dict[str, list[Operation]] = {}
+    meanings = {name: each["description"] for name, each in whole["components"]["responses"].items()}
+    tags: dict[str, list[JsonObject]] = {}
     for path, item in whole["paths"].items():
+        of_path = [each for each in item["parameters"] if each["in"] == "path"]
         for method in (each for each in METHODS if each in item):
-            of_path = [each for each in item["parameters"] if each["in"] == "path"]
-            entry = _entry(method, path, item[method], of_path, components["responses"])
-            tags.setdefault(item[method]["tags"][0], []).append(entry)
-    schemas = [_schema(name, each) for name, each in components["schemas"].items()]
+            operation = _shown_operation(item[method], of_path, meanings) | {"method": method.upper(), "path": path}
+            tags.setdefault(item[method]["tags"][0], []).append(operation)
+    schemas = [_shown_schema(name, each) for name, each in whole["components"]["schemas"].items()]
     return {"info": whole["info"], "tags": list(tags.items()), "schemas": schemas}
 
 
-def _entry(
-    method: str, path: str, operation: Mapping[str, Any], of_path: list[Any], known: Mapping[str, Any]
-) -> Operation:
-    parameters = [*of_path, *operation["parameters"]]
-    bodies = operation.get("requestBody", {}).get("content", {})
-    answers, errors = [], []
+def _shown_operation(operation: Mapping[str, Any], of_path: list[Any], meanings: Mapping[str, str]) -> JsonObject:
+    """Return an operation; `meanings` are those of the errors, by their names."""
+    answers: list[JsonObject] = []
+    errors = []
     for status, answer in operation["responses"].items():
         if "$ref" in answer:
-            errors.append((status, known[answer["$ref"].rpartition("/")[2]]["description"]))
+            errors.append((status, meanings[answer["$ref"].rpartition("/")[2]]))
         else:
-            answers += [Content(kind, _named(each), status) for kind, each in answer["content"].items()]
-    return Operation(
-        method=method.upper(),
-        path=path,
-        id=operation["operationId"],
-        summary=operation["summary"],
-        fields=tuple(_parameter_field(each) for each in parameters),
-        bodies=tuple(Content(kind, _named(each)) for kind, each in bodies.items()),
-        answers=tuple(answers),
-        errors=tuple(errors),
-    )
+            answers += [{**each, "status": status} for each in _contents(answer["content"])]
+    return {
+        "id": operation["operationId"],
+        "summary": operation["summary"],
+        "fields": [
+            _shown_field(each["name"], each["schema"], each, where=f"{each['in']}: ", is_required=each["required"])
+            for each in (*of_path, *operation["parameters"])
+        ],
+        "bodies": _contents(operation.get("requestBody", {}).get("content", {})),
+        "answers": answers,
+        "errors": errors,
+    }
 
 
-def _parameter_field(given: Mapping[str, Any]) -> Field:
-    about = given.get("description", "")
-    return Field(given["name"], f"{given['in']}: {kind_of(given['schema'])}", about, given["required"])
+def _contents(content: Mapping[str, Any]) -> list[JsonObject]:
+    """Return the media types of a body, each with the schema it has by name; "" for none."""
+    return [
+        {"media_type": kind, "schema": str(each["schema"].get("$ref", "")).removeprefix(_REFERENCE)}
+        for kind, each in content.items()
+    ]
 
 
-def _schema(name: str, schema: Mapping[str, Any]) -> ShownSchema:
-    required = schema.get("required", ())
-    fields = tuple(
-        Field(each, kind_of(inner), inner.get("description", ""), each in required, tuple(_names_in(inner)))
+def _shown_field(
+    name: str, schema: Any, described: Mapping[str, Any], *, where: str = "", is_required: bool
+) -> JsonObject:
+    """Return a parameter, or a field of an object. `links` are the schemas that its type names."""
+    about = described.get("description", "")
+    kind, links = f"{where}{kind_of(schema)}", list(_names_in(schema))
+    return {"name": name, "kind": kind, "about": about, "is_required": is_required, "links": links}
+
+
+def _shown_schema(name: str, schema: Mapping[str, Any]) -> JsonObject:
+    """Return an object that goes in or out: its fields, or what it is where it has none."""
+    fields = [
+        _shown_field(each, inner, inner, is_required=each in schema.get("required", ()))
         for each, inner in schema.get("properties", {}).items()
-    )
+    ]
     about = schema.get("description", "")
-    return ShownSchema(
-        name, about, "" if fields else kind_of(schema), fields, () if fields else tuple(_names_in(schema))
-    )
+    return {"name": name, "about": about, "kind": kind_of(schema), "fields": fields, "links": list(_names_in(schema))}
 
 
 def kind_of(schema: Any) -> str:
@@ -309,11 +269,6 @@ def kind_of(schema: Any) -> str:
     return f"{kind} ({', '.join(bounds)})" if bounds else kind
 
 
-def _named(content: Mapping[str, Any]) -> str:
-    reference = str(content["schema"].get("$ref", ""))
-    return reference.removeprefix(_REFERENCE)
-
-
 def _names_in(schema: Any) -> Iterator[str]:
     """Yield the schemas that a schema refers to."""
     inner = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
@@ -330,8 +285,6 @@ class OpenApi(TypedDict):
     info: JsonObject
     paths: JsonObject
 
-
-Table = Callable[[], Sequence[Endpoint]]
 
 STYLE = (
     # Every colour is named: a browser's own blue of links has too little contrast in the dark.
@@ -351,37 +304,41 @@ _POLICY = (
 )
 
 
-def endpoints_of(table: Table) -> Sequence[Endpoint]:
-    """Return the endpoints that show a table, which they are in themselves."""
-
-    async def openapi(request: HttpRequest) -> HttpResponse:
-        return json_bytes(_written(table, *_taken()))
-
-    async def page(request: HttpRequest) -> HttpResponse:
-        content = _page(table, *_taken())
-        headers = {"content-length": str(len(content)), "content-security-policy": _POLICY}
-        headers["x-content-type-options"] = "nosniff"
-        return HttpResponse(content, content_type="text/html; charset=utf-8", headers=headers)
-
-    endpoint = partial(Endpoint, "GET", tag="Server", scope=None)
-    return (
-        endpoint("/v1/openapi.json", openapi, "getOpenApi", "Return this document", answers={JSON: OpenApi}),
-        endpoint("/v1/openapi", page, "getOpenApiPage", "Show this document as a page", answers={HTML: ""}),
-    )
+async def _openapi(request: HttpRequest) -> HttpResponse:
+    return json_bytes(_written(*_settings()))
 
 
-def _taken() -> tuple[bool, str]:
+async def _page(request: HttpRequest) -> HttpResponse:
+    content = _drawn(*_settings())
+    headers = {"content-length": str(len(content)), "content-security-policy": _POLICY}
+    headers["x-content-type-options"] = "nosniff"
+    return HttpResponse(content, content_type="text/html; charset=utf-8", headers=headers)
+
+
+def _settings() -> tuple[bool, str]:
     """Return what the document depends on beside the table: whether engine fields are taken, and who needs a key."""
     site = get_site()
     return site.takes_engine_fields, site.settings.auth
 
 
 @cache  # a process has one set of settings
-def _written(table: Table, engine_fields: bool, auth: str) -> bytes:
-    return orjson.dumps(document(table(), engine_fields=engine_fields, auth=auth))
+def _written(engine_fields: bool, auth: str) -> bytes:
+    return orjson.dumps(_document(engine_fields, auth))
 
 
 @cache
-def _page(table: Table, engine_fields: bool, auth: str) -> bytes:
-    made = document(table(), engine_fields=engine_fields, auth=auth)
-    return render_to_string("openapi/page.html", {**shown(made), "style": STYLE}).encode()
+def _drawn(engine_fields: bool, auth: str) -> bytes:
+    return render_to_string("openapi/page.html", {**shown(_document(engine_fields, auth)), "style": STYLE}).encode()
+
+
+def _document(engine_fields: bool, auth: str) -> JsonObject:
+    endpoints = [each for route in routes() for each in route.endpoints]
+    return document(endpoints, engine_fields=engine_fields, auth=auth)
+
+
+_endpoint = partial(Endpoint, "GET", tag="Server", scope=None)
+
+ENDPOINTS = (
+    _endpoint("/v1/openapi.json", _openapi, "getOpenApi", "Return this document", answers={JSON: OpenApi}),
+    _endpoint("/v1/openapi", _page, "getOpenApiPage", "Show this document as a page", answers={HTML: ""}),
+)
