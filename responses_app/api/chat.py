@@ -41,7 +41,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.fields import MAX_PAIRS
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.requests.pages import list_page, page_behind, parse_list_query, unknown_cursor
+from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.chats import Choices
@@ -99,10 +99,7 @@ class ChatMessageList(TypedDict):
 
 async def _list(request: HttpRequest) -> ChatCompletionList:
     query = parse_chat_query(query_of(request))
-    found = await get_site().chats.listed(project_of(request), query)
-    if found is None:
-        raise unknown_cursor(str(query.page.after))
-    return list_page(found[: query.page.limit], has_more=len(found) > query.page.limit)
+    return page_of(await get_site().chats.listed(project_of(request), query), query.page, lambda each: each)
 
 
 async def _get(request: HttpRequest, completion_id: str) -> ChatCompletion:

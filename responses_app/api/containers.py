@@ -1,15 +1,13 @@
 """Containers of the code interpreter, and their files."""
 
-import asyncio
 import mimetypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.http import content_disposition_header
 from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named
@@ -39,7 +37,7 @@ from responses_app.tools.sandbox.records import (
 )
 from responses_app.web.endpoint import BYTES, PAGED, Endpoint, Form, Refusals, Size
 from responses_app.web.http import caller_of, cut_of, parse_noting, project_of, query_of, read_json
-from responses_app.web.transfers import form_schema, is_form, read_upload, streamed
+from responses_app.web.transfers import file_answer, form_schema, is_form, streamed, uploaded
 from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import get_site
 
@@ -209,13 +207,10 @@ async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
     await containers.find(project_of(request), container_id)  # before its body is read
     if not is_form(request):
         return await _copy(request, container_id)
-    upload = await read_upload(request)
-    try:
+    async with uploaded(request) as upload:
         parse_noting(request, check_form, upload.fields, get_site().reader)
         pieces = upload.arriving(PIECE_BYTES)
         put = await containers.put_file(project_of(request), container_id, upload.name, pieces)
-    finally:
-        await asyncio.to_thread(upload.close)
     return file_object(container_id, put)
 
 
@@ -255,23 +250,16 @@ async def _remove_file(request: HttpRequest, container_id: str, file_id: str) ->
 async def _content(request: HttpRequest, container_id: str, file_id: str) -> HttpResponseBase:
     containers = await _containers()
     about = await containers.file(project_of(request), container_id, file_id)
-    headers = {
-        "content-length": str(about.size),
-        # Never shown by a browser: a model or a user wrote it.
-        "content-disposition": str(content_disposition_header(True, about.path.rpartition("/")[2])),
-        "x-content-type-options": "nosniff",
-    }
-    kind = content_type_of(about.path)
+    name, kind = about.path.rpartition("/")[2], content_type_of(about.path)
     if request.method == "HEAD":
-        return HttpResponse(b"", content_type=kind, headers=headers)
+        return file_answer(name, about.size, b"", kind=kind)
     parts = containers.content(project_of(request), container_id, file_id)
     first = await anext(parts)  # what fails by then is answered as an error
-    headers["content-length"] = str(first.size)
     if len(first.content) == first.size:
         await parts.aclose()
-        return HttpResponse(first.content, content_type=kind, headers=headers)
+        return file_answer(name, first.size, first.content, kind=kind)
     body = streamed(first.content, (part.content async for part in parts), cut_of(request), _BROKEN)
-    return StreamingHttpResponse(body, content_type=kind, headers=headers)
+    return file_answer(name, first.size, body, kind=kind)
 
 
 _BROKEN = (ContainerNotFound, SandboxError)

@@ -24,6 +24,7 @@ from responses_app.protocol.fields import (
 from responses_app.protocol.items.items import parse_items
 from responses_app.protocol.items.resources import item_resource
 from responses_app.protocol.sizes import json_size
+from responses_app.stores.stores import ConversationRecord
 
 MAX_ITEMS = 20  # that one request may add
 ITEM_STATUSES = ("in_progress", "completed", "incomplete")
@@ -118,17 +119,15 @@ class Conversation(TypedDict):
     status: str | None
 
 
-def conversation_object(
-    conversation_id: str, *, created_at: int, metadata: Mapping[str, str], title: str, status: str
-) -> Conversation:
+def conversation_object(record: ConversationRecord) -> Conversation:
     """Return a conversation as clients read it."""
     return {
-        "id": conversation_id,
+        "id": record.id,
         "object": "conversation",
-        "created_at": created_at,
-        "metadata": dict(metadata),
-        "title": title or None,
-        "status": status or None,
+        "created_at": record.created_at,
+        "metadata": dict(record.metadata),
+        "title": record.title or None,
+        "status": record.status or None,
     }
 
 

@@ -57,14 +57,14 @@ async def _create(request: HttpRequest) -> Conversation:
         status=wanted.status,
     )
     await site.conversations.create(project_of(request), record, await _whole(caller_of(request), wanted.items))
-    return _object(record)
+    return conversation_object(record)
 
 
 async def _get(request: HttpRequest, conversation_id: str) -> Conversation:
     record = await get_site().conversations.get(project_of(request), conversation_id)
     if record is None:
         raise conversation_not_found(conversation_id)
-    return _object(record)
+    return conversation_object(record)
 
 
 async def _update(request: HttpRequest, conversation_id: str) -> Conversation:
@@ -72,7 +72,7 @@ async def _update(request: HttpRequest, conversation_id: str) -> Conversation:
     record = await get_site().conversations.update(project_of(request), conversation_id, changes)
     if record is None:
         raise conversation_not_found(conversation_id)
-    return _object(record)
+    return conversation_object(record)
 
 
 async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversation:
@@ -124,7 +124,7 @@ async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str)
         raise conversation_not_found(conversation_id)
     if not was_there:
         raise item_not_found(conversation_id, item_id)
-    return _object(record)
+    return conversation_object(record)
 
 
 async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Conversation:
@@ -141,16 +141,6 @@ async def _whole(caller: Caller, given: Sequence[JsonObject]) -> Sequence[JsonOb
     named = references(given)
     known = await site.store.items(caller.project, named) if named else {}
     return identified(resolved(given, known), site.new_id)
-
-
-def _object(record: ConversationRecord) -> Conversation:
-    return conversation_object(
-        record.id,
-        created_at=record.created_at,
-        metadata=record.metadata,
-        title=record.title,
-        status=record.status,
-    )
 
 
 def _item(entry: ConversationEntry, include: Sequence[str]) -> JsonObject:

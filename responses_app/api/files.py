@@ -1,12 +1,10 @@
 """Files, and uploads that come in parts."""
 
-import asyncio
 from functools import partial
 from typing import Literal
 
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.http import content_disposition_header
 from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
@@ -34,8 +32,7 @@ from responses_app.protocol.files.files import (
     upload_closed,
     upload_not_found,
 )
-from responses_app.protocol.requests.pages import list_page, parse_list_query, unknown_cursor
-from responses_app.protocol.transport import FORM_TYPE, unsupported_media_type
+from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import (
     PIECE_BYTES,
@@ -50,7 +47,7 @@ from responses_app.stores.files import (
 )
 from responses_app.web.endpoint import AFTER, BYTES, ORDER, Endpoint, Form, Parameter, Refusals, Size, limit_of, text
 from responses_app.web.http import cut_of, parse_noting, project_of, query_of, read_json
-from responses_app.web.transfers import Upload, form_schema, is_form, read_upload, streamed
+from responses_app.web.transfers import UploadedForm, file_answer, form_schema, streamed, uploaded
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
@@ -173,17 +170,12 @@ async def _begin(request: HttpRequest) -> PartUpload:
 async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
     site, project = get_site(), project_of(request)
     await site.uploads.get(project, upload_id)  # before its body is read
-    if not is_form(request):
-        raise unsupported_media_type(request.content_type, FORM_TYPE)
-    data = await read_upload(request, name="data")
-    try:
+    async with uploaded(request, name="data") as data:
         if data.size > MAX_PART_BYTES:
             raise part_too_large()
         now = int(site.service.now())
         part = PartRecord(id=site.new_id(ids.UPLOAD_PART), upload_id=upload_id, bytes=data.size, created_at=now)
         await site.uploads.add(project, part, data.pieces(PIECE_BYTES))
-    finally:
-        await asyncio.to_thread(data.close)
     return {"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id}
 
 
@@ -223,17 +215,12 @@ REFUSALS: Refusals = {
 
 
 async def _create(request: HttpRequest) -> UploadedFile:
-    if not is_form(request):
-        raise unsupported_media_type(request.content_type, FORM_TYPE)
-    upload = await read_upload(request)
-    try:
-        wanted = parse_noting(request, parse_upload, upload.fields, get_site().reader)
-        return file_object(await _kept(project_of(request), upload, wanted))
-    finally:
-        await asyncio.to_thread(upload.close)
+    async with uploaded(request) as upload:
+        fields = parse_noting(request, parse_upload, upload.fields, get_site().reader)
+        return file_object(await _kept(project_of(request), upload, fields))
 
 
-async def _kept(project: str, upload: Upload, wanted: NewFile) -> FileRecord:
+async def _kept(project: str, upload: UploadedForm, fields: NewFile) -> FileRecord:
     site = get_site()
     if upload.size > site.settings.file_max_bytes:
         raise file_too_large(site.settings.file_max_bytes)
@@ -241,10 +228,10 @@ async def _kept(project: str, upload: Upload, wanted: NewFile) -> FileRecord:
     record = FileRecord(
         id=site.new_id(ids.FILE),
         filename=upload.name,
-        purpose=wanted.purpose,
+        purpose=fields.purpose,
         bytes=upload.size,
         created_at=now,
-        expires_at=None if wanted.seconds is None else now + wanted.seconds,
+        expires_at=None if fields.seconds is None else now + fields.seconds,
     )
     await site.files.create(project, record, upload.pieces(PIECE_BYTES))
     return record
@@ -256,17 +243,14 @@ async def _list(request: HttpRequest) -> UploadedFileList:
     purpose = (query.get("purpose") or [""])[-1] or None
     if purpose is not None:
         check_purpose(purpose)
-    found = await get_site().files.listed(
+    rows = await get_site().files.listed(
         project_of(request),
         purpose=purpose,
         after=wanted.after,
         descending=wanted.descending,
         limit=wanted.limit + 1,
     )
-    if found is None:
-        raise unknown_cursor(str(wanted.after))
-    page = [file_object(record) for record in found[: wanted.limit]]
-    return list_page(page, has_more=len(found) > wanted.limit)
+    return page_of(rows, wanted, file_object)
 
 
 async def _get(request: HttpRequest, file_id: str) -> UploadedFile:
@@ -283,20 +267,13 @@ async def _delete(request: HttpRequest, file_id: str) -> DeletedFile:
 
 async def _content(request: HttpRequest, file_id: str) -> HttpResponseBase:
     record = await _found(request, file_id)
-    headers = {
-        "content-length": str(record.bytes),
-        # Never shown by a browser: anybody may have written it.
-        "content-disposition": str(content_disposition_header(True, record.filename)),
-        "x-content-type-options": "nosniff",
-    }
     if request.method == "HEAD":
-        return HttpResponse(b"", content_type=BYTES, headers=headers)
+        return file_answer(record.filename, record.bytes, b"")
     pieces = get_site().files.pieces(project_of(request), file_id)
     first = await anext(pieces, b"")  # what fails by then is answered as an error
     if record.bytes <= PIECE_BYTES:  # of one that came in parts in several pieces still
-        return HttpResponse(b"".join([first, *[piece async for piece in pieces]]), content_type=BYTES, headers=headers)
-    body = streamed(first, pieces, cut_of(request), _BROKEN)
-    return StreamingHttpResponse(body, content_type=BYTES, headers=headers)
+        return file_answer(record.filename, record.bytes, b"".join([first, *[piece async for piece in pieces]]))
+    return file_answer(record.filename, record.bytes, streamed(first, pieces, cut_of(request), _BROKEN))
 
 
 _BROKEN = (FileGone, StoreError)  # it is deleted meanwhile, or the store is away

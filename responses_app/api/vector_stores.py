@@ -46,7 +46,7 @@ from responses_app.protocol.files.vector_stores import (
     store_not_found,
     stores_full,
 )
-from responses_app.protocol.requests.pages import Query, list_page, parse_list_query, unknown_cursor
+from responses_app.protocol.requests.pages import Query, page_of, parse_list_query
 from responses_app.protocol.requests.requests import Named
 from responses_app.stores.vector_stores import (
     BaseVectorStores,
@@ -94,15 +94,11 @@ async def _create(request: HttpRequest) -> VectorStore:
 
 
 async def _list(request: HttpRequest) -> VectorStoreList:
-    wanted = parse_list_query(query_of(request))
-    found = await _stores().listed(
-        project_of(request), after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+    page = parse_list_query(query_of(request))
+    records = await _stores().listed(
+        project_of(request), after=page.after, descending=page.descending, limit=page.limit + 1
     )
-    if found is None:
-        raise unknown_cursor(str(wanted.after))
-    now = get_site().service.now()
-    page = [store_object(record, now=now) for record in found[: wanted.limit]]
-    return list_page(page, has_more=len(found) > wanted.limit)
+    return page_of(records, page, partial(store_object, now=get_site().service.now()))
 
 
 async def _get(request: HttpRequest, store_id: str) -> VectorStore:
@@ -259,24 +255,21 @@ async def _added(
 
 
 async def _file_page(project: str, store_id: str, query: Query, *, batch_id: str | None = None) -> VectorStoreFileList:
-    wanted = parse_list_query(query)
+    page = parse_list_query(query)
     status = (query.get("filter") or [""])[-1] or None
     check_status(status)
-    found = await _stores().files(
+    records = await _stores().files(
         project,
         store_id,
         FileQuery(
             status=status,
             batch_id=batch_id,
-            after=wanted.after,
-            descending=wanted.descending,
-            limit=wanted.limit + 1,
+            after=page.after,
+            descending=page.descending,
+            limit=page.limit + 1,
         ),
     )
-    if found is None:
-        raise unknown_cursor(str(wanted.after))
-    page = [file_object(record) for record in found[: wanted.limit]]
-    return list_page(page, has_more=len(found) > wanted.limit)
+    return page_of(records, page, file_object)
 
 
 def _shown(record: VectorStoreRecord) -> VectorStore:

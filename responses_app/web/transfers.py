@@ -1,19 +1,27 @@
-"""Files that clients upload, as forms of several parts (RFC 7578). Django reads them, and keeps long ones on disk."""
+"""Files that clients upload and download.
+
+Uploads are forms of several parts (RFC 7578): Django reads them, and keeps long ones on disk. Downloads go out part by
+part: a slow reader costs one part, not the file.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.core.files.uploadedfile import UploadedFile
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import UnreadablePostError
+from django.http.response import HttpResponseBase
+from django.utils.http import content_disposition_header
 
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.fields import missing
-from responses_app.protocol.transport import FORM_TYPE
+from responses_app.protocol.transport import FORM_TYPE, unsupported_media_type
+from responses_app.web.endpoint import BYTES
 from responses_app.web.http import Cut
 
 _UNKNOWN = str(1 << 40)  # what Django is told of a body that came in chunks: of one without a length it reads nothing
@@ -22,16 +30,13 @@ _TAIL = 1024  # bytes in which a form's last boundary is looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """A file and the fields beside it. `name` has no path, no control characters and at most 255 characters.
+class UploadedForm:
+    """A file of a form, and the fields beside it."""
 
-    `size` is in bytes. The content is on disk where it is long; to read it blocks.
-    """
-
-    name: str
-    size: int
+    name: str  # without a path and control characters, at most 255 characters
+    size: int  # in bytes
     fields: Mapping[str, str]
-    file: "UploadedFile[Any]" = field(repr=False)
+    file: "UploadedFile[Any]" = field(repr=False)  # on disk where it is long; to read it blocks
 
     def pieces(self, size: int) -> Iterator[bytes]:
         """Yield what is in it, `size` bytes at a time."""
@@ -67,15 +72,22 @@ def is_form(request: HttpRequest) -> bool:
     return request.content_type == FORM_TYPE
 
 
-async def read_upload(request: HttpRequest, *, name: str = "file") -> Upload:
-    """Return the file of this name of a form; to be closed.
+@asynccontextmanager
+async def uploaded(request: HttpRequest, *, name: str = "file") -> AsyncIterator[UploadedForm]:
+    """Yield the file of this name of a form, and close it.
 
-    Raises `ApiError` for a form that cannot be read, or has none.
+    Raises `ApiError` for a body that is no form, or one that cannot be read, or has no such file.
     """
-    return await asyncio.to_thread(_read, request, name)
+    if not is_form(request):
+        raise unsupported_media_type(request.content_type, FORM_TYPE)
+    upload = await asyncio.to_thread(_read, request, name)
+    try:
+        yield upload
+    finally:
+        await asyncio.to_thread(upload.close)
 
 
-def _read(request: HttpRequest, name: str) -> Upload:
+def _read(request: HttpRequest, name: str) -> UploadedForm:
     meta = {**request.META, "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH") or _UNKNOWN}
     body = _FormBody(request)
     try:
@@ -91,7 +103,7 @@ def _read(request: HttpRequest, name: str) -> Upload:
         for each in files.values():
             each.close()  # type: ignore[union-attr]
         raise missing(name) if whole else invalid_request("The form has no end: its last boundary is missing.")
-    return Upload(file.name or "file", file.size or 0, {name: str(value) for name, value in fields.items()}, file)
+    return UploadedForm(file.name or "file", file.size or 0, {name: str(value) for name, value in fields.items()}, file)
 
 
 class _FormBody:
@@ -110,6 +122,19 @@ class _FormBody:
     def ends_with(self, boundary: str) -> bool:
         """Whether the form's last boundary has come."""
         return f"--{boundary}--".encode() in self._tail
+
+
+def file_answer(name: str, size: int, body: bytes | AsyncIterator[bytes], *, kind: str = BYTES) -> HttpResponseBase:
+    """Return a file's content, or nothing of it to a HEAD; `size` is in bytes either way."""
+    headers = {
+        "content-length": str(size),
+        # Never shown by a browser: anybody may have written it, a model too.
+        "content-disposition": str(content_disposition_header(True, name)),
+        "x-content-type-options": "nosniff",
+    }
+    if isinstance(body, bytes):
+        return HttpResponse(body, content_type=kind, headers=headers)
+    return StreamingHttpResponse(body, content_type=kind, headers=headers)
 
 
 async def streamed(

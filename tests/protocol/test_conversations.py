@@ -19,6 +19,7 @@ from responses_app.api.conversation_requests import (
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.items import PASSED_THROUGH
 from responses_app.protocol.items.resources import identified, item_resource
+from responses_app.stores.stores import ConversationRecord
 from tests.kit.laws import counting_ids
 from tests.kit.oracle import validate_conversation, validate_conversation_item
 
@@ -235,7 +236,7 @@ def test_an_empty_conversation() -> None:
 
 
 def test_a_conversation_is_one_of_openais() -> None:
-    whole = conversation_object("conv_1", created_at=7, metadata={"a": "b"}, title="", status="open")
+    whole = conversation_object(ConversationRecord(id="conv_1", created_at=7, metadata={"a": "b"}, status="open"))
     validate_conversation(whole)
     assert whole == {
         "id": "conv_1",

@@ -3,7 +3,7 @@
 A query is a mapping of names to all values each was given; the last one counts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -67,6 +67,7 @@ class Identified(TypedDict):
 
 
 Listed = TypeVar("Listed", bound=Identified | JsonObject)
+Row = TypeVar("Row")  # as it is stored
 
 
 class ItemList(TypedDict):
@@ -98,6 +99,16 @@ def list_page(items: Sequence[Listed], *, has_more: bool) -> Page[Listed]:
         "last_id": str(items[-1]["id"]) if items else "",
         "has_more": has_more,
     }
+
+
+def page_of(rows: Sequence[Row] | None, wanted: ListQuery, shown: Callable[[Row], Listed]) -> Page[Listed]:
+    """Return a part of a list for which one row more than `wanted` was looked up: that one tells whether there is more.
+
+    Raises `ApiError` where there are no rows at all, since nothing is what `after` names.
+    """
+    if rows is None:
+        raise unknown_cursor(str(wanted.after))
+    return list_page([shown(row) for row in rows[: wanted.limit]], has_more=len(rows) > wanted.limit)
 
 
 def page_behind(items: Sequence[Listed], wanted: ListQuery) -> Page[Listed]:
