@@ -74,29 +74,18 @@ class Head:
         return self.has_both or self.codings not in ((), (CHUNKED,))
 
 
-def _not_counted(error: ApiError) -> None:
-    """Nobody counts what is refused."""
-
-
-async def _everybody(scope: Message, method: str, path: str) -> None:
-    """All may send what is not too large."""
-
-
 @dataclass(frozen=True, slots=True)
 class BodyRules:
-    """How much of a body is taken. `max_body_bytes` bounds the API's JSON, in bytes, `arrival_seconds` its coming.
+    """How much of a body is taken."""
 
-    `max_file_bytes` bounds a file that is kept, in parts of up to `MAX_PART_BYTES` or as a whole; one that goes to a
-    container is bounded as JSON is.
-    `refused` is told of whatever is answered with an error before the API sees it. `let_in(scope, method, path)` raises
-    `ApiError` for who may not ask for this.
-    """
-
-    max_body_bytes: int
-    arrival_seconds: float
-    refused: Callable[[ApiError], None] = _not_counted
-    let_in: Callable[[Message, str, str], Awaitable[object]] = _everybody
-    max_file_bytes: int = 0
+    max_body_bytes: int  # of the API's JSON
+    arrival_seconds: float  # a body may take so long, and longer where it is large (MIN_BYTES_PER_SECOND)
+    # Is told of whatever is answered with an error before the API sees it.
+    refused: Callable[[ApiError], None]
+    # Raises `ApiError` for who may not ask for this: takes an ASGI scope, a method and a path.
+    let_in: Callable[[Message, str, str], Awaitable[object]]
+    # Of a file that is kept, in parts of up to MAX_PART_BYTES or as a whole; one for a container is bounded as JSON is.
+    max_file_bytes: int
 
     def check(self, head: Head) -> None:
         """Raise `ApiError` for a body that is declared larger than it may be, or of which two servers could disagree
@@ -110,10 +99,6 @@ class BodyRules:
     def asks_first(self, head: Head) -> bool:
         """Whether a body is declared so large that who sends it is asked for a key before any of it is taken."""
         return head.length is not None and head.length > OTHER_BODY_BYTES
-
-    async def admit(self, head: Head, scope: Message) -> None:
-        """Raise `ApiError` (401, 403, or 503 where none can tell) for who may not send so much."""
-        await self.let_in(scope, head.method, head.path)
 
     def limit(self, head: Head) -> int:
         """Return how many bytes are taken."""
@@ -148,10 +133,6 @@ class BodyRules:
         """Return how long a request may take of which so many bytes are here, in seconds."""
         return self.arrival_seconds + received / MIN_BYTES_PER_SECOND
 
-    def too_slow(self) -> ApiError:
-        """Return the error for one that takes longer."""
-        return request_too_slow(self.arrival_seconds)
-
 
 class Bodies:
     """ASGI middleware: refuses a body by its head, counts it while it comes, and waits only so long for it."""
@@ -172,12 +153,10 @@ class Bodies:
             if head.length == 0:
                 await self._app(scope, receive, send)
                 return
-            body = _Body(self._rules, head, scope, receive)
+            body = _CountedBody(self._rules, head, scope, receive)
             if self._rules.asks_first(head):
                 await body.admit()
             await self._app(scope, body.receive, send)
-        except _Refused as refused:
-            await self._refuse(refused.error, head, scope, send)
         except ApiError as error:
             await self._refuse(error, head, scope, send)
 
@@ -202,15 +181,7 @@ def answer(
     return response.status_code, lines, response.content
 
 
-class _Refused(Exception):
-    """Comes up through the application that was reading the body."""
-
-    def __init__(self, error: ApiError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-class _Body:
+class _CountedBody:
     """One request's body on its way to the application."""
 
     def __init__(self, rules: BodyRules, head: Head, scope: Message, receive: Receive) -> None:
@@ -225,26 +196,27 @@ class _Body:
         self._complete = False
 
     async def admit(self) -> None:
-        """Let through more than what everybody may send. Raises `_Refused`."""
-        try:
-            await self._rules.admit(self._head, self._scope)
-        except ApiError as error:
-            raise _Refused(error) from None
+        """Let through more than what everybody may send. Raises `ApiError` (401, 403, or 503 where none can tell)."""
+        await self._rules.let_in(self._scope, self._head.method, self._head.path)
         self._is_admitted = True
 
     async def receive(self) -> Message:
-        """Return the next part, or what comes after the body. Raises `_Refused`."""
+        """Return the next part, or what comes after the body.
+
+        Raises `ApiError`, which comes up through the application that was reading: Django reads a body before any of
+        its middleware, `ApiMiddleware` too, could answer it.
+        """
         if self._complete:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._began + self._rules.seconds(self._received)):
                 message = await self._receive()
         except TimeoutError:
-            raise _Refused(self._rules.too_slow()) from None
+            raise request_too_slow(self._rules.arrival_seconds) from None
         self._received += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._received > self._limit:
-            raise _Refused(self._rules.excess(self._head))
+            raise self._rules.excess(self._head)
         if self._received > OTHER_BODY_BYTES and not self._is_admitted:
             await self.admit()
         return message

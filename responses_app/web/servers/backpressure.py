@@ -15,14 +15,16 @@ import logging
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from responses_app.web.bodies import Message, Receive, SendMessage
 from responses_app.web.http import CUT
 from responses_app.web.servers.daphne import DENIAL, DaphneConnection
-from responses_app.web.servers.inflow import FRAMES_IN, FrameRules
+from responses_app.web.servers.inflow import FrameRules, Frames
 
-PING = "respsite.ping"  # its key in a WebSocket's scope
+EXTRAS = "respsite.extras"  # the key of `Extras` in a WebSocket's scope
 
 Ping = Callable[[], None]
 
@@ -38,14 +40,20 @@ def ping_of(send: Callable[..., Awaitable[None]], daphne: DaphneConnection | Non
     return no_ping
 
 
-def ping_in(scope: MutableMapping[str, Any]) -> Ping:
-    """Return what `ping_of` found for a connection, from its scope."""
-    ping: Ping = scope.get(PING, no_ping)
-    return ping
-
-
 def no_ping() -> None:
     """Send nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What only some servers can do for a WebSocket."""
+
+    # Sends a protocol ping; it never waits.
+    ping: Ping = no_ping
+    # Writes many text frames at once; False where they have to be sent one by one.
+    write_frames: Callable[[Sequence[bytes]], Awaitable[bool]] | None = None
+    # Counts what comes in; None where the server cannot be reached.
+    frames_in: Frames | None = None
 
 
 def _ping_through_uvicorn(protocol: Any) -> None:
@@ -58,11 +66,7 @@ def _ping_through_uvicorn(protocol: Any) -> None:
 
 logger = logging.getLogger("respsite.transport")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-SendMessage = Callable[[Message], Awaitable[None]]
 SWEEPS_PER_STALL = 10
-FRAMES = "respsite.frames"  # of the scope: what writes many frames at once, where the server can
 
 
 class Backpressure:
@@ -89,16 +93,16 @@ class Backpressure:
         daphne = DaphneConnection.of(send, max_message_bytes=self._max_message_bytes)
         is_websocket = scope["type"] == "websocket"
         guard = _Guard(self, send, daphne, is_websocket=is_websocket)
-        if is_websocket:
-            scope = {**scope, PING: ping_of(send, daphne), FRAMES: guard.write_frames}
-            scope[FRAMES_IN] = getattr(getattr(send, "__self__", None), "frames_in", None)  # under uvicorn
-        else:
-            scope = {**scope, CUT: guard.cut}
+        frames_in = getattr(getattr(send, "__self__", None), "frames_in", None)  # under uvicorn
         if daphne is not None:
             receive = daphne.receive_from(receive)
             if is_websocket:
-                scope[FRAMES_IN] = daphne.count_frames(self._frame_rules)
-                scope["extensions"] = {**scope.get("extensions", {}), DENIAL: {}}
+                frames_in = daphne.count_frames(self._frame_rules)
+                scope = {**scope, "extensions": {**scope.get("extensions", {}), DENIAL: {}}}
+        if is_websocket:
+            scope = {**scope, EXTRAS: Extras(ping_of(send, daphne), guard.write_frames, frames_in)}
+        else:
+            scope = {**scope, CUT: guard.cut}
         try:
             await self._app(scope, receive, guard.send)
         finally:

@@ -22,14 +22,15 @@ another transport), nothing is written, and the caller goes daphne's way.
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from http.client import responses as REASONS
 from typing import Any
 
 from responses_app.protocol.transport import AnswerHeaders
-from responses_app.web.bodies import BodyRules
+from responses_app.web.bodies import BodyRules, Message, Receive
 from responses_app.web.servers.inflow import FrameRules, Frames, Inflow
+from responses_app.web.servers.listening import listen_widely, when_daphne_runs
 
 _TEXT = 0x81  # a whole text message in one frame
 
@@ -115,9 +116,6 @@ def _head(size: int) -> bytes:
 
 logger = logging.getLogger("respsite.transport")
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-
 DENIAL = "websocket.http.response"  # ASGI's extension by which an application answers a handshake with an HTTP error
 
 WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
@@ -126,23 +124,16 @@ PART_BYTES = 256 * 1024  # of a body, handed to the application at once
 
 
 def hook_daphne(rules: BodyRules, headers: AnswerHeaders) -> None:
-    """Bound the requests of this process's daphne, if it runs one, and let many connections wait for it.
-
-    Its listeners are there when its reactor runs.
-    """
-    if "daphne.server" not in sys.modules:
-        return
-    from twisted.internet import reactor
-
-    from responses_app.web.servers.daphne_http import bound_requests
-    from responses_app.web.servers.listening import listen_widely
+    """Bound the requests of this process's daphne, if it runs one, and let many connections wait for it."""
 
     def bound() -> None:
+        from responses_app.web.servers.daphne_http import bound_requests  # which imports daphne
+
         listen_widely()
         if not bound_requests(rules, headers):
             logger.warning("this server's bodies are bounded only when they are complete: put a proxy before it")
 
-    reactor.callWhenRunning(bound)
+    when_daphne_runs(bound)
 
 
 class DaphneConnection:
@@ -216,7 +207,7 @@ class DaphneConnection:
             self._inflow.end()
         self._read_or_not()
 
-    def after(self, message: MutableMapping[str, Any]) -> None:
+    def after(self, message: Message) -> None:
         """A message was sent: of a WebSocket that is accepted frames are read."""
         if message["type"] != "websocket.accept":
             return
@@ -226,7 +217,7 @@ class DaphneConnection:
             self._take(early)
         self._read_or_not()
 
-    def before(self, message: MutableMapping[str, Any]) -> None:
+    def before(self, message: Message) -> None:
         """Prepare for a message: a streamed HTTP answer is controlled from its first part to its last.
 
         Raises `ConnectionAbortedError` where the peer of a WebSocket is gone.
@@ -242,7 +233,7 @@ class DaphneConnection:
         else:
             self.release()
 
-    def sends(self, message: MutableMapping[str, Any]) -> bool:
+    def sends(self, message: Message) -> bool:
         """Do here what a message says, if that is better than daphne's way; return False where daphne is to do it."""
         if self._is_websocket and message["type"].startswith(DENIAL):
             return self._deny(message)
@@ -275,7 +266,7 @@ class DaphneConnection:
             self._protocol.serverAccept((message.get("subprotocol"), headers))
         return True
 
-    def _close(self, message: MutableMapping[str, Any]) -> bool:
+    def _close(self, message: Message) -> bool:
         """Close an open WebSocket with a reason, which daphne drops, and with any code: Autobahn's `sendClose` refuses
         1012 and its like.
         """
@@ -379,9 +370,7 @@ class DaphneConnection:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def stopProducing(self) -> None:
-        """The connection is gone."""
-        self.resumeProducing()
+    stopProducing = resumeProducing  # the connection is gone
 
 
 class _Inbox:

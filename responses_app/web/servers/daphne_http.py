@@ -20,7 +20,7 @@ from twisted.internet import reactor
 from twisted.web import http
 
 from responses_app.protocol.errors import ApiError, invalid_request, server_error
-from responses_app.protocol.transport import AnswerHeaders, chunks_too_small
+from responses_app.protocol.transport import AnswerHeaders, chunks_too_small, request_too_slow
 from responses_app.web.bodies import LINGER_SECONDS, OTHER_BODY_BYTES, BodyRules, Head, Message, answer
 from responses_app.web.servers.inflow import AVERAGE_BYTES, Framing, Inflow, lines_end
 
@@ -65,7 +65,9 @@ class Channel(http.HTTPChannel):
         self._rules = rules
         self._deadline: Any = None  # a call of the reactor
         self._began = 0.0
-        self._inflow = Inflow(self._cut, self._parse, self._read_or_not, self._abort, self._parses_nothing)
+        self._inflow = Inflow(
+            self._cut, self._parse, self._read_or_not, lambda: self.transport.abortConnection(), self._parses_nothing
+        )
         self._is_asking = False
 
     @property
@@ -92,9 +94,6 @@ class Channel(http.HTTPChannel):
     def dataReceived(self, data: bytes) -> None:
         """Take what the client sent, or what was kept while it was served."""
         self._inflow.take(data)
-
-    def _abort(self) -> None:
-        self.transport.abortConnection()
 
     def _cut(self, data: bytes, lines: int) -> int:
         """Return where so many lines end. What is left of the present chunk has none."""
@@ -157,7 +156,7 @@ class Channel(http.HTTPChannel):
         elif request is None:  # not even a request line
             self.transport.abortConnection()
         else:
-            request.refuse(self._rules.too_slow())
+            request.refuse(request_too_slow(self._rules.arrival_seconds))
 
     def _cancel(self) -> None:
         deadline, self._deadline = self._deadline, None
@@ -236,7 +235,7 @@ class Request(WebRequest):
 
     async def _admit(self, head: Head) -> None:
         try:
-            await self._rules.admit(head, self._scope())
+            await self._rules.let_in(self._scope(), head.method, head.path)
         except ApiError as error:
             self._asking = None
             self.refuse(error)

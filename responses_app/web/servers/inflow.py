@@ -17,7 +17,7 @@ Only the heads of frames are read (RFC 6455 section 5.2). What is wrong with the
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,7 +169,6 @@ def _now() -> float:
 
 
 REFUSED = "respsite.refused"  # type of the message that tells the application; it has the `error`
-FRAMES_IN = "respsite.frames_in"  # of a WebSocket's scope: its `Frames`, where the server can be reached
 LINGER_SECONDS = 2.0  # a refused peer has so long to read why
 _CONTROL = 8  # opcodes from here on are pings and their like, which may come inside a message
 _LONGEST_HEAD = 14
@@ -309,11 +308,6 @@ class Frames:
         assert self._message is not None
         allowed = self._rules.arrival_seconds + self._size / MIN_BYTES_PER_SECOND
         return self._message + allowed - asyncio.get_running_loop().time()
-
-
-def frames_in(scope: Mapping[str, Any] | MutableMapping[str, Any]) -> Frames | None:
-    """Return what counts a connection's frames, None where its server cannot be reached."""
-    return scope.get(FRAMES_IN)
 
 
 def _length(head: bytes) -> int | None:

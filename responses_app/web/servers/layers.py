@@ -28,7 +28,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -45,7 +45,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.web.bodies import Application, Message, Receive, SendMessage
 from responses_app.web.endpoint import find, is_api_path
 from responses_app.web.http import NotServed
-from responses_app.web.servers.listening import stop_accepting
+from responses_app.web.servers.listening import ports, stop_accepting, when_daphne_runs
 from responses_app.wiring.site import get_site
 
 
@@ -109,9 +109,7 @@ class Exposure:
         self._exposed = exposed
         self._known = False
 
-    async def __call__(
-        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Serve; the first connection from the network is taken note of."""
         if not self._known:
             self._check(scope.get("server"))
@@ -119,15 +117,13 @@ class Exposure:
 
     def hook_daphne(self) -> None:
         """Check what daphne listens on, once it does, if this process runs it."""
-        if "daphne.server" not in sys.modules:
-            return
-        from twisted.internet import reactor
+        when_daphne_runs(self._check_ports)
 
-        def check() -> None:
-            for address in _listening(reactor):
-                self._check(address)
-
-        reactor.callWhenRunning(check)
+    def _check_ports(self) -> None:
+        for port in ports():
+            host = port.getHost()
+            if hasattr(host, "port"):  # a Unix socket has none
+                self._check((host.host, host.port))
 
     def _check(self, address: Any) -> None:
         """Take note of an address, a host and a port, that others can reach."""
@@ -139,16 +135,6 @@ class Exposure:
             return
         host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
         logger.warning(WARNING, f"{host}:{address[1]}", ANY_NAME if self._any_host else "")
-
-
-def _listening(reactor: Any) -> Iterator[tuple[str, int]]:
-    from twisted.internet.tcp import Port
-
-    for reader in reactor.getReaders():
-        if isinstance(reader, Port):
-            host = reader.getHost()
-            if hasattr(host, "port"):  # a Unix socket has none
-                yield host.host, host.port
 
 
 API = "/v1/"

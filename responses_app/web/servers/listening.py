@@ -134,14 +134,27 @@ class SharedListener:
         self._shares.say(None if self.port.disconnecting else self._connections)
 
 
-def listen_widely() -> None:
-    """Let as many connections wait at the sockets of this process's daphne as the system allows, and take them soon."""
+def when_daphne_runs(call: Callable[[], object]) -> None:
+    """Have this called once the daphne of this process runs, whose listeners are there then; never where none does."""
+    if "daphne.server" in sys.modules:
+        from twisted.internet import reactor
+
+        reactor.callWhenRunning(call)
+
+
+def ports() -> list[Any]:
+    """Return the ports that the daphne of this process listens on."""
     from twisted.internet import reactor
     from twisted.internet.tcp import Port
 
+    return [reader for reader in reactor.getReaders() if isinstance(reader, Port)]
+
+
+def listen_widely() -> None:
+    """Let as many connections wait at the sockets of this process's daphne as the system allows, and take them soon."""
     shared = [listener.port for listener in _listeners]
-    for port in reactor.getReaders():
-        if isinstance(port, Port) and port not in shared:
+    for port in ports():
+        if port not in shared:
             port.socket.listen(BACKLOG)
             if port._shouldShutdown:  # an adopted one may be shared: the others are to have some, too
                 port.doRead = partial(_accept_many, port, port.doRead)
@@ -159,13 +172,9 @@ def stop_accepting() -> bool:
     """
     if "daphne.server" not in sys.modules:
         return False
-    from twisted.internet import reactor
-    from twisted.internet.tcp import Port
-
     for listener in _listeners:
         listener.close()
-    ports = [reader for reader in reactor.getReaders() if isinstance(reader, Port)]
-    adopted = [port for port in ports if not port._shouldShutdown]  # Twisted never shuts those down
+    adopted = [port for port in ports() if not port._shouldShutdown]  # Twisted never shuts those down
     for port in adopted:
         port.stopListening()
     return bool(adopted or _listeners)

@@ -186,7 +186,9 @@ class _FairWebSocket:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc]
-        self.frames_in = Frames(self.rules, self._put_refusal, self._end_inflow, transport.abort)
+        self.frames_in = Frames(
+            self.rules, lambda refusal: self.queue.put_nowait(refusal), self._end_inflow, transport.abort
+        )
         self._inflow = Inflow(self.frames_in.cut, super().data_received, self._read_or_not, transport.abort)  # type: ignore[misc]
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -211,9 +213,6 @@ class _FairWebSocket:
         if not self.handshake_initiated:  # the first data are the whole handshake
             self.transport.write(NO_HANDSHAKE)
             self.transport.close()
-
-    def _put_refusal(self, message: dict[str, Any]) -> None:
-        self.queue.put_nowait(message)
 
     def _end_inflow(self) -> None:
         self._inflow.end()

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from responses_app.protocol.transport import message_too_large, not_json
 from responses_app.runs.log.journal import ReaderTooSlow, gather
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
-from responses_app.web.servers.backpressure import no_ping
+from responses_app.web.servers.backpressure import Extras
 from responses_app.web.sockets.lanes import Lane, Lanes
 from responses_app.wiring.site import Site
 
@@ -45,17 +45,6 @@ class Terms:
     dialect: Dialect = OPENAI
     awaits_tools: bool = False
     span: Span = NO_SPAN  # of who opened it
-
-
-@dataclass(frozen=True, slots=True)
-class Extras:
-    """What only some servers can do: a protocol ping, and writing many text frames at once.
-
-    `frames` returns False where they have to be sent one by one.
-    """
-
-    ping: Callable[[], None] = no_ping
-    frames: Callable[[Sequence[bytes]], Awaitable[bool]] | None = None
 
 
 logger = logging.getLogger("respsite.transport")
@@ -89,7 +78,7 @@ class Connection:
         self._site = site
         self._send = send
         self._close = close
-        self._ping, self._frames = extras.ping, extras.frames
+        self._ping, self._frames = extras.ping, extras.write_frames
         self._terms = terms
         self._dialect = terms.dialect
         self._loop = asyncio.get_running_loop()

@@ -21,10 +21,10 @@ from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
 from responses_app.protocol.transport import connections_exhausted, too_many_connections
 from responses_app.web.http import error_response
 from responses_app.web.middleware import Source, answer_headers, host_allowed
-from responses_app.web.servers.backpressure import FRAMES, ping_in
+from responses_app.web.servers.backpressure import EXTRAS, Extras
 from responses_app.web.servers.daphne import DENIAL
-from responses_app.web.servers.inflow import REFUSED, frames_in
-from responses_app.web.sockets.connection import Connection, Extras, Terms
+from responses_app.web.servers.inflow import REFUSED
+from responses_app.web.sockets.connection import Connection, Terms
 from responses_app.wiring.site import Site, get_site
 
 
@@ -141,10 +141,10 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             await self._turn_away(error)
             return
         self.headers = await headers_of(self.scope, caller, began=began)
-        if (frames := frames_in(self.scope)) is not None:
-            frames.owner = caller.project
+        extras = self.scope.get(EXTRAS, Extras())
+        if extras.frames_in is not None:
+            extras.frames_in.owner = caller.project
         await self._accept()
-        extras = Extras(ping_in(self.scope), self.scope.get(FRAMES))
         self.connection = Connection(site, send=self.send_frame, close=self.close, extras=extras, terms=terms)
 
     async def _refuse(self, error: ApiError) -> None:
