@@ -27,7 +27,7 @@ FLOORS = (
     ("wiring",),
     ("web",),
     ("api", "watch"),
-    ("management", "playground", "admin"),
+    ("management", "admin"),
     ("command_line", "responses_app"),  # the latter are the files that Django looks for in the package's own folder
     ("respsite",),
 )
@@ -39,7 +39,7 @@ TOP_LEVEL = {
     *("engine", "responses_app", "respsite", "tests", "manage.py", "pyproject.toml", "README.md"),
     *("Makefile", "constraints.txt", "CHANGELOG.md", "LICENSE", "bench", "deploy", "docs"),
 }
-INSIDE_OF_RUNS = ("driving", "registry", "queues", "duties")  # folders of `runs` that only wiring knows beside it
+INSIDE_OF_RUNS = ("driving", "registry", "queues", "duties")  # parts of `runs` that only wiring knows beside it
 READS_THE_ENVIRONMENT = (
     *("respsite/", "manage.py", "responses_app/management/", "responses_app/command_line/"),
     "responses_app/tools/sandbox/inside/",  # programs that run in a sandbox, and see nothing of ours
@@ -243,16 +243,30 @@ def test_nothing_outside_of_runs_knows_a_run() -> None:
 
 
 def test_resources_of_the_api_know_nothing_of_each_other() -> None:
-    def resource(module: str) -> str:
-        return folder_of(module).removeprefix("responses_app.api").lstrip(".")
+    """A module with a table of endpoints is a resource; one more gathers the tables. Other modules belong to one."""
+    inside = {
+        (each.importer, each.imported) for each in ours() if room_of(each.importer) == room_of(each.imported) == "api"
+    }
+    tables = {name for name in modules() if room_of(name) == "api" and _has_endpoints(name)}
+    between = {pair for pair in inside if tables.issuperset(pair)}
+    (gathering,) = {importer for importer, _ in between}
+    assert {imported for _, imported in between} == tables - {gathering}
+    users: dict[str, set[str]] = {}
+    for importer, imported in inside:
+        if importer in tables and imported not in tables:
+            users.setdefault(imported, set()).add(importer)
+    assert {name: known for name, known in users.items() if len(known) > 1} == {}
 
-    gathering = "responses_app.api.endpoints"
-    inside = [each for each in ours() if room_of(each.importer) == room_of(each.imported) == "api"]
-    inside = [each for each in inside if each.importer != gathering]
-    assert inside
-    pairs = {(resource(each.importer), resource(each.imported)) for each in inside}
-    # The document describes them all, and is shown by one.
-    assert {pair for pair in pairs if pair[0] != pair[1] and pair[1] and "openapi" not in pair} == set()
+
+def _has_endpoints(module: str) -> bool:
+    """Whether a module has a table of endpoints."""
+    for node in tree_of(modules()[module]).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if any(ast.unparse(target) == "ENDPOINTS" for target in targets):
+            return True
+    return False
 
 
 def test_only_wiring_knows_a_model_format() -> None:
