@@ -29,7 +29,7 @@ from bench.vllm.servers import Bench, Contender
 from bench.vllm.shapes import small
 from responses_app import __version__
 from responses_app.command_line.bench import APIS, Api, Sample, ask, figures_of
-from responses_app.command_line.endpoint import Endpoint
+from responses_app.command_line.endpoint import RemoteServer
 from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded
@@ -138,7 +138,7 @@ async def _measure(bench: Bench, contenders: dict[str, Contender]) -> dict[tuple
 
 
 async def _round(session: aiohttp.ClientSession, contender: Contender, api: Api, level: int, kept: Measured) -> None:
-    endpoint = Endpoint(contender.url)
+    endpoint = RemoteServer(contender.url)
 
     async def stream(number: int) -> Sample:
         prompt = f"{time.monotonic_ns()} {number}: stream"  # a beginning that no prefix cache has

@@ -12,17 +12,6 @@ from responses_app.command_line.endpoint import INTERRUPTED, USAGE, CommandFaile
 
 # `serve` runs these as commands of the program that it is itself, which may be `manage.py`.
 INTERNAL = ("serve_worker", "serve_engine", "migrate")
-_OWN = "responses_app.command_line"
-COMMANDS = {  # the function that runs each, given the parsed arguments
-    "serve": f"{_OWN}.manage.run_serve",
-    "chat": f"{_OWN}.chat.run",
-    "replay": f"{_OWN}.replay.run",
-    "bench": f"{_OWN}.bench.run",
-    "export": f"{_OWN}.transfer.run_export",
-    "import": f"{_OWN}.transfer.run_import",
-    "doctor": f"{_OWN}.doctor.run",
-    "completion": f"{_OWN}.parser.run_completion",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,5 +43,5 @@ def _run(words: list[str]) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    module, _, function = COMMANDS[options.command].rpartition(".")
-    return int(getattr(import_module(module), function)(options))
+    module, function = options.runs
+    return int(getattr(import_module(f"responses_app.command_line.{module}"), function)(options))

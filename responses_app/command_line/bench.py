@@ -27,7 +27,7 @@ from responses_app.command_line.endpoint import (
     FAILED,
     USAGE,
     CommandFailed,
-    Endpoint,
+    RemoteServer,
     endpoint_of,
     message_of,
     session_options,
@@ -107,7 +107,7 @@ APIS = {
 }
 
 
-async def ask(session: aiohttp.ClientSession, endpoint: Endpoint, api: Api, body: dict[str, Any]) -> Sample:
+async def ask(session: aiohttp.ClientSession, endpoint: RemoteServer, api: Api, body: dict[str, Any]) -> Sample:
     """Send one request and read its stream to the end; what goes wrong is in the sample's `error`."""
     sample = Sample()
     began = time.perf_counter()
@@ -294,7 +294,7 @@ def _levels(text: str) -> list[int]:
 
 
 async def _measure(
-    options: Namespace, endpoint: Endpoint, levels: Sequence[int]
+    options: Namespace, endpoint: RemoteServer, levels: Sequence[int]
 ) -> tuple[list[Figures], dict[str, int]]:
     api = APIS[options.api]
     figures: list[Figures] = []
@@ -317,7 +317,7 @@ async def _measure(
 class Load:
     """Requests of one kind. Each has a number in its prompt's beginning, so that no prefix cache holds it."""
 
-    def __init__(self, session: aiohttp.ClientSession, endpoint: Endpoint, api: Api, options: Namespace) -> None:
+    def __init__(self, session: aiohttp.ClientSession, endpoint: RemoteServer, api: Api, options: Namespace) -> None:
         self._session, self._endpoint, self._api, self._options = session, endpoint, api, options
         self._number = 0
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from responses_app.command_line.connections import DEFAULT, ChatSession
 from responses_app.command_line.endpoint import FAILED, INTERRUPTED, USAGE, CommandFailed, endpoint_of, message_of
-from responses_app.command_line.showing import FIGURES, TOOL, TROUBLE, Plain, Shown
+from responses_app.command_line.showing import FIGURES, TOOL, TROUBLE, Plain, Vivid
 from responses_app.command_line.terminal import console, errors, is_conversation, one_line, printable
 
 Item = dict[str, Any]
@@ -209,7 +209,7 @@ class Person:
             return
         items = [*self._owed.pop(lane, ()), *items]
         while items:
-            view = Shown(self._console, reasoning=self._reasoning)
+            view = Vivid(self._console, reasoning=self._reasoning)
             items = self._answers(lane, self._result(lane, self._session.begin(lane, items, view)))
 
     def _result(self, lane: str, future: "Future[Item]") -> Item:

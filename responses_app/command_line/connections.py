@@ -1,8 +1,7 @@
-"""Server-sent events of an endpoint, read with bounds: the JSON of each `data:` line.
+"""How commands read a server: server-sent events and JSON over HTTP, with bounds, and a WebSocket with several lanes.
 
-`ChatSession`: the lanes of a chat over one connection. Its event loop has a thread of its own.
-
-So the person's thread can wait for a line, and meanwhile the connection is kept alive and other lanes go on.
+`ChatSession` has the lanes of a chat over one connection, whose event loop has a thread of its own: so the person's
+thread can wait for a line, and meanwhile the connection is kept alive and other lanes go on.
 """
 
 import asyncio
@@ -15,14 +14,20 @@ from typing import Any, Protocol, TypeVar
 
 import aiohttp
 
-from responses_app.command_line.endpoint import MAX_ERROR_BYTES, CommandFailed, Endpoint, message_of, session_options
+from responses_app.command_line.endpoint import (
+    MAX_ERROR_BYTES,
+    CommandFailed,
+    RemoteServer,
+    message_of,
+    session_options,
+)
 
 MAX_LINE = 64 * 1024 * 1024  # bytes: an event may hold a whole response, with its images
 
 
 async def events_of(
     session: aiohttp.ClientSession,
-    endpoint: Endpoint,
+    endpoint: RemoteServer,
     path: str,
     *,
     body: Mapping[str, Any] | None = None,
@@ -41,7 +46,7 @@ async def events_of(
         raise endpoint.unreachable(error) from None
 
 
-async def fetch(session: aiohttp.ClientSession, endpoint: Endpoint, path: str) -> dict[str, Any]:
+async def fetch(session: aiohttp.ClientSession, endpoint: RemoteServer, path: str) -> dict[str, Any]:
     """Return the JSON object at a path. Raises `CommandFailed`."""
     try:
         async with session.get(f"{endpoint.base_url}{path}") as answer:
@@ -82,14 +87,10 @@ TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 UNASKED = ("connection_expiring", "response.ping")  # of no concern: the connection is opened anew when it has ended
 
 
-class Refused(CommandFailed):
-    """The server answers a create with an error frame."""
-
-
-class Connection:
+class ServerSocket:
     """One connection at a time. Lanes run beside each other; each has one create at a time."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RemoteServer) -> None:
         self._endpoint = endpoint
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -186,7 +187,7 @@ class Connection:
         advice = ""
         if error.get("code") == "previous_response_not_found":
             advice = " Begin anew with /new; without --no-store answers are kept, and can be continued."
-        return Refused(f"{message_of(error)}{advice}")
+        return CommandFailed(f"{message_of(error)}{advice}")
 
 
 Item = dict[str, Any]
@@ -202,18 +203,18 @@ class View(Protocol):
         """Show an event."""
 
     def end(self) -> None:
-        """End the last line."""
+        """End what a view keeps open, such as the last line."""
 
 
 class ChatSession:
     """Creates go out with what `common` says. Every lane continues its own last response."""
 
-    def __init__(self, endpoint: Endpoint, common: Mapping[str, Any]) -> None:
+    def __init__(self, endpoint: RemoteServer, common: Mapping[str, Any]) -> None:
         self._common = common
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="connection", daemon=True)
         self._thread.start()
-        self._connection = Connection(endpoint)
+        self._connection = ServerSocket(endpoint)
         self.last: dict[str, str] = {}  # response ids, by the names of lanes
         self._running: dict[str, str] = {}
 

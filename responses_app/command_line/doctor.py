@@ -14,7 +14,7 @@ from rich.text import Text
 
 from responses_app import __version__
 from responses_app.command_line.endpoint import FAILED
-from responses_app.command_line.machine import Finding, Level, problem, warning
+from responses_app.command_line.machine import Finding, Severity, problem, warning
 from responses_app.command_line.terminal import console, printable
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 
@@ -27,20 +27,20 @@ HANGING = {
     "search": "Look at the log of what SEARCH_URL names.",
     "tools": "Look at the log of the servers that MCP_SERVERS and IMAGE_SERVICE_URL name.",
 }
-MARKS = {Level.OK: ("✓", "green"), Level.WARNING: ("!", "yellow"), Level.PROBLEM: ("✗", "red")}
+MARKS = {Severity.OK: ("✓", "green"), Severity.WARNING: ("!", "yellow"), Severity.PROBLEM: ("✗", "red")}
 
 
 def run(options: Namespace) -> int:
     """Look, tell, and return 1 where something is broken."""
     began = time.monotonic()
     findings = _settings() or asyncio.run(_examine(options.seconds))
-    worst = max(findings, key=lambda each: list(Level).index(each.level)).level
+    worst = max(findings, key=lambda each: list(Severity).index(each.level)).level
     seconds = time.monotonic() - began
     if options.json:
         sys.stdout.write(_as_json(findings, worst, seconds))
     else:
         _tell(findings, seconds)
-    return FAILED if worst is Level.PROBLEM else 0
+    return FAILED if worst is Severity.PROBLEM else 0
 
 
 def _settings() -> list[Finding]:
@@ -91,7 +91,7 @@ async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: floa
         return [warning(name, f"no answer within {seconds:.1f} s", f"{advice} --seconds gives it more time.")]
 
 
-def _as_json(findings: Sequence[Finding], worst: Level, seconds: float) -> str:
+def _as_json(findings: Sequence[Finding], worst: Severity, seconds: float) -> str:
     told = [
         {"level": each.level.value, "subject": each.subject, "text": each.text, "advice": each.advice}
         for each in findings
@@ -107,7 +107,7 @@ def _tell(findings: Sequence[Finding], seconds: float) -> None:
         mark, style = MARKS[each.level]
         table.add_row(Text(mark, style), Text(each.subject), Text(printable(each.text)))
     output.print(table)
-    to_do = [each for level in (Level.PROBLEM, Level.WARNING) for each in findings if each.level is level]
+    to_do = [each for level in (Severity.PROBLEM, Severity.WARNING) for each in findings if each.level is level]
     if not to_do:
         output.print(f"\nNothing is wrong ({seconds:.1f} s).")
         return

@@ -27,7 +27,7 @@ MAX_ERROR_BYTES = 64 * 1024  # of an answer that is not a success, read for its 
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class RemoteServer:
     """A base URL without a slash at its end, and the key for it, empty for none; `variable` is where that stood."""
 
     base_url: str
@@ -88,16 +88,16 @@ def add_endpoint(parser: ArgumentParser, *, url_flag: bool = True) -> None:
     )  # fmt: skip
 
 
-def endpoint_of(url: str | None, variable: str) -> Endpoint:
+def endpoint_of(url: str | None, variable: str) -> RemoteServer:
     """Return the endpoint. A URL without a path gets `/v1`. Raises `CommandFailed`."""
     chosen = (url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_URL).rstrip("/")
     parts = urlsplit(chosen)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise CommandFailed(f"{chosen} is not a base URL: it looks like {DEFAULT_URL}.", status=USAGE)
-    return Endpoint(chosen if parts.path else f"{chosen}/v1", os.environ.get(variable, ""), variable)
+    return RemoteServer(chosen if parts.path else f"{chosen}/v1", os.environ.get(variable, ""), variable)
 
 
-def session_options(endpoint: Endpoint) -> dict[str, Any]:
+def session_options(endpoint: RemoteServer) -> dict[str, Any]:
     """Return the arguments of an `aiohttp.ClientSession` for it."""
     from aiohttp import ClientTimeout
 

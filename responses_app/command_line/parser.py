@@ -20,20 +20,32 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"respsite {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Explained)
 
-    def command(name: str, about: str) -> ArgumentParser:
-        return commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+    def command(name: str, about: str, *runs: str) -> ArgumentParser:
+        """Add a command; `runs` are the module and the function that run it, given the parsed arguments."""
+        added: ArgumentParser = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+        added.set_defaults(runs=runs)
+        return added
 
-    add_flags(command("serve", "Migrate the database and serve in the foreground."))
-    _chat(
-        command("chat", "Talk to a model in the terminal, over the WebSocket; in a pipe: a prompt in, its answer out.")
-    )
-    _replay(command("replay", "Show a stored response once more, at its pace."))
-    _bench(command("bench", "Measure how fast a server streams: tokens per second, first token, gaps between events."))
-    _export(command("export", "Write responses with their chains, and conversations, into a file of JSON Lines."))
-    _import(command("import", "Read such a file into the database; what is there already is left as it is."))
-    _doctor(command("doctor", "Say what is wrong with this installation and what to do, in order."))
-    _manage(command("manage", "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."))
-    _completion(command("completion", "Print what a shell needs to complete these commands."))
+    about = "Migrate the database and serve in the foreground."
+    add_flags(command("serve", about, "manage", "run_serve"))
+    about = "Talk to a model in the terminal, over the WebSocket; in a pipe: a prompt in, its answer out."
+    _chat(command("chat", about, "chat", "run"))
+    about = "Show a stored response once more, at its pace."
+    _replay(command("replay", about, "replay", "run"))
+    about = "Measure how fast a server streams: tokens per second, first token, gaps between events."
+    _bench(command("bench", about, "bench", "run"))
+    about = "Write responses with their chains, and conversations, into a file of JSON Lines."
+    _export(command("export", about, "transfer", "run_export"))
+    about = "Read such a file into the database; what is there already is left as it is."
+    reads = command("import", about, "transfer", "run_import")
+    reads.add_argument("file", metavar="FILE", help="what `respsite export` wrote; - is standard input")
+    about = "Say what is wrong with this installation and what to do, in order."
+    _doctor(command("doctor", about, "doctor", "run"))
+    about = "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."
+    command("manage", about).add_argument("words", nargs="*", metavar="WORD", help="the command and its arguments")
+    about = "Print what a shell needs to complete these commands."
+    completes = command("completion", about, "parser", "run_completion")
+    completes.add_argument("shell", choices=("bash", "zsh"), help="the shell")
     return parser
 
 
@@ -109,24 +121,12 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on with a file whose export was cut")
 
 
-def _import(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="what `respsite export` wrote; - is standard input")
-
-
 def _doctor(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=CHECK_SECONDS, metavar="N",
         help="for all checks, which run beside each other (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
-
-
-def _manage(parser: ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="WORD", help="the command and its arguments")
-
-
-def _completion(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh"), help="the shell")
 
 
 def run_completion(options: Namespace) -> int:

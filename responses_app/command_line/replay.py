@@ -1,6 +1,6 @@
-"""`respsite replay ID`: a stored response once more, as it came: its events, at its pace or a multiple of it.
+"""`respsite replay ID`: a stored response once more, as it came: its events, at its metronome or a multiple of it.
 
-Events tell no times. So the pace is the response's own mean one: its seconds, by the tokens that it said.
+Events tell no times. So the metronome is the response's own mean one: its seconds, by the tokens that it said.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 
 from responses_app.command_line.connections import TERMINAL, View, events_of, fetch
-from responses_app.command_line.endpoint import FAILED, CommandFailed, Endpoint, endpoint_of, session_options
-from responses_app.command_line.showing import Plain, Shown
+from responses_app.command_line.endpoint import FAILED, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.showing import Plain, Vivid
 from responses_app.command_line.terminal import console
 
 MAX_CUTS = 1000  # times that the stream is picked up again: who reads slowly is dropped by the server
@@ -32,11 +32,11 @@ async def _replay(options: Namespace) -> int:
     view = _view(options)
     async with aiohttp.ClientSession(**session_options(endpoint)) as session:
         response = await fetch(session, endpoint, f"/responses/{options.id}")
-        pace = Pace(0.0 if response["status"] in LIVE else seconds_per_token(response) / options.speed)
+        metronome = Metronome(0.0 if response["status"] in LIVE else seconds_per_token(response) / options.speed)
         last: dict[str, Any] = {}
         async for event in _whole_stream(session, endpoint, options.id, options.starting_after):
             if event["type"].endswith(".delta"):
-                await pace.wait()
+                await metronome.wait()
             view.show(event)
             last = event
     view.end()
@@ -47,7 +47,7 @@ def _view(options: Namespace) -> View:
     if options.json:
         return Lines()
     if sys.stdout.isatty():
-        return Shown(console(), reasoning=True, timed=False)
+        return Vivid(console(), reasoning=True, timed=False)
     return Plain(_write)
 
 
@@ -57,7 +57,7 @@ def _write(text: str) -> None:
 
 
 async def _whole_stream(
-    session: aiohttp.ClientSession, endpoint: Endpoint, response_id: str, after: int | None
+    session: aiohttp.ClientSession, endpoint: RemoteServer, response_id: str, after: int | None
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield all events, picking the stream up where it breaks."""
     for _ in range(MAX_CUTS):
@@ -84,7 +84,7 @@ def seconds_per_token(response: dict[str, Any]) -> float:
     return max(0.0, seconds / tokens) if tokens else 0.0
 
 
-class Pace:
+class Metronome:
     """Lets something pass every so many seconds; what comes late is made up for."""
 
     def __init__(self, seconds: float) -> None:
@@ -98,12 +98,9 @@ class Pace:
             await asyncio.sleep(left)
 
 
-class Lines:
+class Lines(View):
     """Every event as a line of JSON."""
 
     def show(self, event: dict[str, Any]) -> None:
         """Write it."""
         _write(json.dumps(event, ensure_ascii=False) + "\n")
-
-    def end(self) -> None:
-        """Nothing is left to be ended."""

@@ -36,7 +36,7 @@ class Plain:
             self._is_open = False
 
 
-class Shown:
+class Vivid:
     """All of it: for people. What one kind of text ends, and another begins, is on lines of its own."""
 
     def __init__(self, console: Console, *, reasoning: bool, timed: bool = True) -> None:

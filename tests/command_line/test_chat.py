@@ -11,7 +11,7 @@ import pytest
 from responses_app.command_line import main
 from responses_app.command_line.chat import Person
 from responses_app.command_line.connections import ChatSession
-from responses_app.command_line.endpoint import Endpoint
+from responses_app.command_line.endpoint import RemoteServer
 from tests.command_line.program import AtTerminal, respsite
 from tests.kit.server import ROOT, Server, clean_environ, free_port
 
@@ -94,7 +94,7 @@ def test_an_approval_is_asked_for_in_one_line(
 ) -> None:
     call = {"type": "mcp_approval_request", "server_label": "bank", "name": "pay", "arguments": '{"to":\n"\u202eeve"}'}
     monkeypatch.setattr("builtins.input", lambda asked: "n")
-    session = ChatSession(Endpoint("http://127.0.0.1", ""), {})
+    session = ChatSession(RemoteServer("http://127.0.0.1", ""), {})
     try:
         assert Person(session, run_tool=None, reasoning=False)._output(call) == "n"
     finally:

@@ -10,13 +10,14 @@ import httpx
 import pytest
 
 from responses_app import __version__
-from responses_app.command_line import COMMANDS
 from responses_app.command_line.parser import EFFORTS, build_parser
 from responses_app.protocol.requests.create_fields import Effort
 from tests.command_line.program import PROGRAM, respsite
 from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+COMMANDS = ("serve", "chat", "replay", "bench", "export", "import", "doctor", "completion")
 
 
 def test_its_version_is_the_package_s() -> None:
