@@ -266,6 +266,9 @@ class Settings(
     responses_max_tool_output_bytes: int = setting(
         MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"
     )
+    enable_computer_call: bool = setting(
+        False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"
+    )
     shutdown_grace_seconds: float = setting(
         30.0, seconds(), "how long running responses may take to end when the server stops"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.files.vector_stores import FileProblem, FileStatus
-from responses_app.protocol.setting import RoomSettings, setting, whole
+from responses_app.protocol.setting import RoomSettings, flag, setting, whole
 
 Value = str | int | float | bool
 MAX_TRIES = 3  # to read a file: after that, it is the file that ends workers
@@ -133,8 +133,9 @@ class Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorStoreSettings(RoomSettings):
-    """How much there may be."""
+    """Whether there are vector stores, and how much they may keep."""
 
+    file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
     vector_stores_max_entries: int = setting(
         1000, whole(), "vector stores that one project may have (see File search); 0 = any number"
     )

@@ -133,24 +133,11 @@ def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInter
 
 def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
     from responses_app.tools.code_interpreter.tool import CodeInterpreter
-    from responses_app.tools.sandbox.base import Limits
     from responses_app.tools.sandbox.choosing import choose
-    from responses_app.tools.sandbox.containers import Policy
 
     return CodeInterpreter(
         choose=partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
-        limits=Limits(
-            memory=settings.sandbox_memory_bytes,
-            disk=settings.sandbox_disk_bytes,
-            processes=settings.sandbox_max_processes,
-            call_seconds=settings.sandbox_call_seconds,
-        ),
-        policy=Policy(
-            most=settings.sandbox_max_containers,
-            share=settings.sandbox_project_containers,
-            wait=settings.sandbox_wait_seconds,
-            idle=settings.sandbox_idle_seconds,
-        ),
+        settings=settings,
         new_id=id_factory(time.time),
         files=files,
         folder=Path(settings.data_dir) / "containers",

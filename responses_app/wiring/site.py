@@ -347,7 +347,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
             tell=base.relay.tell_followers,
             now=base.clock,
         ),
-        shelf=Shelf(base.tools, base.settings.server_tool_max_output_bytes),
+        shelf=Shelf(base.tools),
         rates=base.adapters.rates,
         metrics=base.metrics,
         traces=base.traces,

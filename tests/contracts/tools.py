@@ -14,6 +14,7 @@ from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import CallTool, Offered, ToolReturned
 from responses_app.runs.driving.tool_calls import call_tool
 from responses_app.runs.plan.plan import Entry, Toolbox
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.tools.base import BaseTool, ToolUse
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
@@ -56,7 +57,7 @@ class ToolCase:
         toolbox = Toolbox((Entry(self.tool, self.use, await self.offer()),))
         tool = next(each for each in (await self.offer()).tools if each.name == name)
         wanted = CallTool(name, arguments, "item_1", tool=tool.tool)
-        return await call_tool(toolbox.entry_of(name), wanted, tell=lambda _: None)
+        return await call_tool(toolbox.entry_of(name), wanted, tell=lambda _: None, settings=RunSettings())
 
 
 def turn(name: str, arguments: str) -> str:

@@ -239,7 +239,6 @@ class Site:
     conversations: FakeConversations = field(default_factory=FakeConversations)
     model_format: ModelFormat = field(default_factory=HarmonyFormat)
     tools: Sequence[BaseTool] = ()
-    max_tool_output: int = 64 * 1024
     turns: FairTurns = field(default_factory=FairTurns)
     more_models: Sequence[ServedModel] = ()
     worker: str = ""
@@ -279,7 +278,7 @@ class Site:
             live=self.live,
             rates=self.rates,
             metrics=self.metrics,
-            shelf=Shelf(self.tools, self.max_tool_output),
+            shelf=Shelf(self.tools),
         )
         self.followers = Followers(
             self.store,

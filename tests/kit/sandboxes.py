@@ -7,13 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from responses_app.tools.sandbox.base import KIB, MIB, Interpreter, Limits, find_interpreter
+from responses_app.protocol.setting import MIB
+from responses_app.tools.sandbox.base import Interpreter, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.sharing import SharedContainers
 
-SMALL = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
+SMALL = SandboxSettings(
+    sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0
+)
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
@@ -39,9 +42,11 @@ async def content_of(containers: SharedContainers, project: str, id: str, file_i
 
 
 @asynccontextmanager
-async def session_of(limits: Limits = SMALL, *, python: Interpreter | None = None) -> AsyncIterator[SandboxSession]:
+async def session_of(
+    settings: SandboxSettings = SMALL, *, python: Interpreter | None = None
+) -> AsyncIterator[SandboxSession]:
     """Start a container and end it."""
-    session = await SandboxSession.start(Bubblewrap(), python or plain_python(), limits)
+    session = await SandboxSession.start(Bubblewrap(), python or plain_python(), settings)
     try:
         yield session
     finally:

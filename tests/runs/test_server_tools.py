@@ -15,7 +15,7 @@ from responses_app.protocol.response.calls import LAST_CALL
 from responses_app.runs.driving.tool_calls import LEFT_OUT, cut_text
 from responses_app.stores.base import StoreError
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from tests.kit.fakes import FakeEngine, Site
+from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
 
@@ -268,7 +268,7 @@ async def test_a_response_whose_context_is_full_ends_there() -> None:
 async def test_of_a_long_text_the_model_reads_as_much_as_is_set() -> None:
     tool = Shell()
     tool.gives = lambda call: ToolResult("é" * 1000)
-    site = Site(FakeEngine([CALL, ANSWER]), tools=[tool], max_tool_output=11)
+    site = Site(FakeEngine([CALL, ANSWER]), tools=[tool], settings=run_settings(server_tool_max_output_bytes=11))
     await site.ask(input="hi", tools=ASKED)
     assert f"{'é' * 5}\n[1989 more bytes are left out]<|end|>" in prompt_of(site, 1)
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from responses_app.tools.browser.fetching import KIB, MIB, Fetcher, FetchFailed, FetchLimits
+from responses_app.protocol.setting import KIB, MIB
+from responses_app.tools.browser.fetching import Fetcher, FetchFailed, FetchLimits
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError
 from tests.kit.web_server import WebServer, answer, redirect
 

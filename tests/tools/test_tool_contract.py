@@ -9,7 +9,6 @@ from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreter
 from responses_app.tools.file_search import NAME, FileSearch, Indexer
 from responses_app.tools.reading.processes import DocumentReader
-from responses_app.tools.sandbox.containers import Policy
 from tests.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract
@@ -102,8 +101,7 @@ class TestCodeInterpreter(ToolContract):
         numbers = count(1)
         tool = CodeInterpreter(
             choose=has_bubblewrap,
-            limits=SMALL,
-            policy=Policy(),
+            settings=SMALL,
             new_id=lambda prefix: f"{prefix}{next(numbers)}",
             files=MemoryFileStore(),
         )

@@ -293,7 +293,7 @@ class Run(EventSource):
             case ListTools(server=server):
                 return await self._list_tools(server)
             case CallTool():
-                returned = await permitted_call(self.plan, command, effects=self.effects, tell=self._tell)
+                returned = await permitted_call(self.plan, command, self.effects, self._settings, tell=self._tell)
                 said = sum(len(each.tokens) for each in self._machine.stream.messages)
                 return self._tell(await that_fits(returned, self.plan, command, said=said))
             case Await():

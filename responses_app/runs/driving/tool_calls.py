@@ -43,7 +43,8 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     WaitBegan,
 )
-from responses_app.runs.plan.plan import MAX_OUTPUT_BYTES, Entry, RunPlan
+from responses_app.runs.plan.plan import Entry, RunPlan
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.clock import own_clock
 from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult, nothing_to_confirm
@@ -130,19 +131,18 @@ def _error(wanted: CallTool, text: str) -> JsonObject:
 
 
 async def permitted_call(
-    plan: RunPlan, wanted: CallTool, *, effects: Effects, tell: Callable[[Input], object]
+    plan: RunPlan, wanted: CallTool, effects: Effects, settings: RunSettings, *, tell: Callable[[Input], object]
 ) -> ToolReturned:
     """Call a tool as `call_tool` does; one that must not be called twice only once that is permitted.
 
     Raises `ClaimLost` where another worker has the response: then nothing was called.
     """
-    tools, entry = plan.tools, plan.tools.entry_of(wanted.name)
-    span, most, confirm = plan.origin.span, tools.max_output_bytes, nothing_to_confirm
+    entry, span, confirm = plan.tools.entry_of(wanted.name), plan.origin.span, nothing_to_confirm
     try:
         if entry is not None and not wanted.repeatable:
             await effects.permit()
             confirm = effects.confirm
-        return await call_tool(entry, wanted, tell=tell, confirm=confirm, max_output_bytes=most, span=span)
+        return await call_tool(entry, wanted, tell=tell, settings=settings, confirm=confirm, span=span)
     except NotPermitted as why:
         return unmade_call(wanted, str(why))
 
@@ -152,21 +152,20 @@ async def call_tool(
     wanted: CallTool,
     *,
     tell: Callable[[Input], object],
+    settings: RunSettings,
     confirm: Callable[[], Awaitable[None]] = nothing_to_confirm,
-    max_output_bytes: int = MAX_OUTPUT_BYTES,
     span: Span = NO_SPAN,
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised but what `confirm` raises.
 
-    `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns. Of
-    its text the model reads `max_output_bytes` of UTF-8.
+    `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns.
     """
     with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
         result = await _result(entry, wanted, tell, confirm)
         if result.failed:
             own.fail("tool_failed")
         most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
-        return _returned(result, wanted, max_output_bytes, most_shown)
+        return _returned(result, wanted, settings.server_tool_max_output_bytes, most_shown)
 
 
 async def _result(

@@ -22,8 +22,6 @@ from responses_app.protocol.tiers import ServiceTier
 from responses_app.stores.stores import ConversationRecord
 from responses_app.tools.base import BaseTool, ToolUse
 
-MAX_OUTPUT_BYTES = 64 * 1024  # where nothing else is set
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -45,14 +43,11 @@ class Toolbox:
 
     `approved` are calls that the user has approved; `states` is what tools left in the chain before, by the type of
     their items.
-
-    Of what one call gives back the model reads `max_output_bytes` of UTF-8.
     """
 
     entries: tuple[Entry, ...] = ()
     approved: Sequence[ApprovedCall] = ()
     states: Mapping[str, JsonObject] = field(default_factory=dict)
-    max_output_bytes: int = MAX_OUTPUT_BYTES
 
     @property
     def namespaces(self) -> tuple[ToolNamespace, ...]:

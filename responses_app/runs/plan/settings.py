@@ -70,6 +70,9 @@ class RunSettings(ServiceTiers, RetentionSettings):
         15.0, seconds(1),
         "how long a worker may not be heard of; then it counts as dead, and others take over its responses",
     )  # fmt: skip
+    server_tool_max_output_bytes: int = setting(
+        64 * KIB, whole(KIB), "how much of what a tool of the server gives back the model reads; the rest is left out"
+    )
     reasoning_summaries: str = setting(
         "model", choice("model", "text", "off"),
         "where summaries of reasoning come from: the model writes them (`model`), the thought's first sentences "

@@ -11,17 +11,16 @@ from responses_app.protocol.errors import JsonObject, invalid_request, unsupport
 from responses_app.protocol.items.offers import ApprovedCall, approved_calls
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
-from responses_app.runs.plan.plan import MAX_OUTPUT_BYTES, NO_TOOLS, Entry, Toolbox
+from responses_app.runs.plan.plan import NO_TOOLS, Entry, Toolbox
 from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The tools that this server has. `max_output_bytes` is what the model reads of one call."""
+    """The tools that this server has."""
 
     tools: Sequence[BaseTool] = ()
-    max_output_bytes: int = MAX_OUTPUT_BYTES
 
     def tool_of(self, kind: str) -> BaseTool | None:
         """Return the tool of a kind; None where there is none."""
@@ -57,7 +56,7 @@ class Shelf:
                 state=states.get(ITEMS[str(declared["type"])]),
             )
             entries.append(Entry(tool, use, await tool.offer(use)))
-        return Toolbox(tuple(entries), approved, states, self.max_output_bytes)
+        return Toolbox(tuple(entries), approved, states)
 
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
         kind = str(declared["type"])

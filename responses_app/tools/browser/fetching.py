@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.network import Network, NetworkError
 from responses_app.tools.reading.pages import MAX_LINES, MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed, ReadingProcess
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from yarl import URL
 
-KIB, MIB = 1024, 1024 * 1024
 CONNECT_SECONDS = 10.0
 MAX_CONNECTIONS = 50
 MAX_CONNECTIONS_PER_HOST = 8

@@ -36,12 +36,13 @@ from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.files.files import file_not_found, name_in_container
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
+from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
-from responses_app.tools.sandbox.base import MIB, Limits, SandboxError
+from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import CellRun, Containers, Policy
+from responses_app.tools.sandbox.containers import CellRun, Containers
 from responses_app.tools.sandbox.records import (
     ContainerFile,
     ContainerNotFound,
@@ -180,15 +181,14 @@ class CodeInterpreter(BaseTool):
         self,
         *,
         choose: Callable[[], Awaitable[Choice]],
-        limits: Limits,
-        policy: Policy,
+        settings: SandboxSettings,
         new_id: Callable[[str], str],
         files: BaseFileStore,
         folder: Path | None = None,
     ) -> None:
-        self._limits = limits
-        self.containers = SharedContainers(Containers(choose, limits, policy, new_id=new_id), folder)
-        self.given_files = GivenFiles(files, self.containers, max_bytes=limits.disk)
+        self._settings = settings
+        self.containers = SharedContainers(Containers(choose, settings, new_id=new_id), folder)
+        self.given_files = GivenFiles(files, self.containers, max_bytes=settings.sandbox_disk_bytes)
 
     def problem(self) -> str | None:
         choice = self.containers.choice
@@ -205,7 +205,7 @@ class CodeInterpreter(BaseTool):
             raise unsupported_parameter("tools", f"The code interpreter cannot be used here. {problem}") from None
         except ContainerNotFound as unknown:
             raise container_not_found(str(unknown), param="tools") from None
-        about = _ABOUT.format(seconds=self._limits.call_seconds)
+        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds)
         if file_ids := _file_ids(use):
             about += _FILES.format(names=", ".join(each.path for each in await self._given(use, container, file_ids)))
         tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
@@ -234,7 +234,7 @@ class CodeInterpreter(BaseTool):
         earlier = (call.state or {}).get("container_id", container.id)
         is_new = run.begun_anew is not None or earlier != container.id
         notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
-        notes += notes_of(run.execution, self._limits)
+        notes += notes_of(run.execution, self._settings)
         shown: JsonObject = {"container_id": container.id}
         if OUTPUTS in call.use.include:
             shown["outputs"] = outputs_of(run.execution)
@@ -304,10 +304,10 @@ def _went(why: str | None) -> str:
     return f"was ended, because {why}" if why else "is gone"
 
 
-def notes_of(execution: Execution, limits: Limits) -> Iterator[str]:
+def notes_of(execution: Execution, settings: SandboxSettings) -> Iterator[str]:
     """Yield what the model is told of how a cell ended, and of what is lost."""
     if execution.ended in _ENDINGS:
-        yield _ENDINGS[execution.ended].format(seconds=limits.call_seconds)
+        yield _ENDINGS[execution.ended].format(seconds=settings.sandbox_call_seconds)
     if execution.variables_lost and execution.ended is not Ended.TOO_MUCH_DISK:  # that has lost the files, too
         yield _LOST
 

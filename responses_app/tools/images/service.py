@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.setting import KIB
 from responses_app.tools.base import nothing_to_confirm
 from responses_app.tools.images.answers import (
     Image,
@@ -39,7 +40,6 @@ from responses_app.tools.settings import ImageSettings
 if TYPE_CHECKING:
     import httpx2
 
-KIB = 1024
 MAX_AT_ONCE = 16  # requests of this process; further ones wait, within their time
 MAX_OF_PROJECT = 8  # of them
 MAX_LINES = 10_000  # of a stream: it has some for each image, and may have one a second that says that it works

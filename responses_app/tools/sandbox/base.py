@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, text, whole
+
 ASK_SECONDS = 10.0
 # Of the system's own, what every sandbox shows; all but the first are links into it on most systems.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -69,9 +71,59 @@ def _is_system(folder: str) -> bool:
     return folder in ("/", "") or any(folder == each or folder.startswith(f"{each}/") for each in SYSTEM_FOLDERS)
 
 
-KIB, MIB = 1024, 1024 * 1024
+OPEN_FILES = 256  # of one process of a container
+CPUS = 1  # cores that all processes of a container share
+KEPT_OUTPUT = 128 * KIB  # bytes of what a cell prints: half of them from its beginning, and half from its end
 WORK_FOLDER = "/mnt/data"  # where the model was told that files are kept
 INSIDE = Path(__file__).parent / "inside"  # the folder of our programs that run inside
+
+
+def sandbox_kind(value: str) -> str:
+    """What keeps code apart."""
+    if value.strip().lower() == "pyeryx":
+        raise ValueError("one of auto, bubblewrap, sandlock, off; pyeryx has no package for the Python of this server")
+    return choice("auto", "bubblewrap", "sandlock", "off")(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxSettings(RoomSettings):
+    """The settings of containers: which sandbox keeps them apart, what one may use, and how many there may be."""
+
+    sandbox: str = setting(
+        "auto", sandbox_kind,
+        "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "
+        "`off` for no code interpreter (see Code interpreter)",
+    )  # fmt: skip
+    sandbox_python: str = setting(
+        "", text,
+        "the Python in the sandbox: the model's code can import its packages",
+        default_text="the Python that the server's environment was made with",
+    )  # fmt: skip
+    sandbox_memory_bytes: int = setting(
+        1024 * MIB, whole(64 * MIB),
+        "the most memory that all processes of a container may have; a container has 1 GiB unless it asks for "
+        "more",
+    )  # fmt: skip
+    sandbox_disk_bytes: int = setting(256 * MIB, whole(MIB), "size of the files of a container, which lie in memory")
+    sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of one container")
+    sandbox_call_seconds: float = setting(
+        120.0, seconds(0.1), "how long one call's code may run in the sandbox; then it is interrupted"
+    )
+    sandbox_max_containers: int = setting(
+        32, whole(1, 4096),
+        "containers that one worker has at once; the one that is idle for longest makes room for a new one",
+    )  # fmt: skip
+    sandbox_project_containers: int = setting(
+        0, whole(0, 4096),
+        "containers of one project that work at once in one worker; what more it wants waits "
+        "(0: three quarters of SANDBOX_MAX_CONTAINERS)",
+    )  # fmt: skip
+    sandbox_wait_seconds: float = setting(
+        30.0, seconds(0), "how long a call waits for a container where as many work as may; then it fails"
+    )
+    sandbox_idle_seconds: float = setting(
+        1200.0, seconds(1), "how long nothing may be done in a container; then it expires"
+    )
 
 
 class SandboxError(Exception):
@@ -83,25 +135,6 @@ class SandboxError(Exception):
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one container may use. Sizes in bytes, times in seconds.
-
-    `memory` is that of all its processes, `disk` that of the files in its work folder; half as much may be in `/tmp`,
-    and a quarter in `/dev/shm`. `processes` counts threads, too, as the kernel does. A call may take `call_seconds`,
-    and what is kept of its output is `output`, half of it from the beginning and half from the end. `cpus` is how many
-    cores its processes share.
-    """
-
-    memory: int = 1024 * MIB
-    disk: int = 256 * MIB
-    processes: int = 64
-    open_files: int = 256
-    call_seconds: float = 120.0
-    output: int = 128 * KIB
-    cpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +162,10 @@ class BaseSandbox(ABC):
         """Return what is to be installed or allowed before it can be tried at all, None for nothing."""
 
     @abstractmethod
-    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
         """Return how a warden is started; `uid` is the user that it becomes, None for the server's own.
+
+        In the work folder may be `sandbox_disk_bytes`, in `/tmp` half as much, and in `/dev/shm` a quarter.
 
         Descriptors in `pass_fds` are the caller's to close.
         """
@@ -152,34 +187,33 @@ def warden_command(interpreter: Interpreter, settings: str, *, programs: str = P
 
 
 def warden_settings(
-    limits: Limits, *, folder: str, uid: int | None, has_own_processes: bool, seccomp: bytes = b""
+    settings: SandboxSettings, *, folder: str, uid: int | None, has_own_processes: bool, seccomp: bytes = b""
 ) -> str:
     """Return the warden's argument: see `Settings` in `inside/respsite_kernel/warden.py`."""
     return json.dumps(
         {
             "uid": uid,
             "folder": folder,
-            "memory": limits.memory,
-            "disk": limits.disk,
-            "processes": limits.processes,
-            "open_files": limits.open_files,
+            "memory": settings.sandbox_memory_bytes,
+            "disk": settings.sandbox_disk_bytes,
+            "processes": settings.sandbox_max_processes,
+            "open_files": OPEN_FILES,
             "has_own_processes": has_own_processes,
             "seccomp": seccomp.hex(),
         }
     )
 
 
-def environment(limits: Limits) -> Mapping[str, str]:
+def environment() -> Mapping[str, str]:
     """Return the environment of a container: nothing of the server's is in it."""
-    threads = str(limits.cpus)
     return {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": SCRATCH,
         "LANG": "C.UTF-8",
         "MPLBACKEND": "module://respsite_kernel.figures",
         "MPLCONFIGDIR": f"{SCRATCH}/.matplotlib",
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": str(CPUS),
+        "OPENBLAS_NUM_THREADS": str(CPUS),
     }
 
 

@@ -20,14 +20,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox.base import (
-    KIB,
-    MIB,
+    KEPT_OUTPUT,
     BaseSandbox,
     Interpreter,
     InterpreterError,
-    Limits,
     SandboxError,
+    SandboxSettings,
     find_interpreter,
 )
 from responses_app.tools.sandbox.records import Ended, Execution
@@ -37,7 +37,9 @@ from responses_app.tools.sandbox.stillness import Cgroups, find_cgroups
 
 logger = logging.getLogger("respsite.sandbox")
 
-LIMITS = Limits(memory=96 * MIB, disk=8 * MIB, processes=16, call_seconds=60.0, output=16 * KIB)
+LIMITS = SandboxSettings(
+    sandbox_memory_bytes=96 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=16, sandbox_call_seconds=60.0
+)
 _STAYED_IN = "stayed in"  # what code prints that found no way
 _MANY = 8  # processes that take a third of the memory each
 _NOTICE_SECONDS = 10.0  # until the host must have seen that they did
@@ -86,7 +88,7 @@ def _was_bounded(done: Execution, host: Host) -> bool:
 
 
 def _was_cut(done: Execution, host: Host) -> bool:
-    return done.ended is Ended.TOO_MUCH_OUTPUT and len(done.output) < 2 * LIMITS.output
+    return done.ended is Ended.TOO_MUCH_OUTPUT and len(done.output) < 2 * KEPT_OUTPUT
 
 
 def _network(host: Host) -> str:
@@ -188,7 +190,7 @@ def _forks(host: Host) -> str:
 import os, time
 children = []
 try:
-    while len(children) < {4 * LIMITS.processes}:
+    while len(children) < {4 * LIMITS.sandbox_max_processes}:
         child = os.fork()
         if child == 0:
             time.sleep(60)
@@ -199,7 +201,7 @@ except OSError:
 for child in children:
     os.kill(child, 9)
     os.waitpid(child, 0)
-print({_STAYED_IN!r} if len(children) <= {LIMITS.processes} else len(children))
+print({_STAYED_IN!r} if len(children) <= {LIMITS.sandbox_max_processes} else len(children))
 """
 
 
@@ -208,23 +210,23 @@ def _disk(host: Host) -> str:
 import os, time
 written, open_files = 0, []
 try:
-    while written < {8 * LIMITS.disk}:
+    while written < {8 * LIMITS.sandbox_disk_bytes}:
         open_files.append(open(f"part{{len(open_files)}}", "wb", buffering=0))
-        written += open_files[-1].write(bytes({LIMITS.disk // 4}))
+        written += open_files[-1].write(bytes({LIMITS.sandbox_disk_bytes // 4}))
         time.sleep(0.02)
 except OSError:
     pass
 for place, file in enumerate(open_files):
     file.close()
     os.remove(f"part{{place}}")
-print({_STAYED_IN!r} if written <= {LIMITS.disk} else written)
+print({_STAYED_IN!r} if written <= {LIMITS.sandbox_disk_bytes} else written)
 """
 
 
 def _memory(host: Host) -> str:
     return f"""
 kept = []
-while len(kept) * {8 * MIB} < {2 * LIMITS.memory}:
+while len(kept) * {8 * MIB} < {2 * LIMITS.sandbox_memory_bytes}:
     kept.append(bytearray(b"x" * {8 * MIB}))
 """
 
@@ -238,7 +240,7 @@ for _ in range({_MANY}):
     children.append(os.fork())
     if children[-1] == 0:
         try:
-            kept = bytearray(b"x" * {LIMITS.memory // 3})
+            kept = bytearray(b"x" * {LIMITS.sandbox_memory_bytes // 3})
             os.write(writing, b"x")
             time.sleep(60)
         finally:

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
+from responses_app.protocol.setting import MIB
 from responses_app.tools.places import NoPlace, Places
-from responses_app.tools.sandbox.base import MIB, BaseSandbox, Interpreter, Limits, SandboxError
+from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.records import (
     ContainerFile,
@@ -63,27 +64,13 @@ class ContainerPlaces(Places):
 
 logger = logging.getLogger("respsite.sandbox")
 
+LIFE_SECONDS = 86_400.0  # of a container, whatever is done in it
 MAX_CHAIN = 1000  # responses that are remembered of one container
 MAX_NAME = 256
 PIECE_BYTES = 256 * 1024  # of a file that are in memory at once, for whoever reads or writes it
 MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
 MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 * MIB}  # as OpenAI's API has them
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How many containers a machine may have, and for how long. Times in seconds.
-
-    `idle` is what a container has that asks for no other time, and the most that it can ask for. Of those that may work
-    at once a project may have `share`; 0: three quarters of `most`. More work waits, for `wait` at most.
-    """
-
-    most: int = 32
-    share: int = 0
-    wait: float = 30.0
-    idle: float = 1200.0
-    life: float = 86400.0
 
 
 @dataclass(slots=True)
@@ -127,8 +114,7 @@ class Containers:
     def __init__(
         self,
         choose: Callable[[], Awaitable[Choice]],
-        limits: Limits,
-        policy: Policy,
+        settings: SandboxSettings,
         *,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
@@ -136,16 +122,16 @@ class Containers:
         self.choice: Choice | None = None
         self._choose = choose
         self._choosing = asyncio.Lock()
-        self._limits = limits
-        self._policy = policy
+        self._settings = settings
         self._new_id = new_id
         self._clock = clock
         self._sweeper: asyncio.Task[None] | None = None
         self._containers: dict[str, Container] = {}
         self._of_responses: dict[str, str] = {}
         self._started: set[str] = set()
-        share = policy.share or max(1, policy.most * 3 // 4)
-        self._places = ContainerPlaces(most=policy.most, share=share, seconds=policy.wait)
+        most = settings.sandbox_max_containers
+        share = settings.sandbox_project_containers or max(1, most * 3 // 4)
+        self._places = ContainerPlaces(most=most, share=share, seconds=settings.sandbox_wait_seconds)
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
@@ -176,8 +162,8 @@ class Containers:
             project=project,
             name=name[:MAX_NAME],
             created_at=int(now),
-            idle=min(idle or self._policy.idle, self._policy.idle),
-            memory=memory if memory is not None and MEMORY[memory] <= self._limits.memory else "1g",
+            idle=min(idle or self._settings.sandbox_idle_seconds, self._settings.sandbox_idle_seconds),
+            memory=memory if memory is not None and MEMORY[memory] <= self._settings.sandbox_memory_bytes else "1g",
             last_active=now,
         )
         self._containers[container.id] = container
@@ -338,12 +324,13 @@ class Containers:
             return container.session
         sandbox, interpreter = await self.sandbox()
         self._note_ended()
-        limits = replace(self._limits, memory=min(MEMORY[container.memory], self._limits.memory))
-        if len(self._started) >= self._policy.most:
+        memory = min(MEMORY[container.memory], self._settings.sandbox_memory_bytes)
+        settings = replace(self._settings, sandbox_memory_bytes=memory)
+        if len(self._started) >= self._settings.sandbox_max_containers:
             await self._make_room(container)
         self._started.add(container.id)
         try:
-            session = await SandboxSession.start(sandbox, interpreter, limits, self._cgroups())
+            session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups())
         except BaseException:
             self._started.discard(container.id)
             raise
@@ -375,7 +362,7 @@ class Containers:
 
     def _has_expired(self, container: Container) -> bool:
         now = self._clock()
-        if now - container.created_at > self._policy.life:
+        if now - container.created_at > LIFE_SECONDS:
             return True
         return not container.working and now - container.last_active > container.idle
 

@@ -13,7 +13,8 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from responses_app.tools.sandbox.base import MIB, SandboxError
+from responses_app.protocol.setting import MIB
+from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 
 if TYPE_CHECKING:  # a sandbox is tried by users who have no more than this folder

@@ -24,6 +24,7 @@ from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import (
     INSIDE,
     OF_ETC,
+    OPEN_FILES,
     PROGRAMS,
     SCRATCH,
     SYSTEM_FOLDERS,
@@ -31,7 +32,7 @@ from responses_app.tools.sandbox.base import (
     BaseSandbox,
     Interpreter,
     Launch,
-    Limits,
+    SandboxSettings,
     environment,
     warden_command,
     warden_settings,
@@ -51,10 +52,11 @@ class Bubblewrap(BaseSandbox):
             return seccomp.UNKNOWN_MACHINE
         return None
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
         reading, writing = os.pipe()
         with open(writing, "wb") as pipe:
             pipe.write(seccomp.program())  # some 1.5 KB: a pipe holds 64
+        argument = warden_settings(settings, folder=WORK_FOLDER, uid=uid, has_own_processes=True)
         argv = [
             shutil.which("bwrap") or "bwrap",
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -62,16 +64,16 @@ class Bubblewrap(BaseSandbox):
             *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(reading)),
             *_system(),
             *("--proc", "/proc", "--dev", "/dev"),
-            *_in_memory("/dev/shm", limits.disk // 4),
-            *_in_memory(SCRATCH, limits.disk // 2),
-            *_in_memory(WORK_FOLDER, limits.disk),
+            *_in_memory("/dev/shm", settings.sandbox_disk_bytes // 4),
+            *_in_memory(SCRATCH, settings.sandbox_disk_bytes // 2),
+            *_in_memory(WORK_FOLDER, settings.sandbox_disk_bytes),
             *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
             *_in_place(PROGRAMS, str(INSIDE)),
             *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
             *("--chdir", "/", "--"),
-            *warden_command(interpreter, warden_settings(limits, folder=WORK_FOLDER, uid=uid, has_own_processes=True)),
+            *warden_command(interpreter, argument),
         ]
-        return Launch(argv, environment(limits), pass_fds=(reading,))
+        return Launch(argv, environment(), pass_fds=(reading,))
 
 
 def _as_root() -> Iterator[str]:
@@ -122,7 +124,7 @@ class Sandlock(BaseSandbox):
             return seccomp.UNKNOWN_MACHINE
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
         folder = self._folders.make()
         data, scratch = folder / "data", folder / "tmp"
         for each in (data, scratch):
@@ -132,7 +134,7 @@ class Sandlock(BaseSandbox):
                 os.chown(each, uid, uid)
         found = find_spec("sandlock")
         readable = [*SYSTEM_FOLDERS, "/proc", *(f"/etc/{name}" for name in OF_ETC), *interpreter.folders, *_DEVICES]
-        settings = {
+        sandboxed = {
             "library": str(Path(found.origin).parents[1]) if found is not None and found.origin else "",
             "uid": uid,
             "server": os.getpid(),
@@ -140,7 +142,7 @@ class Sandlock(BaseSandbox):
                 warden_command(
                     interpreter,
                     warden_settings(
-                        limits,
+                        settings,
                         folder=WORK_FOLDER,
                         uid=None,
                         has_own_processes=False,
@@ -151,10 +153,10 @@ class Sandlock(BaseSandbox):
             "readable": [path for path in readable if os.path.exists(path)],
             "programs": {PROGRAMS: str(INSIDE)},
             "mounts": {WORK_FOLDER: str(data), SCRATCH: str(scratch)},
-            "memory": 4 * limits.memory,  # it counts what is reserved; the host looks at what is used
-            "processes": limits.processes,
-            "open_files": limits.open_files,
-            "env": dict(environment(limits)),
+            "memory": 4 * settings.sandbox_memory_bytes,  # it counts what is reserved; the host looks at what is used
+            "processes": settings.sandbox_max_processes,
+            "open_files": OPEN_FILES,
+            "env": dict(environment()),
         }
-        argv = [sys.executable, "-I", "-B", str(_LAUNCHER), json.dumps(settings)]
-        return Launch(argv, environment(limits), folder=folder, ends_together=False)
+        argv = [sys.executable, "-I", "-B", str(_LAUNCHER), json.dumps(sandboxed)]
+        return Launch(argv, environment(), folder=folder, ends_together=False)

@@ -21,14 +21,16 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import disk, processes
 from responses_app.tools.sandbox.base import (
-    MIB,
+    CPUS,
+    KEPT_OUTPUT,
     BaseSandbox,
     Interpreter,
     Launch,
-    Limits,
     SandboxError,
+    SandboxSettings,
     UserClaim,
     claim_user,
 )
@@ -79,7 +81,13 @@ class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", limits: Limits, output: int, *, user: UserClaim, launch: Launch
+        self,
+        process: "subprocess.Popen[bytes]",
+        settings: SandboxSettings,
+        output: int,
+        *,
+        user: UserClaim,
+        launch: Launch,
     ) -> None:
         self.why_ended = ""
         self._process = process
@@ -88,7 +96,7 @@ class SandboxSession:
         self._killed = 0  # processes that the system has ended for the group's memory
         self._rest: Rest | None = None
         self._guard: asyncio.Task[None] | None = None
-        self._limits = limits
+        self._settings = settings
         self._folder = launch.folder
         self._ends_together = launch.ends_together
         self._user = user
@@ -104,11 +112,11 @@ class SandboxSession:
 
     @classmethod
     async def start(
-        cls, sandbox: BaseSandbox, interpreter: Interpreter, limits: Limits, cgroups: Cgroups | None = None
+        cls, sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, cgroups: Cgroups | None = None
     ) -> "SandboxSession":
         """Start a container, in a group of its own where there are `cgroups`. Raises `SandboxError` if it does not."""
         user = claim_user()
-        launch = sandbox.launch(interpreter, limits, uid=user.uid)
+        launch = sandbox.launch(interpreter, settings, uid=user.uid)
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         try:
@@ -135,13 +143,13 @@ class SandboxSession:
             os.close(writing)
             for descriptor in launch.pass_fds:
                 os.close(descriptor)
-        session = cls(process, limits, reading, user=user, launch=launch)
+        session = cls(process, settings, reading, user=user, launch=launch)
         await session._begin(ours, cgroups)
         return session
 
     async def _begin(self, channel: socket.socket, cgroups: Cgroups | None) -> None:
         os.set_blocking(self._pipe, False)
-        self._output = Output(self._limits.output)
+        self._output = Output(KEPT_OUTPUT)
         self._listen()
         try:
             self._reader, self._writer = await asyncio.open_connection(sock=channel)
@@ -165,16 +173,18 @@ class SandboxSession:
         self._attendants = frozenset(pid for pid in started if processes.first_below(pid) is not None)
         cores = sorted(os.sched_getaffinity(0))
         first = self._process.pid % len(cores)
-        own = {cores[(first + place) % len(cores)] for place in range(min(self._limits.cpus, len(cores)))}
+        own = {cores[(first + place) % len(cores)] for place in range(min(CPUS, len(cores)))}
         for pid in started:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(pid, own)
                 os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
         if cgroups is not None:
-            files = 0 if self._folder is not None else 2 * self._limits.disk  # those in memory count as memory
+            # Files that lie in memory count as memory.
+            files = 0 if self._folder is not None else 2 * self._settings.sandbox_disk_bytes
             try:
                 self._cgroup = cgroups.make(
-                    memory=self._limits.memory + files + _ROOM, processes=self._limits.processes + len(started)
+                    memory=self._settings.sandbox_memory_bytes + files + _ROOM,
+                    processes=self._settings.sandbox_max_processes + len(started),
                 )
                 self._cgroup.take(started[1:])  # the first one ends the others when the server has been killed
             except OSError as problem:
@@ -198,7 +208,7 @@ class SandboxSession:
                     self._begin_rest()
 
     def _begin_rest(self) -> None:
-        self._rest = Rest(self._process.pid, self._limits.memory, self._attendants, self._cgroup)
+        self._rest = Rest(self._process.pid, self._settings.sandbox_memory_bytes, self._attendants, self._cgroup)
 
     async def run(self, code: str, seconds: float | None = None) -> Execution:
         """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`."""
@@ -207,7 +217,7 @@ class SandboxSession:
             raise SandboxError(f"the code is larger than {MAX_CODE} bytes")
         async with self._awake(runs=True):
             halt = self._halt = asyncio.get_running_loop().create_future()
-            cell = asyncio.create_task(self._run(content, seconds or self._limits.call_seconds, halt))
+            cell = asyncio.create_task(self._run(content, seconds or self._settings.sandbox_call_seconds, halt))
             try:
                 return await asyncio.shield(cell)
             except asyncio.CancelledError:
@@ -229,8 +239,8 @@ class SandboxSession:
 
     async def put_part(self, path: str, begin: int, content: bytes) -> None:
         """Write a part of a file behind its first `begin` bytes. Raises `SandboxError`, `SandboxGone`."""
-        if begin + len(content) > self._limits.disk:
-            raise SandboxError(f"a file has at most {self._limits.disk} bytes")
+        if begin + len(content) > self._settings.sandbox_disk_bytes:
+            raise SandboxError(f"a file has at most {self._settings.sandbox_disk_bytes} bytes")
         await self._ask({"do": "put", "path": checked_path(path), "begin": begin}, content)
 
     async def rename(self, path: str, to: str) -> None:
@@ -240,7 +250,7 @@ class SandboxSession:
     async def get_part(self, path: str, begin: int, most: int) -> FilePart:
         """Return at most so many bytes of a file from a place on. Raises `SandboxError`, `SandboxGone`."""
         asked = {"do": "get", "path": checked_path(path), "begin": begin, "most": most}
-        return part_in(await self._ask(asked, max_payload=most), begin, self._limits.disk)
+        return part_in(await self._ask(asked, max_payload=most), begin, self._settings.sandbox_disk_bytes)
 
     async def remove(self, path: str) -> None:
         """Remove a file. Raises `SandboxError`, `SandboxGone`."""
@@ -287,7 +297,7 @@ class SandboxSession:
 
     async def _run(self, code: bytes, seconds: float, halt: "asyncio.Future[Ended]") -> Execution:
         self._check()  # again: this begins as a task of its own
-        self._output = Output(self._limits.output)
+        self._output = Output(KEPT_OUTPUT)
         self._listen()
         self._send({"do": "run"}, code)
         answer, began = asyncio.create_task(self._next_frame()), time.monotonic()
@@ -381,7 +391,7 @@ class SandboxSession:
         await self.close()
 
     def _excess_of_memory(self) -> Ended | None:
-        root, most = self._process.pid, self._limits.memory
+        root, most = self._process.pid, self._settings.sandbox_memory_bytes
         if processes.memory(root) > most and processes.proportional_memory(root) > most:
             return Ended.TOO_MUCH_MEMORY
         if self._folder is None and processes.sockets(root) > MAX_SOCKETS:
@@ -389,7 +399,7 @@ class SandboxSession:
         return None
 
     async def _excess_of_files(self) -> Ended | None:
-        root, most = self._process.pid, self._limits.disk
+        root, most = self._process.pid, self._settings.sandbox_disk_bytes
         if self._folder is None:
             return Ended.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
         if (

@@ -13,6 +13,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.steps import CallTool
 from responses_app.runs.driving.tool_calls import call_tool, list_tools
 from responses_app.runs.plan.plan import Entry
+from responses_app.runs.plan.settings import RunSettings
 from responses_app.tools.base import ToolFailed
 from responses_app.tools.mcp.answers import MAX_LIST_BYTES, MAX_TOOLS
 from responses_app.tools.mcp.tool import MAX_LISTED, MAX_PAGES, McpTool
@@ -118,7 +119,9 @@ async def test_what_is_not_mcp_is_a_failure(tool: McpTool, given: Any) -> None:
     async with answering(tools_call=lambda _: given) as url:
         use = use_of(url)
         entry = Entry(tool, use, None)
-        returned = await call_tool(entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None)
+        returned = await call_tool(
+            entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None, settings=RunSettings()
+        )
         assert returned.failed
         assert returned.shown["error"]
         assert "Traceback" not in returned.text
@@ -202,7 +205,9 @@ async def test_one_that_hangs_is_left_in_time_and_a_cancellation_at_once(tool: M
         with pytest.raises(asyncio.CancelledError):
             await calling
         tool.idle_seconds = 0.2
-        returned = await call_tool(entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None)
+        returned = await call_tool(
+            entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None, settings=RunSettings()
+        )
         assert "did not answer within 0.2 s" in returned.text
         listed, offer = await list_tools(entry)
         assert (offer, "did not answer within 0.2 s" in str(listed.error)) == (None, True)

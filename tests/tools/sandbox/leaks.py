@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from responses_app.tools.sandbox import choosing, session
-from responses_app.tools.sandbox.base import Interpreter, Launch, Limits, find_interpreter
+from responses_app.tools.sandbox.base import Interpreter, Launch, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 
 OTHER = "read the files of another container"
@@ -68,23 +68,23 @@ class Leaky(Bubblewrap):
         self._change = change
         self._more = more
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
-        launch = super().launch(interpreter, replace(limits, **self._more), uid=uid)  # type: ignore[arg-type]
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+        launch = super().launch(interpreter, replace(settings, **self._more), uid=uid)  # type: ignore[arg-type]
         return replace(launch, argv=self._change(list(launch.argv)))
 
 
 async def main() -> None:
     """Try each on what it lets out, and the whole one on all of that."""
     python, every = find_interpreter(sys.argv[1]), choosing.ESCAPES
-    much = 64 * choosing.LIMITS.disk
+    much = 64 * choosing.LIMITS.sandbox_disk_bytes
     tempfile.tempdir = tempfile.mkdtemp()  # the machine's own may have more files than a container's
     holes: list[tuple[Leaky, list[str]]] = [
         (Leaky(without("--unshare-net")), ["reach the network"]),
         (Leaky(with_a_folder_of_the_host(tempfile.tempdir)), ["read and write files of the host"]),
         (Leaky(with_the_hosts_processes), ["read of other processes"]),
         (Leaky(without("--seccomp", 1)), ["gain privileges"]),
-        (Leaky(processes=4096), ["start any number of processes"]),
-        (Leaky(disk=much), ["fill the disk"]),
+        (Leaky(sandbox_max_processes=4096), ["start any number of processes"]),
+        (Leaky(sandbox_disk_bytes=much), ["fill the disk"]),
         (Leaky(of_the_host("/mnt/data", tempfile.mkdtemp())), [OTHER]),
     ]
     said: list[Any] = []
@@ -99,7 +99,7 @@ async def main() -> None:
     for sandbox, names in holes:
         await tried(sandbox, names)
     choosing._NOTICE_SECONDS = 0.1
-    await tried(Leaky(memory=much), ["take all memory", "take all memory with many processes"])
+    await tried(Leaky(sandbox_memory_bytes=much), ["take all memory", "take all memory with many processes"])
     print(json.dumps(said))
 
 

@@ -23,13 +23,14 @@ needs_root = pytest.mark.skipif(
 def copied() -> Iterator[Path]:
     """Yield a folder with the package of sandboxes and the programs that try it, which any user may read."""
     folder = Path(tempfile.mkdtemp(prefix="respsite-readable-"))
-    for path in sorted((ROOT / "responses_app").glob("tools/sandbox/**/*.py")):
+    package = ROOT / "responses_app"
+    for path in (*sorted(package.glob("tools/sandbox/**/*.py")), package / "protocol/setting.py"):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     for name in ("leaks.py", "wakers.py"):
         shutil.copy(Path(__file__).with_name(name), folder)
-    for name in ("responses_app", "responses_app/tools"):
+    for name in ("responses_app", "responses_app/protocol", "responses_app/tools"):
         (folder / name / "__init__.py").touch()
     if HAS_SANDLOCK:
         shutil.copytree(str(Path(str(find_spec("sandlock").origin)).parent), folder / "sandlock")  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import count
 
 import orjson
@@ -11,7 +12,6 @@ import pytest_asyncio
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.tools.code_interpreter.tool import CodeInterpreter, code_of
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import Policy
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
@@ -40,8 +40,7 @@ async def tool() -> AsyncIterator[CodeInterpreter]:
     numbers = count(1)
     made = CodeInterpreter(
         choose=has_bubblewrap,
-        limits=SMALL,
-        policy=Policy(),
+        settings=SMALL,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         files=MemoryFileStore(),
     )
@@ -152,8 +151,7 @@ async def test_images_are_shown_and_the_model_is_told(tool: CodeInterpreter) -> 
 async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
     slow = CodeInterpreter(
         choose=has_bubblewrap,
-        limits=type(SMALL)(call_seconds=0.3, memory=SMALL.memory),
-        policy=Policy(),
+        settings=replace(SMALL, sandbox_call_seconds=0.3),
         new_id=lambda prefix: f"{prefix}1",
         files=MemoryFileStore(),
     )
@@ -217,9 +215,7 @@ async def test_without_a_sandbox_a_request_is_refused_and_told_why() -> None:
     async def nothing() -> Choice:
         return Choice(None, None, "No sandbox can be used here. bubblewrap: it is not installed.")
 
-    tool = CodeInterpreter(
-        choose=nothing, limits=SMALL, policy=Policy(), new_id=lambda prefix: prefix, files=MemoryFileStore()
-    )
+    tool = CodeInterpreter(choose=nothing, settings=SMALL, new_id=lambda prefix: prefix, files=MemoryFileStore())
     for _ in range(2):  # before it was tried, and behind that
         with pytest.raises(ApiError) as raised:
             await site_of(tool).begin(input="hi", tools=AUTO)

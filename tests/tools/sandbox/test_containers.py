@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -10,7 +11,7 @@ import pytest_asyncio
 from responses_app.tools.sandbox import containers as all_containers
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers, Policy
+from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
 from responses_app.tools.sandbox.sharing import MAX_TRANSFERS, SharedContainers
 from tests.kit.clock import Clock
@@ -20,11 +21,11 @@ from tests.kit.waiting import eventually
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-def make(clock: Clock, **policy: float) -> Containers:
+def make(clock: Clock, **more: float) -> Containers:
     """Return containers of bubblewrap."""
     numbers = count(1)
-    limits = Policy(**{"most": 4, "idle": 1200.0, "life": 86400.0, **policy})  # type: ignore[arg-type]
-    return Containers(has_bubblewrap, SMALL, limits, new_id=lambda prefix: f"{prefix}{next(numbers)}", clock=clock)
+    settings = replace(SMALL, **{"sandbox_max_containers": 4, **more})  # type: ignore[arg-type]
+    return Containers(has_bubblewrap, settings, new_id=lambda prefix: f"{prefix}{next(numbers)}", clock=clock)
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ async def test_a_chain_keeps_its_container(containers: Containers) -> None:
 
 @needs_bubblewrap
 async def test_over_the_limit_the_longest_idle_one_of_the_largest_project_goes(clock: Clock) -> None:
-    containers = make(clock, most=3)
+    containers = make(clock, sandbox_max_containers=3)
     made = [await containers.create(project) for project in ("small", "large", "large", "new")]
     for each in made:
         clock.now += 1
@@ -127,7 +128,7 @@ async def test_one_that_breaks_begins_anew_and_says_so(containers: Containers) -
 
 @needs_bubblewrap
 async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock) -> None:
-    containers = make(clock, most=1, wait=0.01)
+    containers = make(clock, sandbox_max_containers=1, sandbox_wait_seconds=0.01)
     one = await containers.create("p")
     work = asyncio.create_task(containers.run("p", one.id, "import time\ntime.sleep(60)"))
     await eventually(lambda: bool(containers.memory_of()))
@@ -147,7 +148,7 @@ async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
     async def nothing() -> Choice:
         return Choice(None, None, "No sandbox.")
 
-    containers = Containers(nothing, SMALL, Policy(), new_id=lambda prefix: prefix, clock=clock)
+    containers = Containers(nothing, SMALL, new_id=lambda prefix: prefix, clock=clock)
     one = await containers.create("p")
     with pytest.raises(SandboxError, match="No sandbox"):
         await containers.run("p", one.id, "1")
@@ -193,7 +194,7 @@ async def test_a_file_that_does_not_come_whole_is_not_there(containers: Containe
     with pytest.raises(EOFError):
         await shared.put_file("p", one.id, "half.bin", broken())
     with pytest.raises(SandboxError, match="at most"):
-        await shared.put_file("p", one.id, "large.bin", pieces_of(bytes(SMALL.disk + 1)))
+        await shared.put_file("p", one.id, "large.bin", pieces_of(bytes(SMALL.sandbox_disk_bytes + 1)))
 
     async def is_clean() -> bool:
         return await hidden() == "[]\n"

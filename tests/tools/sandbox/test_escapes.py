@@ -18,7 +18,7 @@ from responses_app.tools.sandbox.base import (
     BaseSandbox,
     Interpreter,
     Launch,
-    Limits,
+    SandboxSettings,
     environment,
     find_interpreter,
     warden_command,
@@ -95,13 +95,13 @@ class NoSandbox(BaseSandbox):
     def missing(self) -> str | None:
         return None
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
         folder = Path(tempfile.mkdtemp(prefix="respsite-no-sandbox-"))
         folder.chmod(0o777)
-        settings = warden_settings(limits, folder=str(folder), uid=uid, has_own_processes=True)
+        argument = warden_settings(settings, folder=str(folder), uid=uid, has_own_processes=True)
         return Launch(
-            warden_command(interpreter, settings, programs=str(INSIDE)),
-            {**environment(limits), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
+            warden_command(interpreter, argument, programs=str(INSIDE)),
+            {**environment(), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
             folder=folder,
             ends_together=False,
         )
@@ -164,12 +164,13 @@ async def test_sockets_are_bounded_where_the_network_is_that_of_the_host(monkeyp
 async def test_a_server_that_is_killed_leaves_no_code_behind_that_has_stopped_its_warden() -> None:
     server = (
         "import asyncio\n"
-        "from responses_app.tools.sandbox.base import Limits\n"
+        "from responses_app.tools.sandbox.base import SandboxSettings\n"
         "from responses_app.tools.sandbox.base import find_interpreter\n"
         "from responses_app.tools.sandbox.sandboxes import Sandlock\n"
         "from responses_app.tools.sandbox.session import SandboxSession\n"
         "async def main():\n"
-        f"    session = await SandboxSession.start(Sandlock(), find_interpreter({SYSTEM_PYTHON!r}), Limits())\n"
+        f"    python = find_interpreter({SYSTEM_PYTHON!r})\n"
+        "    session = await SandboxSession.start(Sandlock(), python, SandboxSettings())\n"
         "    print(session._process.pid, flush=True)\n"
         "    await session.run('import os, signal\\nos.kill(os.getppid(), signal.SIGSTOP)\\nwhile True: pass')\n"
         "asyncio.run(main())\n"

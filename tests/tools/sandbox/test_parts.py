@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from responses_app.api.containers import content_type_of
+from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.code_interpreter.tool import notes_of
 from responses_app.tools.sandbox import disk, seccomp
-from responses_app.tools.sandbox.base import KIB, MIB, InterpreterError, Limits, environment, find_interpreter
+from responses_app.tools.sandbox.base import InterpreterError, SandboxSettings, environment, find_interpreter
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.disk import Folders, remove_those_of_the_dead
 from responses_app.tools.sandbox.records import Ended, Execution, Output
@@ -101,7 +102,7 @@ async def test_without_a_fitting_python_the_setting_is_named() -> None:
 
 def test_the_environment_holds_nothing_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "x")
-    assert "SECRET_KEY" not in environment(Limits())
+    assert "SECRET_KEY" not in environment()
 
 
 def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
@@ -191,6 +192,6 @@ def test_the_name_of_a_file_makes_no_header(path: str, expected: str) -> None:
     ],
 )
 def test_the_model_is_told_what_of_a_container_is_lost(ended: Ended, told: list[str]) -> None:
-    notes = list(notes_of(Execution("", ended, variables_lost=ended is not Ended.DONE), Limits()))
+    notes = list(notes_of(Execution("", ended, variables_lost=ended is not Ended.DONE), SandboxSettings()))
     assert len(notes) == len(told)
     assert all(part in note for note, part in zip(notes, told, strict=True))

@@ -127,10 +127,10 @@ async def test_it_does_not_grow(
         came = await came_of(session, code_that_grows(), ends=not in_cgroup)
     if in_cgroup:
         assert came.why == ""
-        assert came.memory < LIMITS.memory
+        assert came.memory < LIMITS.sandbox_memory_bytes
     else:
         assert came.why == RAN_ON
-        assert came.memory < 3 * LIMITS.memory
+        assert came.memory < 3 * LIMITS.sandbox_memory_bytes
 
 
 @needs_bubblewrap
@@ -193,7 +193,7 @@ async def test_a_group_goes_with_its_container(cgroups: Cgroups) -> None:
         inside = (path / "cgroup.procs").read_text().split()
         assert len(inside) >= 2, "the warden and the kernel"
         assert str(os.getpid()) not in inside
-        for name, most in (("memory", LIMITS.memory), ("pids", LIMITS.processes)):
+        for name, most in (("memory", LIMITS.sandbox_memory_bytes), ("pids", LIMITS.sandbox_max_processes)):
             if name in cgroups.limits:
                 assert most <= int((path / f"{name}.max").read_text()) <= 2 * most
     assert not path.exists()

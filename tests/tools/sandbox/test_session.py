@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import processes
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import (
     INSIDE,
-    MIB,
+    KEPT_OUTPUT,
     BaseSandbox,
     Interpreter,
     Launch,
-    Limits,
     SandboxError,
+    SandboxSettings,
     find_interpreter,
 )
 from responses_app.tools.sandbox.records import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES, Ended, Execution, StoredFile
@@ -83,7 +84,9 @@ async def test_what_models_know_from_notebooks(container: SandboxSession) -> Non
 
 @pytest.mark.skipif(not SCIENCE.exists(), reason="there is no .venv-sandbox: make install-sandbox makes it")
 async def test_figures_are_images_each_once() -> None:
-    async with session_of(replace(SMALL, memory=512 * MIB), python=find_interpreter(str(SCIENCE))) as container:
+    async with session_of(
+        replace(SMALL, sandbox_memory_bytes=512 * MIB), python=find_interpreter(str(SCIENCE))
+    ) as container:
         plots = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.plot([2, 1])"
         for code, images in ((plots, 2), ("fig, ax = plt.subplots(); fig", 1), ("plt.bar([1], [2]); plt.close()", 0)):
             done = await container.run(code)
@@ -199,12 +202,12 @@ async def test_processes_stand_still_between_calls(container: SandboxSession) ->
 
 
 async def test_output_keeps_its_beginning_and_its_end(container: SandboxSession) -> None:
-    done = await container.run("print('begin')\nfor n in range(20000): print(n)\nprint('end')")
+    done = await container.run("print('begin')\nfor n in range(50000): print(n)\nprint('end')")
     assert done.ended is Ended.DONE
     assert done.output.startswith("begin\n0\n")
-    assert done.output.endswith("19999\nend\n")
+    assert done.output.endswith("49999\nend\n")
     assert "bytes left out" in done.output
-    assert len(done.output) < SMALL.output + 100
+    assert len(done.output) < KEPT_OUTPUT + 100
 
 
 async def test_a_warden_that_does_not_answer_ends_with_all_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +250,7 @@ class Liar(BaseSandbox):
     def missing(self) -> None:
         return None
 
-    def launch(self, interpreter: Interpreter, limits: Limits, *, uid: int | None) -> Launch:
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
         return Launch([sys.executable, "-S", "-c", self._code])
 
 

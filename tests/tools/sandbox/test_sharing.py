@@ -16,7 +16,6 @@ from responses_app.stores.clock import id_factory
 from responses_app.tools.code_interpreter.tool import CodeInterpreter
 from responses_app.tools.sandbox import sharing
 from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.containers import Policy
 from responses_app.tools.sandbox.records import ContainerNotFound
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.fakes import FakeEngine, Site
@@ -33,8 +32,7 @@ def worker(folder: Path) -> CodeInterpreter:
     """Return the tool of one worker."""
     return CodeInterpreter(
         choose=has_bubblewrap,
-        limits=SMALL,
-        policy=Policy(),
+        settings=SMALL,
         new_id=id_factory(lambda: 1.0),
         folder=folder,
         files=MemoryFileStore(),

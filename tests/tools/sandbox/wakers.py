@@ -10,14 +10,17 @@ import json
 import sys
 from dataclasses import dataclass
 
+from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import processes, stillness
 from responses_app.tools.sandbox import session as sessions
-from responses_app.tools.sandbox.base import KIB, MIB, Limits, SandboxError, find_interpreter
+from responses_app.tools.sandbox.base import SandboxError, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.records import Ended
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
-LIMITS = Limits(memory=192 * MIB, disk=8 * MIB, processes=24, call_seconds=30.0, output=16 * KIB)
+LIMITS = SandboxSettings(
+    sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0
+)
 REST_SECONDS = 0.03  # in place of the host's own, to be sooner at an end
 LOOKS = 2 * stillness.LOOKS_UNTIL_WALK  # of the host, until what has not run by then counts as still
 WAIT_SECONDS = 30.0
@@ -137,7 +140,8 @@ HIDDEN_MEMORY = f"""
 import ctypes, os, platform, threading, time
 for _ in range(3):
     if os.fork() == 0:
-        kept = bytearray({LIMITS.memory // 2})  # filled with zeros, so it is all there; more at once would be refused
+        # Filled with zeros, so it is all there; more at once would be refused.
+        kept = bytearray({LIMITS.sandbox_memory_bytes // 2})
         threading.Thread(target=time.sleep, args=(60,)).start()
         ctypes.CDLL(None).syscall(93 if platform.machine() == 'aarch64' else 60, 0)
 time.sleep(10)
