@@ -34,7 +34,8 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.stores.files import FileSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
-from responses_app.tools.settings import ImageSettings, ToolSettings
+from responses_app.tools.sandbox.base import SandboxSettings
+from responses_app.tools.settings import ImageSettings, McpSettings, SearchSettings, mcp_tool
 
 
 def dialect(value: str) -> Dialect:
@@ -97,6 +98,29 @@ def secret(name: str, environ: Mapping[str, str]) -> str:
     if not content.strip():
         raise ValueError(f"{name}_FILE={file} is empty.")
     return content
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolSettings(McpSettings, SandboxSettings, SearchSettings):
+    """Those of the tools that may go through MCP servers, and what of them does not fit together."""
+
+    sandbox_mcp: str = setting(
+        "", mcp_tool,
+        "a server of MCP_SERVERS, or one tool of it, that runs the model's code in place of a sandbox on this "
+        "machine",
+        default_text="unset",
+    )  # fmt: skip
+
+    def problem(self, given: Container[str]) -> str | None:
+        """Return what does not fit together."""
+        if self.search_url and self.search_mcp:
+            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
+        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
+            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
+        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
+            if value and value.partition(".")[0] not in self.mcp_servers:
+                return f"{name}={value} names no server of MCP_SERVERS."
+        return None
 
 
 class ConfigurationError(Exception):

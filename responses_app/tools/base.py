@@ -13,8 +13,19 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import orjson
+
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
+
+
+def json_object(text: str) -> JsonObject | None:
+    """Return the arguments of a call, which the model wrote; none where there is no text, None for anything else."""
+    try:
+        value = orjson.loads(text) if text else {}
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class ToolFailed(Exception):

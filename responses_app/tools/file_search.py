@@ -23,7 +23,7 @@ from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.vector_stores import BaseVectorStores, Hit, PendingFile, Search
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
 
 logger = logging.getLogger("respsite.tools")
@@ -225,11 +225,8 @@ class FileSearch(BaseTool):
 
 def queries_of(arguments: str) -> list[str]:
     """Return what the model looks for. Raises `ToolFailed` for arguments that say nothing of it."""
-    try:
-        asked = orjson.loads(arguments or "{}")
-    except orjson.JSONDecodeError:
-        asked = None
-    wanted = asked.get("queries", asked.get("query")) if isinstance(asked, dict) else None
+    asked = json_object(arguments) or {}
+    wanted = asked.get("queries", asked.get("query"))
     every = wanted if isinstance(wanted, list) else [wanted]
     queries = [query[:MAX_QUERY] for query in every if isinstance(query, str) and query.strip()]
     if not queries:

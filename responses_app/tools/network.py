@@ -104,6 +104,16 @@ class AllowedHosts:
 NOTHING_ALLOWED = AllowedHosts()
 
 
+def operator_url(value: str) -> str | None:
+    """Return the URL of a server of the operator's, without slashes at its end; None for what is not one."""
+    url = value.strip().rstrip("/")
+    try:
+        AllowedHosts.of_url(url)
+    except (ValueError, AddressRefused):
+        return None
+    return url if url.startswith(("http://", "https://")) else None
+
+
 def hosts(value: str) -> AllowedHosts:
     """Hosts that tools may reach wherever they are."""
     try:

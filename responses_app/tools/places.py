@@ -29,8 +29,8 @@ class Places:
     """
 
     def __init__(self, *, most: int, share: int, seconds: float | None = None, most_waiting: int | None = None) -> None:
-        self._most = most
-        self._share = share
+        self.most = most
+        self.share = share
         self._seconds = seconds
         self._most_waiting = most_waiting
         self._taken: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class Places:
                 given.set_result(None)
 
     def _is_free(self, project: str) -> bool:
-        return self._taken.total() < self._most and self._taken[project] < self._share
+        return self._taken.total() < self.most and self._taken[project] < self.share
 
     def _next(self) -> str | None:
         """Return the project that is served next; they stand in the order in which their first came."""
@@ -95,4 +95,4 @@ class Places:
             self._waiting.pop(project, None)
 
     def _full(self, project: str) -> NoPlace:
-        return NoPlace(is_own=self._taken[project] >= self._share)
+        return NoPlace(is_own=self._taken[project] >= self.share)

@@ -12,7 +12,7 @@ It may be a file with that JSON, too, also in the form of other programs (`{"mcp
 import json
 import re
 import shlex
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 
 from responses_app.protocol.requests.server_tools import LABEL, RESERVED_LABELS
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, flag, seconds, setting, text, whole
-from responses_app.tools.network import NOTHING_ALLOWED, AddressRefused, AllowedHosts, hosts
-from responses_app.tools.sandbox.base import SandboxSettings
+from responses_app.tools.network import NOTHING_ALLOWED, AllowedHosts, hosts, operator_url
 
 SERVERS_WANTED = (
     'a JSON object of servers, like {"wiki": "https://wiki.internal/mcp", "files": {"command": "npx", "args": ["…"]}}, '
     "or a file with one"
 )
+DDGS = "ddgs+"  # before the URL of a server of `ddgs`
 TransportKind = Literal["http", "sse", "stdio"]
 _SERVER_FIELDS = {"url", "headers", "command", "args", "env", "transport", "type"}
 
@@ -82,7 +82,11 @@ def _server(label: str, given: object) -> ServerAccess:
     if "command" in given:
         return _started(label, given)
     url, kind = given["url"], str(given.get("transport", given.get("type", "http")))
-    if not isinstance(url, str) or not _is_url(url) or kind not in ("http", "streamable-http", "sse"):
+    if (
+        not isinstance(url, str)
+        or operator_url(url) != url.rstrip("/")
+        or kind not in ("http", "streamable-http", "sse")
+    ):
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has a url, and as its 'transport' http or sse")
     return ServerAccess(
         transport="sse" if kind == "sse" else "http", url=url, headers=_texts(label, given.get("headers"))
@@ -97,14 +101,6 @@ def _started(label: str, given: Mapping[str, Any]) -> ServerAccess:
     if not words:
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has an empty command")
     return ServerAccess(transport="stdio", command=words, env=_texts(label, given.get("env")))
-
-
-def _is_url(url: str) -> bool:
-    try:
-        AllowedHosts.of_url(url)
-    except (ValueError, AddressRefused):
-        return False
-    return url.startswith(("http://", "https://"))
 
 
 def _texts(label: str, given: object) -> dict[str, str]:
@@ -146,16 +142,13 @@ def mcp_tool(value: str) -> str:
 
 def search_url(value: str) -> str:
     """The URL of a search server."""
-    url = value.strip().rstrip("/")
-    try:
-        AllowedHosts.of_url(url.removeprefix("ddgs+"))
-    except (ValueError, AddressRefused):
-        url = ""
-    if not url.startswith(("http://", "https://", "ddgs+http://", "ddgs+https://")):
+    kind = DDGS if value.strip().startswith(DDGS) else ""
+    url = operator_url(value.strip().removeprefix(DDGS))
+    if url is None:
         raise ValueError(
             "the URL of a SearXNG, like http://searxng:8080, or ddgs+http://127.0.0.1:8000 for one of ddgs"
         )
-    return url
+    return kind + url
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,37 +172,10 @@ class SearchSettings(RoomSettings):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSettings(McpSettings, SandboxSettings, SearchSettings):
-    """Those of the tools that may go through MCP servers, and what of them does not fit together."""
-
-    sandbox_mcp: str = setting(
-        "", mcp_tool,
-        "a server of MCP_SERVERS, or one tool of it, that runs the model's code in place of a sandbox on this "
-        "machine",
-        default_text="unset",
-    )  # fmt: skip
-
-    def problem(self, given: Container[str]) -> str | None:
-        """Return what does not fit together."""
-        if self.search_url and self.search_mcp:
-            return "SEARCH_URL and SEARCH_MCP are both set: one of them is enough."
-        if self.sandbox_mcp and self.sandbox not in ("auto", "off"):
-            return "SANDBOX and SANDBOX_MCP are both set: one of them is enough."
-        for name, value in (("SEARCH_MCP", self.search_mcp), ("SANDBOX_MCP", self.sandbox_mcp)):
-            if value and value.partition(".")[0] not in self.mcp_servers:
-                return f"{name}={value} names no server of MCP_SERVERS."
-        return None
-
-
 def image_url(value: str) -> str:
     """The URL of an image service."""
-    url = value.strip().rstrip("/")
-    try:
-        AllowedHosts.of_url(url)
-    except (ValueError, AddressRefused):
-        url = ""
-    if not url.startswith(("http://", "https://")):
+    url = operator_url(value)
+    if url is None:
         raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
     return url.removesuffix("/generations").removesuffix("/images")
 

@@ -10,6 +10,7 @@ import pytest
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox.base import Interpreter, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.sharing import SharedContainers
@@ -28,6 +29,12 @@ def plain_python() -> Interpreter:
 async def has_bubblewrap() -> Choice:
     """Say what the self-test would: it has tests of its own."""
     return Choice(Bubblewrap(), plain_python())
+
+
+def started(containers: Containers | SharedContainers) -> set[str]:
+    """Return the ids of the containers of this process in which something runs."""
+    own = containers._own if isinstance(containers, SharedContainers) else containers
+    return {id for id, each in own._containers.items() if each.session is not None and each.session.is_alive}
 
 
 async def pieces_of(*contents: bytes) -> AsyncIterator[bytes]:

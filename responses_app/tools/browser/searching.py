@@ -20,16 +20,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import orjson
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.output.citations import ListedPage
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolUse
+from responses_app.tools.base import BaseTool, ToolFailed, ToolUse
 from responses_app.tools.browser.fetching import Fetched, Fetcher, FetchLimits
+from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of, parameters_of
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError, normal_host
 from responses_app.tools.reading.pages import Page, domain_of, escaped, link, one_line, wrapped
+from responses_app.tools.settings import DDGS
 
 MAX_QUERY = 1000  # characters
 MAX_SNIPPET = 400  # characters of what a result says of its page
@@ -110,7 +112,6 @@ def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Seq
 
 
 SEARCH_LIMITS = FetchLimits(seconds=20, max_bytes=2 * 1024 * 1024, max_redirects=2, whole=True)
-DDGS = "ddgs+"  # before the URL of a server of `ddgs`
 
 
 class JsonSearch(BaseSearch):
@@ -214,38 +215,21 @@ class McpSearch(BaseSearch):
     """Searches with a tool of one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
 
     def __init__(self, mcp: BaseTool, wanted: str) -> None:
-        self._mcp = mcp
-        self._label, _, self._tool = wanted.partition(".")
-        declared: JsonObject = {"type": "mcp", "server_label": self._label, "server_url": None}
+        self._tool = NamedTool(mcp, wanted, words=("search",), about="whose name has search in it")
         # The server is the operator's, and is told nothing of who asks: all projects share one connection.
-        self._use = ToolUse(declared=declared, project="", response_id="web search", chain_id="web search")
+        self._use = ToolUse(declared={}, project="", response_id="web search", chain_id="web search")
 
     async def search(self, query: str, *, count: int) -> list[SearchResult]:
         try:
-            tool = self._chosen(await self._mcp.list_tools(self._use))
-            call = ToolCall(
-                use=self._use,
-                name=f"{self._label}.{tool['name']}",
-                tool=str(tool["name"]),
-                arguments=orjson.dumps(_arguments(tool, query, count)).decode(),
-                item_id="",
-            )
-            result = await self._mcp.call(call)
+            result = await self._tool.call(self._use, lambda tool: _arguments(tool, query, count))
+        except NoSuchTool as missing:
+            server = f"the MCP server '{self._tool.label}' of SEARCH_MCP"
+            raise SearchFailed(f"The search failed: {server} has {missing}") from None
         except ToolFailed as problem:
             raise SearchFailed(f"The search failed: the MCP server of SEARCH_MCP says: {problem}") from None
         if result.failed:
             raise SearchFailed(f"The search failed: the MCP server of SEARCH_MCP says: {result.text[:500]}")
         return read_results(result.text)[:count]
-
-    def _chosen(self, tools: Sequence[JsonObject]) -> JsonObject:
-        names = [str(tool.get("name")) for tool in tools]
-        wanted = self._tool if self._tool else next((name for name in names if "search" in name.lower()), "")
-        if wanted not in names:
-            raise SearchFailed(
-                f"The search failed: the MCP server '{self._label}' of SEARCH_MCP has no tool "
-                f"{wanted or 'whose name has search in it'}. It has: {', '.join(names)[:500] or 'none'}."
-            )
-        return tools[names.index(wanted)]
 
 
 def read_results(text: str) -> list[SearchResult]:
@@ -261,15 +245,9 @@ def read_results(text: str) -> list[SearchResult]:
 
 
 def _arguments(tool: JsonObject, query: str, count: int) -> JsonObject:
-    schema = tool.get("input_schema")
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    known: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
-    named = next((name for name in _QUERIES if name in known), None)
-    if named is None:
-        texts = (name for name, each in known.items() if isinstance(each, dict) and each.get("type") == "string")
-        named = next(texts, "query")
+    known = parameters_of(tool)
     counted = next((name for name in _COUNTS if _takes(known.get(name), count)), None)
-    return {named: query, **({counted: count} if counted else {})}
+    return {parameter_of(tool, _QUERIES): query, **({counted: count} if counted else {})}
 
 
 def _takes(schema: object, count: int) -> bool:

@@ -10,7 +10,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import PAGES, PageStack, ShownPage
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.browser.browsing import Browser, BrowsingFailed, options_of
 from responses_app.tools.reading.pages import domain_of, one_line
 
@@ -97,7 +97,9 @@ class BrowserTool(BaseTool):
         stack = _stack_of(call)
         function = call.name.removeprefix(f"{NAMESPACE}.")
         try:
-            asked = _arguments(call.arguments)
+            asked = json_object(call.arguments)
+            if asked is None:
+                raise BrowsingFailed("Invalid function arguments: they should be a JSON object.")
             browsed = await self._browser.act(
                 function, asked, stack, options_of(call.use.declared), project=call.use.project
             )
@@ -114,16 +116,6 @@ def _described(declared: JsonObject) -> str:
         return DESCRIPTION
     named = [place[name] for name in ("city", "region", "country", "timezone") if isinstance(place.get(name), str)]
     return f"{DESCRIPTION}\nThe user is in about this place: {one_line(', '.join(named))}" if named else DESCRIPTION
-
-
-def _arguments(text: str) -> JsonObject:
-    try:
-        asked = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        asked = None
-    if not isinstance(asked, dict):
-        raise BrowsingFailed("Invalid function arguments: they should be a JSON object.")
-    return asked
 
 
 def _shown(action: JsonObject | None, use: ToolUse) -> JsonObject:

@@ -17,7 +17,7 @@ variables last from one call to the next is the server's to decide.
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, cast
@@ -40,6 +40,7 @@ from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.choosing import Choice
 from responses_app.tools.sandbox.containers import CellRun, Containers
@@ -369,8 +370,7 @@ class McpInterpreter(BaseTool):
     kinds: ClassVar = ("code_interpreter",)
 
     def __init__(self, mcp: BaseTool, wanted: str) -> None:
-        self._mcp = mcp
-        self._label, _, self._tool = wanted.partition(".")
+        self._tool = NamedTool(mcp, wanted, words=_RUNS_CODE, about="that runs code")
         self.max_seconds, self.idle_seconds = mcp.max_seconds, mcp.idle_seconds
 
     async def offer(self, use: ToolUse) -> Offer:
@@ -381,42 +381,18 @@ class McpInterpreter(BaseTool):
         return Offer(ToolNamespace("python", _ABOUT_MCP), [OfferedTool(name="python", item=ITEM, fields=fields)])
 
     async def call(self, call: ToolCall) -> ToolResult:
-        declared: JsonObject = {"type": "mcp", "server_label": self._label, "server_url": None}
-        use = replace(call.use, declared=declared, private={}, items=())  # each project has a connection of its own
+        def arguments(tool: JsonObject) -> JsonObject:
+            return {parameter_of(tool, _CODES): code_of(call.arguments)}
+
+        # A connection is one project's: the server may keep variables from one call to the next.
+        says = "the MCP server of SANDBOX_MCP says:"
         try:
-            tool = self._chosen(await self._mcp.list_tools(use))
-            made = ToolCall(
-                use=use,
-                name=f"{self._label}.{tool['name']}",
-                tool=str(tool["name"]),
-                arguments=orjson.dumps({_parameter(tool): code_of(call.arguments)}).decode(),
-                item_id=call.item_id,
-                report=lambda _: call.report({}),
-            )
-            result = await self._mcp.call(made)
+            result = await self._tool.call(call.use, arguments, item_id=call.item_id, report=lambda _: call.report({}))
+        except NoSuchTool as missing:
+            raise ToolFailed(f"{says} it has {missing}", shown=_failed()) from None
         except ToolFailed as problem:
-            raise ToolFailed(f"the MCP server of SANDBOX_MCP says: {problem}", shown={"outputs": None}) from None
-        text = result.text or _NOTHING
+            raise ToolFailed(f"{says} {problem}", shown=_failed()) from None
         shown: JsonObject = {}
         if OUTPUTS in call.use.include:
             shown["outputs"] = [{"type": "logs", "logs": result.text}] if result.text else []
-        return ToolResult(text, shown, result.failed)
-
-    def _chosen(self, tools: Sequence[JsonObject]) -> JsonObject:
-        names = [str(tool.get("name")) for tool in tools]
-        likely = (name for word in _RUNS_CODE for name in names if word in name.lower())
-        wanted = self._tool or next(likely, "")
-        if wanted not in names:
-            has = ", ".join(names)[:500] or "none"
-            raise ToolFailed(f"it has no tool {wanted or 'that runs code'}. It has: {has}.")
-        return tools[names.index(wanted)]
-
-
-def _parameter(tool: JsonObject) -> str:
-    """Return the parameter that takes the code."""
-    schema = tool.get("input_schema")
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    known: JsonObject = properties if isinstance(properties, dict) else {}
-    named = next((name for name in _CODES if name in known), None)
-    texts = (name for name, each in known.items() if isinstance(each, dict) and each.get("type") == "string")
-    return named or next(texts, "code")
+        return ToolResult(result.text or _NOTHING, shown, result.failed)

@@ -25,7 +25,7 @@ from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import ITEMS, SentImage, newest_images, sent_image, sent_images
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.images.answers import Image, ImageFailed, base64_size, image_in, image_of, too_large
 from responses_app.tools.images.service import ImageRequest, ImageService, Partial
 from responses_app.tools.settings import ImageSettings
@@ -226,11 +226,7 @@ def _made_here(call: ToolCall) -> list[str]:
 
 
 def _prompt(arguments: str) -> str:
-    try:
-        asked = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        asked = None
-    prompt = asked.get("prompt") if isinstance(asked, dict) else None
+    prompt = (json_object(arguments) or {}).get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise ImageFailed("The arguments should be a JSON object with a 'prompt'.", code="invalid_arguments")
     if len(prompt) > MAX_PROMPT:

@@ -16,7 +16,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
 from responses_app.protocol.items.tool_items import IMAGE_OMITTED, OMITTED_PARTS
 from responses_app.protocol.requests.tools import can_be_enforced
-from responses_app.tools.base import ToolFailed, ToolResult
+from responses_app.tools.base import ToolFailed, ToolResult, json_object
 
 logger = logging.getLogger("respsite.tools")
 
@@ -166,13 +166,10 @@ def http_failure(status: int) -> ToolFailed:
     return ToolFailed(message, shown={"error": {"type": "http_error", "code": status, "message": message}})
 
 
-def arguments_of(text: str) -> dict[str, object]:
+def arguments_of(text: str) -> JsonObject:
     """Return the arguments of a call; no text is none. Raises `ToolFailed`."""
-    try:
-        arguments = orjson.loads(text) if text.strip() else {}
-    except orjson.JSONDecodeError:
-        arguments = None
-    if not isinstance(arguments, dict):
+    arguments = json_object(text.strip())
+    if arguments is None:
         raise protocol_failure("The arguments are not a JSON object.", code=INVALID_PARAMS)
     return arguments
 

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.tools.httpx_network import CheckedTransport
-from responses_app.tools.mcp.connections import cause_of
+from responses_app.tools.mcp.connections import Connection, cause_of
 from responses_app.tools.network import Network
 from responses_app.tools.settings import ServerAccess
 
@@ -144,14 +144,12 @@ class Opener:
         await self._transport.aclose()
 
     @asynccontextmanager
-    async def open(
-        self, access: ServerAccess, *, forget: Callable[[], None], ended: Callable[[], None]
-    ) -> AsyncIterator[Client]:
-        """Connect. `forget` is called when the server says that its tools have changed, `ended` when it hangs up."""
+    async def open(self, access: ServerAccess, connection: Connection) -> AsyncIterator[Client]:
+        """Connect. The connection hears when its server's tools have changed, and when the server hangs up."""
 
         async def heard(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
-                forget()
+                connection.listing = None
 
         async with AsyncExitStack() as stack:
 
@@ -159,7 +157,7 @@ class Opener:
                 client = Client(transport, client_info=INFO, cache=None, message_handler=heard, mode="auto")
                 return await stack.enter_async_context(client)
 
-            client = await self._connected(access, entered, ended)
+            client = await self._connected(access, entered, connection.hung_up)
             # What a tool gives is not checked against its own schema: that is the server's affair, and a hostile schema
             # would hold up the event loop.
             client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]

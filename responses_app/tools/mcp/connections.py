@@ -78,6 +78,11 @@ class Connection:
         if not self.is_connected:
             self._task.cancel()
 
+    def hung_up(self) -> None:
+        """End, because the server has hung up; before it has answered once, its opening fails and says why."""
+        if self.is_connected:
+            self.close()
+
     async def closed(self, seconds: float | None = None) -> None:
         """Return when it has ended, or after this time."""
         await asyncio.wait([self._task], timeout=seconds)

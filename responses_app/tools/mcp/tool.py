@@ -5,7 +5,6 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import blake2b
 from types import ModuleType
@@ -174,7 +173,7 @@ class McpTool(BaseTool):
         token = self._module.statuses.set(noted)
         try:
             own = use.declared.get("server_url") is None
-            opening = partial(self._open, access, own)
+            opening = partial(self._openers[own].open, access)
             async with self._connections.use(_key(access, use, own), opening) as connection:
                 is_kept = connection.is_connected
                 try:
@@ -219,17 +218,6 @@ class McpTool(BaseTool):
             if cursor is None or len(tools) >= MAX_LISTED:
                 break
         return Listing(tools[:MAX_LISTED], time.monotonic() + seconds)
-
-    def _open(self, access: ServerAccess, own: bool, kept: Connection) -> AbstractAsyncContextManager[Any]:
-        def forget() -> None:
-            kept.listing = None
-
-        def ended() -> None:
-            if kept.is_connected:  # else its opening fails, and says why
-                kept.close()
-
-        opened: AbstractAsyncContextManager[Any] = self._openers[own].open(access, forget=forget, ended=ended)
-        return opened
 
     # The library.
 

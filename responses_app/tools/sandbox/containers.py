@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.files.containers import MemoryLimit
@@ -35,31 +35,6 @@ from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from responses_app.tools.sandbox.stillness import Cgroups
 
 MAX_WAITING = 64  # of one project; what waits has a request of its own that waits for it
-
-
-class ContainerPlaces(Places):
-    """The places of one process's containers. `seconds` is how long work may wait for one."""
-
-    def __init__(self, *, most: int, share: int, seconds: float) -> None:
-        super().__init__(most=most, share=share, seconds=seconds, most_waiting=MAX_WAITING)
-
-    async def take(self, project: str) -> None:
-        """Wait for a place, and have it until `give_back`. Raises `TooManyContainers`."""
-        try:
-            await super().take(project)
-        except NoPlace as full:
-            raise self._too_many(full) from None
-
-    def _too_many(self, full: NoPlace) -> TooManyContainers:
-        if full.is_own:
-            return TooManyContainers(
-                f"this project has {self._share} containers at work, as many as one project may have at once "
-                "(SANDBOX_PROJECT_CONTAINERS); try again once one of them has ended"
-            )
-        return TooManyContainers(
-            f"all {self._most} containers that this server may have at once (SANDBOX_MAX_CONTAINERS) are at work; try "
-            "again later"
-        )
 
 
 logger = logging.getLogger("respsite.sandbox")
@@ -131,7 +106,8 @@ class Containers:
         self._started: set[str] = set()
         most = settings.sandbox_max_containers
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
-        self._places = ContainerPlaces(most=most, share=share, seconds=settings.sandbox_wait_seconds)
+        wait = settings.sandbox_wait_seconds
+        self._places = Places(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
@@ -296,11 +272,6 @@ class Containers:
         for container in list(self._containers.values()):
             await self._end(container)
 
-    def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container holds now, by its id."""
-        self._note_ended()
-        return {each.id: each.session.memory() for each in self._containers.values() if each.session is not None}
-
     @contextlib.asynccontextmanager
     async def _at_work(self, container: Container) -> AsyncIterator[SandboxSession]:
         """Have a container's session, started if it must be; meanwhile the container does not expire."""
@@ -308,7 +279,7 @@ class Containers:
         try:
             async with container.starting:
                 if not container.has_place:
-                    await self._places.take(container.project)
+                    await self._take_place(container.project)
                     container.has_place = True
                 session = await self._session(container)
             yield session
@@ -318,6 +289,20 @@ class Containers:
             if container.has_place and not container.working:
                 container.has_place = False
                 self._places.give_back(container.project)
+
+    async def _take_place(self, project: str) -> None:
+        try:
+            await self._places.take(project)
+        except NoPlace as full:
+            if full.is_own:
+                raise TooManyContainers(
+                    f"this project has {self._places.share} containers at work, as many as one project may have at "
+                    "once (SANDBOX_PROJECT_CONTAINERS); try again once one of them has ended"
+                ) from None
+            raise TooManyContainers(
+                f"all {self._places.most} containers that this server may have at once (SANDBOX_MAX_CONTAINERS) are "
+                "at work; try again later"
+            ) from None
 
     async def _session(self, container: Container) -> SandboxSession:
         if container.session is not None and container.session.is_alive:

@@ -17,7 +17,6 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from pathlib import Path
@@ -197,10 +196,6 @@ class SharedContainers:
     async def remove_file(self, project: str, id: str, file_id: str) -> None:
         """Remove a file. Raises `ContainerNotFound`, `SandboxError`."""
         await self._where_it_is("remove_file", _as_it_is, project, id, file_id, seconds=FILE_SECONDS)
-
-    def memory_of(self) -> Mapping[str, int]:
-        """Return the bytes of memory that each started container of this process holds now, by its id."""
-        return self._own.memory_of()
 
     async def aclose(self) -> None:
         """End all containers of this process."""

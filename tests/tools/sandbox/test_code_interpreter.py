@@ -15,7 +15,7 @@ from responses_app.tools.sandbox.choosing import Choice
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
-from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, started
 from tests.kit.waiting import eventually
 from tests.runs.test_server_tools import prompt_of
 from tests.tools.sandbox.wakers import WAKERS
@@ -191,8 +191,8 @@ async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> Non
     site = site_of(tool, calling("while True: pass"), ANSWER)
     reading = await site.begin(input="hi", tools=AUTO)
     containers = tool.containers
-    before = len(containers.memory_of())
-    await eventually(lambda: len(containers.memory_of()) > before)
+    before = len(started(containers))
+    await eventually(lambda: len(started(containers)) > before)
     site.registry.cancel(reading.run, reason="a test")
     events = await reading.to_the_end()
     assert events[-1]["response"]["status"] == "cancelled"  # type: ignore[index]
@@ -266,7 +266,7 @@ async def test_the_model_is_told_why_its_container_was_ended(tool: CodeInterpret
     site = site_of(tool, calling(runs_on), ANSWER, calling("1 + 1"), ANSWER)
     first = await site.ask(input="hi", tools=AUTO)
     (call,) = calls_of(first)
-    await eventually(lambda: call["container_id"] not in tool.containers.memory_of(), timeout=30.0)
+    await eventually(lambda: call["container_id"] not in started(tool.containers), timeout=30.0)
     await site.ask(input="on", previous_response_id=first["id"], tools=AUTO)
     was_ended = "[The container of the earlier calls was ended, because its code ran on between calls: its variables"
     assert was_ended in prompt_of(site, 3)

@@ -15,7 +15,7 @@ from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
 from responses_app.tools.sandbox.sharing import MAX_TRANSFERS, SharedContainers
 from tests.kit.clock import Clock
-from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, started
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -89,7 +89,7 @@ async def test_over_the_limit_the_longest_idle_one_of_the_largest_project_goes(c
     for each in made:
         clock.now += 1
         await containers.run(each.project, each.id, "1")
-    assert containers.memory_of().keys() == {made[0].id, made[2].id, made[3].id}
+    assert started(containers) == {made[0].id, made[2].id, made[3].id}
     assert [each.id for each in await containers.all_of("large")] == [made[2].id]
     await containers.aclose()
 
@@ -111,9 +111,9 @@ async def test_files_and_state_of_a_container(containers: Containers) -> None:
             await content_of(shared, project, id, file)
     await containers.remove_file("p", one.id, out.id)
     assert [each.id for each in await containers.files_of("p", one.id)] == [up.id]
-    assert containers.memory_of().keys() == {one.id, other.id}
+    assert started(containers) == {one.id, other.id}
     await containers.delete("p", one.id)
-    assert containers.memory_of().keys() == {other.id}
+    assert started(containers) == {other.id}
 
 
 @needs_bubblewrap
@@ -131,12 +131,15 @@ async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock
     containers = make(clock, sandbox_max_containers=1, sandbox_wait_seconds=0.01)
     one = await containers.create("p")
     work = asyncio.create_task(containers.run("p", one.id, "import time\ntime.sleep(60)"))
-    await eventually(lambda: bool(containers.memory_of()))
+    await eventually(lambda: bool(started(containers)))
     clock.now += 5000
     assert (await containers.find("p", one.id)).id == one.id
     other = await containers.create("p")
-    with pytest.raises(TooManyContainers):
+    with pytest.raises(TooManyContainers, match="SANDBOX_PROJECT_CONTAINERS"):
         await containers.run("p", other.id, "1")
+    of_another = await containers.create("q")
+    with pytest.raises(TooManyContainers, match="SANDBOX_MAX_CONTAINERS"):
+        await containers.run("q", of_another.id, "1")
     clock.now += 86400
     await containers.sweep()  # its life is over, whatever it does
     with pytest.raises(SandboxError):
