@@ -1,4 +1,4 @@
-"""`Budget`: what checking one schema may take.
+"""What checking schemas and grammars may take: `SchemaBudget` for one schema, `Share` for all of one request.
 
 A schema of 100 KiB can mean gigabytes: a `$ref` with a keyword beside it is read again wherever it stands, an enum is
 checked value by value, and what is left of all that is written down for the engine. Work is counted in *parts*: about
@@ -27,7 +27,7 @@ class Share:
         self._parts = 0
 
     def take(self, parts: int) -> None:
-        """Count parts, as a schema's `Budget` does; raises `SharedBudgetSpent`."""
+        """Count parts, as a schema's `SchemaBudget` does; raises `SharedBudgetSpent`."""
         self._parts += parts
         if self._parts > MAX_SHARED_PARTS:
             raise SharedBudgetSpent(
@@ -64,7 +64,7 @@ NODE = 10  # what a schema within a schema takes, in parts
 _RESOLVED = "The schema is too large once its references and combinations are resolved"
 
 
-class Budget:
+class SchemaBudget:
     """What is left of it, for the schema `root`. All methods raise `GrammarRefused` where that is nothing."""
 
     def __init__(self, root: object) -> None:

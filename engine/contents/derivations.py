@@ -1,8 +1,8 @@
-"""Texts and the grammars that derive them: whether one does, and a short text that one derives.
-
-Lark grammars of custom tools, read into trees.
+"""Lark grammars of custom tools as trees: a short text that one derives, and whether one derives a given text.
 
     Lark ── read() ──> a tree for each rule ──> EBNF | a text that is derived | whether a text is derived
+
+A regular expression is a tree, too, so a short match of one is found in the same way.
 
 The package `lark` reads the text. What it would make of the rules then is left out: `A? B? C?` becomes eight rules
 there, and twenty of them a million. Terminals are rules here like any other, so a text is derived by its characters:
@@ -24,11 +24,11 @@ from lark.load_grammar import _parse_grammar, load_grammar
 
 from engine.contents.budget import CHARACTER, current_share
 from engine.contents.regexes import (
-    Choice,
+    Alternation,
+    Concatenation,
     OneCharacter,
     Repeat,
-    Rule,
-    Sequence,
+    RuleName,
     Tree,
     check_weight,
     complement,
@@ -69,8 +69,8 @@ def read(grammar: str) -> Rules:
         reason = " ".join(str(error).split())[:300]
         raise GrammarRefused(f"The grammar is not Lark that can be read: {reason or type(error).__name__}") from error
     try:
-        rules = _Reader(loaded).rules()
-        check_weight(Sequence(tuple(rules.values())))
+        rules = _GrammarReader(loaded).rules()
+        check_weight(Concatenation(tuple(rules.values())))
         return rules
     except RecursionError:
         raise GrammarRefused("The grammar is nested too deeply.") from None
@@ -94,7 +94,7 @@ def _refuse_large_terminals(grammar: Any) -> None:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _GrammarReader:
     loaded: Any
     parts: int = 0
     ignored: bool = False
@@ -113,7 +113,7 @@ class _Reader:
             if name in found:
                 continue
             if name == IGNORED:
-                found[name] = Repeat(Choice(tuple(Rule(str(each)) for each in self.loaded.ignore)), 0, None)
+                found[name] = Repeat(Alternation(tuple(RuleName(str(each)) for each in self.loaded.ignore)), 0, None)
             elif name in bodies:
                 found[name] = self._rule(name, *bodies[name])
             elif name in terminals:
@@ -127,7 +127,7 @@ class _Reader:
         if parameters:
             raise GrammarRefused(f"The grammar's rule {name!r} is a template, which cannot be enforced.")
         tree = self._tree(body, inside=False)
-        return Sequence((Rule(IGNORED), tree)) if self.ignored and name == START else tree
+        return Concatenation((RuleName(IGNORED), tree)) if self.ignored and name == START else tree
 
     def _tree(self, node: Any, *, inside: bool) -> Tree:
         """Return a node of lark's; `inside` a terminal nothing is ignored."""
@@ -135,16 +135,16 @@ class _Reader:
         if self.parts > MAX_PARTS:
             raise GrammarRefused(f"The grammar has more than {MAX_PARTS} parts.")
         if isinstance(node, NonTerminal):
-            return Rule(str(node.name))
+            return RuleName(str(node.name))
         if isinstance(node, Terminal):
-            return self._terminal(Rule(str(node.name)), inside=inside)
+            return self._terminal(RuleName(str(node.name)), inside=inside)
         children = node.children
         match node.data:
             case "expansions":
                 options = tuple(self._tree(each, inside=inside) for each in children)
-                return options[0] if len(options) == 1 else Choice(options)
+                return options[0] if len(options) == 1 else Alternation(options)
             case "expansion":
-                return Sequence(tuple(self._tree(each, inside=inside) for each in children))
+                return Concatenation(tuple(self._tree(each, inside=inside) for each in children))
             case "maybe":
                 return Repeat(self._tree(children[0], inside=inside), 0, 1)
             case "expr":
@@ -157,7 +157,7 @@ class _Reader:
         raise GrammarRefused(f"The grammar has a {str(node.data).replace('_', ' ')}, which cannot be enforced.")
 
     def _terminal(self, tree: Tree, *, inside: bool) -> Tree:
-        return Sequence((tree, Rule(IGNORED))) if self.ignored and not inside else tree
+        return Concatenation((tree, RuleName(IGNORED))) if self.ignored and not inside else tree
 
     def _repeated(self, children: list[Any], *, inside: bool) -> Tree:
         part, sign, *bounds = children
@@ -173,9 +173,9 @@ class _Reader:
 def references(tree: Tree) -> Iterable[str]:
     """Yield the names of the rules that a tree refers to."""
     match tree:
-        case Rule(name):
+        case RuleName(name):
             yield name
-        case Sequence(parts) | Choice(parts):
+        case Concatenation(parts) | Alternation(parts):
             for part in parts:
                 yield from references(part)
         case Repeat(part):
@@ -223,14 +223,21 @@ def matches(pattern: str, text: str) -> bool:
     return len(text) in _Matcher({}, text).after(parse(pattern), {0})
 
 
+def smallest_match(pattern: str) -> str:
+    """Return a short text that a regular expression matches as a whole; raises `GrammarRefused`."""
+    match = _Shortest("matches").of(parse(pattern))
+    assert match is not None, "a regular expression needs no rule"
+    return match
+
+
 def smallest_derivation(grammar: str) -> str:
     """Return a short text that a Lark grammar derives; raises `GrammarRefused`."""
     rules = read(grammar)
     needed_by: dict[str, list[str]] = {}
     for name, tree in rules.items():
-        for needed in _rules_in(tree):
+        for needed in set(references(tree)):
             needed_by.setdefault(needed, []).append(name)
-    shortest = _Shortest()
+    shortest = _Shortest("the grammar derives")
     due = dict.fromkeys(rules)
     while due:  # every round finds rules that need only those of the rounds before
         new = {name: text for name in due if (text := shortest.of(rules[name])) is not None}
@@ -241,22 +248,12 @@ def smallest_derivation(grammar: str) -> str:
     return shortest.known[START]
 
 
-def _rules_in(tree: Tree) -> set[str]:
-    match tree:
-        case Rule(name):
-            return {name}
-        case Sequence(parts) | Choice(parts):
-            return {name for part in parts for name in _rules_in(part)}
-        case Repeat(part, _, _):
-            return _rules_in(part)
-    return set()
-
-
 class _Shortest:
-    """Finds a short text of a tree; `known` has one of each rule that has been found."""
+    """Finds a short text of a tree; `known` has one of each rule that has been found. `fits`: what such a text does."""
 
-    def __init__(self) -> None:
+    def __init__(self, fits: str) -> None:
         self.known: dict[str, str] = {}
+        self._fits = fits
         self._steps = 0
 
     def of(self, tree: Tree) -> str | None:
@@ -265,20 +262,20 @@ class _Shortest:
         if self._steps > MAX_STEPS:
             raise GrammarRefused("The grammar's rules need each other in too many ways.")
         match tree:
-            case Rule(name):
+            case RuleName(name):
                 return self.known.get(name)
             case OneCharacter(ranges):
                 return nice_character(ranges)
-            case Sequence(parts):
+            case Concatenation(parts):
                 return self._in_a_row(parts)
-            case Choice(options):
+            case Alternation(options):
                 found = [text for option in options if (text := self.of(option)) is not None]
                 return min(found, key=len, default=None)
             case Repeat(part, least, _):
                 if not least:
                     return ""
                 one = self.of(part)
-                return None if one is None else _bounded(one * min(least, MAX_CHARACTERS + 1))
+                return None if one is None else self._bounded(one, least)
 
     def _in_a_row(self, parts: Iterable[Tree]) -> str | None:
         texts: list[str] = []
@@ -287,13 +284,13 @@ class _Shortest:
             if text is None:
                 return None
             texts.append(text)
-        return _bounded("".join(texts))
+        return self._bounded("".join(texts))
 
-
-def _bounded(text: str) -> str:
-    if len(text) > MAX_CHARACTERS:
-        raise GrammarRefused(f"Every text that the grammar derives is longer than {MAX_CHARACTERS} characters.")
-    return text
+    def _bounded(self, text: str, times: int = 1) -> str:
+        """Return a text so many times; the length is looked at before, as 64 KB 10,000 times would be 640 MB."""
+        if len(text) * times > MAX_CHARACTERS:
+            raise GrammarRefused(f"Every text that {self._fits} is longer than {MAX_CHARACTERS} characters.")
+        return text * times
 
 
 class _Matcher:
@@ -327,7 +324,7 @@ class _Matcher:
         """Return where a tree's derivations end that begin at one of `begins`."""
         self._count(len(begins))
         match tree:
-            case Rule(name):
+            case RuleName(name):
                 ends: set[int] = set()
                 for begin in begins:
                     found = self.rule(name, begin)
@@ -336,11 +333,11 @@ class _Matcher:
                 return ends
             case OneCharacter(ranges):
                 return {at + 1 for at in begins if at < len(self._text) and _is_in(ord(self._text[at]), ranges)}
-            case Sequence(parts):
+            case Concatenation(parts):
                 for part in parts:
                     begins = self.after(part, begins)
                 return begins
-            case Choice(options):
+            case Alternation(options):
                 return {end for option in options for end in self.after(option, begins)}
             case Repeat():
                 return self._repeated(tree, begins)

@@ -1,9 +1,8 @@
-"""Lark grammars of custom tools in the EBNF that xgrammar reads, and whether one can be.
+"""Grammars of custom tools in the EBNF that xgrammar reads: of a text itself, or of it within a JSON string.
 
-Grammars of texts that stand within JSON strings: each character as JSON spells it.
-
-A family that calls with JSON has the text of a custom tool in a string. So what its regular expression or its Lark
-grammar derives is held to by the EBNF of the same texts, escaped: `"` is `\"` there, and a line's end `\n`.
+`to_ebnf` writes a Lark grammar, `in_json_string` what stands between the quotes of a string. A family that calls with
+JSON has the text of a custom tool in a string. So what its regular expression or its Lark grammar derives is held to by
+the EBNF of the same texts, escaped: `"` is `\"` there, and a line's end `\n`.
 """
 
 import json
@@ -14,12 +13,12 @@ from itertools import groupby
 from engine.contents.budget import current_share
 from engine.contents.derivations import START, read, smallest_derivation
 from engine.contents.regexes import (
-    Choice,
+    Alternation,
+    Concatenation,
     OneCharacter,
     Ranges,
     Repeat,
-    Rule,
-    Sequence,
+    RuleName,
     Tree,
     check_weight,
     complement,
@@ -43,13 +42,13 @@ def written(rules: Mapping[str, Tree]) -> str:
 
 def _written(tree: Tree, names: Mapping[str, str]) -> str:
     match tree:
-        case Rule(name):
+        case RuleName(name):
             return names[name]
         case OneCharacter(ranges):
             return _class(ranges)
-        case Sequence(parts):
+        case Concatenation(parts):
             return f"({' '.join(_written_row(parts, names))})" if parts else '""'
-        case Choice(options):
+        case Alternation(options):
             return f"({' | '.join(_written(option, names) for option in options)})"
         case Repeat(part, least, most):
             sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
@@ -123,10 +122,10 @@ class _Escaping:
         match tree:
             case OneCharacter(ranges):
                 return self._class(ranges)
-            case Sequence(parts):
-                return Sequence(tuple(map(self._escaped, parts)))
-            case Choice(options):
-                return Choice(tuple(map(self._escaped, options)))
+            case Concatenation(parts):
+                return Concatenation(tuple(map(self._escaped, parts)))
+            case Alternation(options):
+                return Alternation(tuple(map(self._escaped, options)))
             case Repeat(part, least, most):
                 return Repeat(self._escaped(part), least, most)
         return tree
@@ -141,14 +140,14 @@ class _Escaping:
         if ranges not in self._classes:
             self._share.take(_CLASS + len(ranges))
             plain = complement((*complement(ranges), *((each, each) for each in special)))
-            self._classes[ranges] = Choice((OneCharacter(plain), escapes))
-        return Rule(_name(ranges))
+            self._classes[ranges] = Alternation((OneCharacter(plain), escapes))
+        return RuleName(_name(ranges))
 
-    def _escapes_of(self, special: Specials) -> Rule:
+    def _escapes_of(self, special: Specials) -> RuleName:
         if special not in self._escapes:
             self._share.take(_SPECIAL * len(special))
-            self._escapes[special] = Choice(tuple(map(_spelled, special)))
-        return Rule(_name(special))
+            self._escapes[special] = Alternation(tuple(map(_spelled, special)))
+        return RuleName(_name(special))
 
 
 def _special(ranges: Ranges) -> Specials:
@@ -161,4 +160,4 @@ def _name(of: Ranges | Specials) -> str:
 
 
 def _spelled(character: int) -> Tree:
-    return Sequence(tuple(OneCharacter(((ord(each), ord(each)),)) for each in json.dumps(chr(character))[1:-1]))
+    return Concatenation(tuple(OneCharacter(((ord(each), ord(each)),)) for each in json.dumps(chr(character))[1:-1]))

@@ -1,7 +1,11 @@
-"""Regular expressions over strings, as regular expressions over what JSON writes for them.
+"""What keywords of a schema say, in the words that xgrammar enforces: the parts that `schemas` puts together.
 
-xgrammar matches a pattern against the text between the quotes, so a `"` in it would end the string, and a class like
-`[^a]` would let control characters pass. Here each character is what JSON writes: itself, or an escape.
+- `pattern_of`: a pattern over strings as one over what JSON writes for them. xgrammar matches a pattern against the
+  text between the quotes, so a `"` in it would end the string, and a class like `[^a]` would let control characters
+  pass. Here each character is what JSON writes: itself, or an escape.
+- `both`: two schemas as one that holds for both, which is what `allOf` says.
+- `all_exclude_each_other`: whether the alternatives of a `oneOf` are told apart: only then is it the same as `anyOf`.
+- `string`, `integer`, `number`: bounds, formats and patterns of a value.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,8 +13,18 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
 
-from engine.contents.budget import Budget, frozen, size
-from engine.contents.regexes import LAST, Choice, OneCharacter, Ranges, Repeat, Sequence, Tree, check_regex, parse
+from engine.contents.budget import SchemaBudget, frozen, size
+from engine.contents.regexes import (
+    LAST,
+    Alternation,
+    Concatenation,
+    OneCharacter,
+    Ranges,
+    Repeat,
+    Tree,
+    check_regex,
+    parse,
+)
 from engine.contents.regexes import complement as other_than
 from engine.errors import GrammarRefused
 
@@ -34,12 +48,12 @@ def written(tree: Tree) -> str:
     match tree:
         case OneCharacter(ranges):
             return _character(ranges)
-        case Sequence(parts):
+        case Concatenation(parts):
             return "".join(map(written, parts))
         case Repeat(part, least, most):
             bounds = f"{{{least},{'' if most is None else most}}}"
             return f"(?:{written(part)}){bounds}"
-        case Choice(options):
+        case Alternation(options):
             return f"(?:{'|'.join(map(written, options))})"
     raise AssertionError(f"{tree.name} is not a part of a regular expression")
 
@@ -173,7 +187,7 @@ class Alternative:
     values: frozenset[object] | None
     tags: Mapping[str, frozenset[object]]
 
-    def excludes(self, other: "Alternative", budget: Budget) -> bool:
+    def excludes(self, other: "Alternative", budget: SchemaBudget) -> bool:
         """Whether no value can fit both, as far as can be seen at once."""
         if self.kinds is not None and other.kinds is not None and not self.kinds & other.kinds:
             return True
@@ -185,7 +199,7 @@ class Alternative:
         return any(_apart(values, more.get(name), budget) for name, values in fewer.items())
 
 
-def alternative(flat: Schema, kinds: Iterable[str] | None, budget: Budget) -> Alternative:
+def alternative(flat: Schema, kinds: Iterable[str] | None, budget: SchemaBudget) -> Alternative:
     """Return what tells a schema from others, which has no `$ref`, `allOf`, `oneOf` or `const` at its top."""
     properties = flat.get("properties", {})
     listed = {name: _values(properties[name], budget) for name in flat.get("required", ()) if name in properties}
@@ -197,19 +211,19 @@ def alternative(flat: Schema, kinds: Iterable[str] | None, budget: Budget) -> Al
     )
 
 
-def all_exclude_each_other(alternatives: Iterable[Alternative], budget: Budget) -> bool:
+def all_exclude_each_other(alternatives: Iterable[Alternative], budget: SchemaBudget) -> bool:
     """Whether no value can fit two of them."""
     return all(one.excludes(other, budget) for one, other in combinations(alternatives, 2))
 
 
-def _apart(values: frozenset[object], others: frozenset[object] | None, budget: Budget) -> bool:
+def _apart(values: frozenset[object], others: frozenset[object] | None, budget: SchemaBudget) -> bool:
     if others is None:
         return False
     budget.take(min(len(values), len(others)))
     return values.isdisjoint(others)
 
 
-def _values(schema: object, budget: Budget) -> frozenset[object] | None:
+def _values(schema: object, budget: SchemaBudget) -> frozenset[object] | None:
     """Return the values that a schema lists, None where it lists none."""
     if not isinstance(schema, dict):
         return None
@@ -223,10 +237,22 @@ def _values(schema: object, budget: Budget) -> frozenset[object] | None:
 LARGEST_NUMBER = 10**15  # of a `number`'s bounds
 MAX_LENGTH = 100_000  # of a string that has a bound
 LARGEST_INTEGER = 2**63 - 1
-FORMATS = frozenset(
-    "email date time date-time duration ipv4 ipv6 hostname uuid uri uri-reference uri-template json-pointer "
-    "relative-json-pointer".split()
-)
+FORMATS = {  # those that xgrammar holds a string to, each with an example
+    "email": "ada@example.com",
+    "date": "2026-01-31",
+    "time": "12:00:00Z",
+    "date-time": "2026-01-31T12:00:00Z",
+    "duration": "P1D",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8:0:0:0:0:0:1",
+    "hostname": "example.com",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+    "uri": "https://example.com/",
+    "uri-reference": "/a",
+    "uri-template": "/a",
+    "json-pointer": "/a",
+    "relative-json-pointer": "0",
+}
 
 
 def string(own: Schema, place: str) -> Schema:

@@ -1,6 +1,9 @@
-"""Regular expressions as trees, for what has to be made of them: a text that matches, or rules of a grammar.
+"""Regular expressions that clients send: whether a model can be held to one, and the tree that it is.
 
-pattern ── parse() ──> OneCharacter | Sequence | Choice | Repeat
+    pattern ── check_regex() ──> nothing, or GrammarRefused
+    pattern ── parse() ──> OneCharacter | Concatenation | Alternation | Repeat
+
+A tree is what a text that matches, the rules of a grammar, or a regular expression over JSON's text are made of.
 """
 
 import re
@@ -15,7 +18,6 @@ import regex
 from engine.contents.budget import CHARACTER, current_share
 from engine.errors import GrammarRefused
 
-MAX_MATCH = 64 * 1024  # of a text that matches
 Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included
 
 _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of ASCII
@@ -27,7 +29,8 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
     _constants.CATEGORY_NOT_SPACE: (True, ((9, 13), (32, 32))),
 }
 LAST = 0x10FFFF  # the largest code point
-_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)
+_ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)  # an open one to the end: in one go
+_ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
 _FUTURE = re.compile(r"\\.|[\[&~|]", re.DOTALL)
 MAX_PERIOD = 100  # characters that come again and again
 _CASES = 4  # of one character: k, K and the Kelvin sign are three
@@ -42,14 +45,14 @@ class OneCharacter:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class Concatenation:
     """One after the other; the empty text, where there is none."""
 
     parts: tuple["Tree", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternation:
     """One of these."""
 
     options: tuple["Tree", ...]
@@ -65,23 +68,23 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RuleName:
     """What a rule of a grammar says; no regular expression has one."""
 
     name: str
 
 
-Tree = OneCharacter | Sequence | Choice | Repeat | Rule
+Tree = OneCharacter | Concatenation | Alternation | Repeat | RuleName
 
 
 def parse(pattern: str, flags: str = "") -> Tree:
     """Return a regular expression as a tree; raises `GrammarRefused` for what has none (`\\b`, what looks around)."""
     try:
         value = sum((getattr(re, flag.upper()) for flag in flags if flag in "imsx"), re.RegexFlag(0))
-        parsed = _parser.parse(_CLASS.sub(_quiet, re.sub(r"\(\?<(?![=!])", "(?P<", pattern)), int(value))
+        parsed = _parser.parse(_ESCAPED_OR_CLASS.sub(_quiet, re.sub(r"\(\?<(?![=!])", "(?P<", pattern)), int(value))
     except (re.error, RecursionError, OverflowError) as error:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
-    return _Reader(pattern, parsed.state.flags).sequence(parsed)
+    return _PatternReader(pattern, parsed.state.flags).sequence(parsed)
 
 
 def _quiet(found: re.Match[str]) -> str:
@@ -97,7 +100,7 @@ def _quiet(found: re.Match[str]) -> str:
 def weight(tree: Tree) -> int:
     """Return how many parts a tree has once what it repeats is written out; a repeated character is one part."""
     match tree:
-        case Sequence(parts) | Choice(parts):
+        case Concatenation(parts) | Alternation(parts):
             return 1 + sum(map(weight, parts))
         case Repeat(part, least, most) if not isinstance(part, OneCharacter):
             return 1 + weight(part) * max(least, most or 1)
@@ -127,10 +130,10 @@ def _literals(tree: Tree) -> Iterator[int | None]:
     match tree:
         case OneCharacter(ranges) if 0 < len(ranges) <= _CASES and all(first == last for first, last in ranges):
             yield ranges[0][0]
-        case Sequence(parts):
+        case Concatenation(parts):
             for part in parts:
                 yield from _literals(part)
-        case Choice(options):
+        case Alternation(options):
             for index, option in enumerate(dict.fromkeys(options)):
                 if index:
                     yield None
@@ -145,31 +148,6 @@ def _literals(tree: Tree) -> Iterator[int | None]:
             yield None
 
 
-def smallest_match(pattern: str) -> str:
-    """Return a text that a regular expression matches as a whole; raises `GrammarRefused` where it is long."""
-    return _smallest(parse(pattern))
-
-
-def _smallest(tree: Tree) -> str:
-    match tree:
-        case Rule(name):
-            raise AssertionError(f"{name} is not a part of a regular expression")
-        case OneCharacter(ranges):
-            return nice_character(ranges)
-        case Sequence(parts):
-            found = "".join(map(_smallest, parts))
-        case Choice(options):
-            found = min(map(_smallest, options), key=len)
-        case Repeat(part, least, _):
-            one = _smallest(part) if least else ""
-            if len(one) * least > MAX_MATCH:
-                raise GrammarRefused(f"Every text that matches is longer than {MAX_MATCH} characters.")
-            found = one * least
-    if len(found) > MAX_MATCH:
-        raise GrammarRefused(f"Every text that matches is longer than {MAX_MATCH} characters.")
-    return found
-
-
 def nice_character(ranges: Ranges) -> str:
     """Return one of the characters, a readable one where there is one."""
     for each in "x1_ X-.":
@@ -178,7 +156,7 @@ def nice_character(ranges: Ranges) -> str:
     return chr(next((max(first, 32) for first, last in ranges if last >= 32), ranges[0][0]))
 
 
-class _Reader:
+class _PatternReader:
     """Reads what `re` has parsed."""
 
     def __init__(self, pattern: str, flags: int) -> None:
@@ -189,7 +167,7 @@ class _Reader:
     def sequence(self, parsed: Iterable[Any]) -> Tree:
         """Return the parts of a (sub)pattern; anchors match where they stand, since a text is matched as a whole."""
         parts = tuple(self._part(op, argument) for op, argument in parsed if op is not _constants.AT)
-        return parts[0] if len(parts) == 1 else Sequence(parts)
+        return parts[0] if len(parts) == 1 else Concatenation(parts)
 
     def _part(self, op: Any, argument: Any) -> Tree:
         if op is _constants.LITERAL:
@@ -201,7 +179,7 @@ class _Reader:
         if op is _constants.IN:
             return self._class(argument)
         if op is _constants.BRANCH:
-            return Choice(tuple(self.sequence(each) for each in argument[1]))
+            return Alternation(tuple(self.sequence(each) for each in argument[1]))
         if op is _constants.SUBPATTERN:
             return self._group(*argument[1:])
         if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
@@ -278,8 +256,6 @@ _UNKNOWN = (
     (re.compile(r"[+*?}]\+"), "is possessive"),
     (re.compile(r"\[\[:"), "has a POSIX class"),
 )
-_ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)  # an open one to the end: in one go
-_ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 

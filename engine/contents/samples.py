@@ -4,29 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from engine.contents.derivations import matches
-from engine.contents.keywords import Schema
-from engine.contents.regexes import smallest_match
+from engine.contents.derivations import matches, smallest_match
+from engine.contents.keywords import FORMATS, Schema
 from engine.errors import GrammarRefused
 
 MAX_STEPS = 20_000  # values that are tried
 MAX_CHARACTERS = 64 * 1024  # of the smallest value, as JSON
-FORMATS = {
-    "email": "ada@example.com",
-    "date": "2026-01-31",
-    "time": "12:00:00Z",
-    "date-time": "2026-01-31T12:00:00Z",
-    "duration": "P1D",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8:0:0:0:0:0:1",
-    "hostname": "example.com",
-    "uuid": "123e4567-e89b-12d3-a456-426614174000",
-    "uri": "https://example.com/",
-    "uri-reference": "/a",
-    "uri-template": "/a",
-    "json-pointer": "/a",
-    "relative-json-pointer": "0",
-}
 
 
 class _NoneFits(Exception):

@@ -14,7 +14,7 @@ from typing import Any
 
 from jsonschema.exceptions import best_match
 
-from engine.contents.budget import CHARACTER, Budget, size, width
+from engine.contents.budget import CHARACTER, SchemaBudget, size, width
 from engine.contents.keywords import (
     Schema,
     Unsatisfiable,
@@ -142,7 +142,7 @@ class _Translation:
         self._validator = BoundedValidator(self._root)
         self._names: dict[str, str] = {}  # of definitions, by reference
         self._waiting: list[str] = []
-        self._budget = Budget(self._root)
+        self._budget = SchemaBudget(self._root)
         budget.set(self._budget)
 
     def whole(self) -> Schema:

@@ -1,12 +1,11 @@
-"""Checks values against schemas that clients send, in bounded time.
+"""Whether a text is what a rule asks for, and whether a value fits a client's schema, in bounded time.
 
 jsonschema follows every reference as often as it stands there, compares all items with each other to find two that are
 the same, and matches patterns with Python's `re`, which may try without end and holds the interpreter's lock all the
-while. All that is counted here (see `Budget`); `GrammarRefused` says so.
+while. All that is counted here (see `SchemaBudget`); `GrammarRefused` says so.
 
-Whether a text is what a rule asks for.
-
-Asked where no grammar has held it: by engines without a model, and of a turn that was cut and went on freely.
+`problem_of` is asked where no grammar has held a text: by engines without a model, and of a turn that was cut and went
+on freely.
 """
 
 import json
@@ -23,7 +22,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from jsonschema.validators import extend
 from jsonschema_specifications import REGISTRY
 
-from engine.contents.budget import Budget, frozen, length, size
+from engine.contents.budget import SchemaBudget, frozen, length, size
 from engine.contents.derivations import derives
 from engine.contents.regexes import check_regex
 from engine.errors import GrammarRefused
@@ -63,7 +62,7 @@ def _begins_with(schema: Mapping[str, Any]) -> set[str]:
 
 KEYWORD, REFERENCE = 6, 25  # what looking at one takes, in parts of a budget
 
-budget: ContextVar[Budget] = ContextVar("budget")  # of the schema that is being checked
+budget: ContextVar[SchemaBudget] = ContextVar("budget")  # of the schema that is being checked
 
 Errors = Iterator[ValidationError]
 
@@ -73,7 +72,7 @@ def _pattern(_: Any, pattern: str, instance: object, __: object) -> Errors:
         yield ValidationError("it does not match")
 
 
-def _is_found(pattern: str, text: str, left: Budget) -> bool:
+def _is_found(pattern: str, text: str, left: SchemaBudget) -> bool:
     """Whether a pattern is found in a text; Python's own `re` may try without end, and holds the lock."""
     if pattern not in left.patterns:
         check_regex(pattern)
@@ -207,7 +206,7 @@ def _problem_of_json(schema: object, text: bytes) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"{_shown(text)} is not JSON: {error}"
     try:
-        budget.set(Budget(schema))
+        budget.set(SchemaBudget(schema))
         found = best_match(BoundedValidator(schema).iter_errors(value))
     except (GrammarRefused, RecursionError) as error:
         return f"the schema cannot be used: {error}"

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from engine.contents.budget import SharedBudgetSpent, shared_budget
+from engine.contents.derivations import smallest_match
 from engine.contents.ebnf import to_ebnf
-from engine.contents.regexes import check_regex, smallest_match
+from engine.contents.regexes import check_regex
 from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from tests.kit.schemas import check_schema

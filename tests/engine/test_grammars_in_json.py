@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.contents.budget import MAX_SHARED_PARTS, SharedBudgetSpent, current_share, shared_budget
 from engine.contents.ebnf import _Escaping, in_json_string
-from engine.contents.regexes import Choice, OneCharacter, Repeat, Rule, Sequence, Tree, parse
+from engine.contents.regexes import Alternation, Concatenation, OneCharacter, Repeat, RuleName, Tree, parse
 from engine.errors import GrammarRefused
 from engine.types import Lark, Regex
 from tests.engine.grammars import APPLY_PATCH
@@ -21,13 +21,13 @@ def as_pattern(tree: Tree, rules: dict[str, Tree]) -> str:
     match tree:
         case OneCharacter(ranges):
             return "[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges) + "]"
-        case Sequence(parts):
+        case Concatenation(parts):
             return "".join(as_pattern(part, rules) for part in parts)
-        case Choice(options):
+        case Alternation(options):
             return f"(?:{'|'.join(as_pattern(option, rules) for option in options)})"
         case Repeat(part, least, most):
             return f"(?:{as_pattern(part, rules)}){{{least},{'' if most is None else most}}}"
-        case Rule(name):
+        case RuleName(name):
             return as_pattern(rules[name], rules)
 
 

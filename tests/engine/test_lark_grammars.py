@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.contents import derivations
-from engine.contents.derivations import derives, smallest_derivation
+from engine.contents.derivations import derives, smallest_derivation, smallest_match
 from engine.contents.ebnf import to_ebnf
-from engine.contents.regexes import check_regex, smallest_match, without_dots
+from engine.contents.regexes import check_regex, without_dots
 from engine.errors import GrammarRefused
 from tests.engine.grammars import APPLY_PATCH
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engine.contents.derivations import derives, smallest_derivation
-from engine.contents.regexes import smallest_match
+from engine.contents.derivations import derives, smallest_derivation, smallest_match
 from engine.contents.samples import smallest_value
 from engine.contents.schemas import enforceable
 from engine.contents.validation import problem_of
