@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.backends.base import OptionReader
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
-from engine.backends.transcript import Transcript, turn_beginnings
+from engine.backends.transcript import PromptTranscript, turn_beginnings
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed, PromptTooLong
 from engine.formats.harmony.encoding import encode_harmony
 from engine.formats.harmony.grammar import problem_of_turn
@@ -240,7 +240,7 @@ class ScriptedEngine(SimulatedEngine):
         """Return the entry that fits, and how many of its tokens the prompt ends with: a turn that was cut goes on."""
         text, prompt = "", request.prompt_token_ids
         for begin in turn_beginnings(prompt):
-            last, said = Transcript(prompt[:begin]).last, tuple(prompt[begin:])
+            last, said = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
             text = last.text() if last else ""
             for part in self._parts:
                 if part.left != 0 and (part.entry.when is None or part.entry.when in text):

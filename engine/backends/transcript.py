@@ -11,10 +11,9 @@ from functools import lru_cache
 from itertools import pairwise
 
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
-from engine.formats.harmony.parser import parse_header
+from engine.formats.harmony.parser import FUNCTIONS, parse_header
 
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
-FUNCTIONS = "functions."  # the namespace of the functions that a client declares
 
 _SPEAKERS = ("system", "developer", "user", "assistant")  # every other role is a tool
 _ROLE = re.compile(r"[^\s<]*")
@@ -27,9 +26,9 @@ def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
     of the assistant, so the turn may begin behind any `<|start|>assistant` that only such messages follow.
     """
     assistant = encode_text("assistant")
-    found: list[int] = []
+    begins: list[int] = []
     position = len(token_ids)
-    while position > 0 and len(found) < MAX_BEGINNINGS:
+    while position > 0 and len(begins) < MAX_BEGINNINGS:
         position -= 1
         if token_ids[position] != START:
             continue
@@ -39,8 +38,8 @@ def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
             continue  # it was cut in this header, so it began before
         if role != list(assistant):
             break
-        found.append(begin)
-    return found[::-1] or [len(token_ids)]
+        begins.append(begin)
+    return begins[::-1] or [len(token_ids)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ class TranscriptMessage:
     @property
     def role(self) -> str:
         """Return who wrote it: `user`, `developer`, `assistant`, `functions.NAME`."""
-        found = _ROLE.match(self.header)
-        return found[0] if found else ""
+        role = _ROLE.match(self.header)
+        return role[0] if role else ""
 
     @property
     def output_of(self) -> str | None:
@@ -75,7 +74,7 @@ class TranscriptMessage:
         return decode_tokens(self.token_ids[self.content_begin : self.content_end])
 
 
-class Transcript:
+class PromptTranscript:
     """The messages of a prompt; the one it ends with, which the model is to write, is left out."""
 
     def __init__(self, token_ids: Sequence[int]) -> None:
@@ -144,11 +143,11 @@ class Transcript:
             yield TranscriptMessage(header, self._token_ids, message + 1, end - 1 if ended else end)
 
 
-def _positions(token_ids: Sequence[int], wanted: int) -> Iterator[int]:
+def _positions(token_ids: Sequence[int], token: int) -> Iterator[int]:
     position = -1
     while True:
         try:
-            position = token_ids.index(wanted, position + 1)
+            position = token_ids.index(token, position + 1)
         except ValueError:
             return
         yield position

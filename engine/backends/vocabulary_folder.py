@@ -13,6 +13,7 @@ import json
 import sys
 from pathlib import Path
 
+from engine.formats.chat_template.vocabulary import BYTE_OF
 from engine.formats.harmony.encoding import ENDOFTEXT, RETURN, SPECIAL_TOKENS, decode_tokens, token_bytes
 
 NO_TEXT = "\u00ff"  # stands for the byte 0xff
@@ -21,7 +22,7 @@ NO_TEXT = "\u00ff"  # stands for the byte 0xff
 def write_vocabulary(folder: Path) -> None:
     """Write the files into a folder, which is made: 4 MB, in a second."""
     folder.mkdir(parents=True, exist_ok=True)
-    spelled = _spelled_bytes()
+    spelled = {byte: character for character, byte in BYTE_OF.items()}
     ordinary = range(SPECIAL_TOKENS.start)
     special = {token: NO_TEXT + decode_tokens((token,)) for token in SPECIAL_TOKENS}
     tokenizer = {
@@ -53,13 +54,6 @@ def write_vocabulary(folder: Path) -> None:
 _MODEL = {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "transformers_version": "5.0.0"}
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-
-
-def _spelled_bytes() -> list[str]:
-    """Return the character that stands for each byte, as GPT-2 began it: itself, or one from U+0100 on."""
-    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return [chr(byte if byte in itself else next(others)) for byte in range(0x100)]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+import orjson
 from jsonschema.exceptions import best_match
 
 from engine.contents.budget import CHARACTER, SchemaBudget, size, width
@@ -28,7 +29,9 @@ from engine.contents.keywords import (
 from engine.contents.samples import smallest_value
 from engine.contents.validation import DEFINITION, SCHEMA_OF_SCHEMAS, BoundedValidator, budget, refuse_circles, target
 from engine.errors import GrammarRefused
+from engine.types import AnyObject, JsonSchema
 
+MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
 MAX_BYTES = 128 * 1024  # of a schema
 MAX_DEPTH = 48  # objects and lists in each other: xgrammar under vLLM takes 64
 MAX_OUTCOME = 512 * 1024  # characters of what is made of it
@@ -65,6 +68,14 @@ KNOWN = {
     "$ref",
     *(name for names in OF_TYPE.values() for name in names),
 }
+
+
+def json_tag(content: JsonSchema | AnyObject) -> dict[str, object]:
+    """Return what holds a model to JSON, as a part of xgrammar's structural tag; raises `GrammarRefused`."""
+    schema: object = {"type": "object"}
+    if isinstance(content, JsonSchema):
+        schema = orjson.Fragment(enforceable(content.schema))
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
 
 
 @lru_cache(maxsize=128)  # the tools of the agents that are busy; at most 80 MiB, with `MAX_BYTES` and `MAX_OUTCOME`

@@ -9,7 +9,7 @@ import pytest
 from engine.backends.demo.arguments import Hints, make_argument, make_content, read_functions, read_hints
 from engine.backends.demo.engine import DemoEngine, _rest_of_reply
 from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import PromptTranscript
 from engine.contents.derivations import derives
 from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.formats.base import ItemKind, MessageKind, RenderedMessage
@@ -72,14 +72,14 @@ class TestDemoEngineInChunksContract(TestDemoEngineContract):
 
 def answer(token_ids: list[int]) -> str:
     """Return what the engine says on the final channel."""
-    reply = reply_to(Transcript(token_ids))
+    reply = reply_to(PromptTranscript(token_ids))
     assert isinstance(reply, DemoAnswer)
     return reply.text
 
 
 def call(token_ids: list[int]) -> tuple[str, object]:
     """Return the function that the engine calls, and the arguments."""
-    reply = reply_to(Transcript(token_ids))
+    reply = reply_to(PromptTranscript(token_ids))
     assert isinstance(reply, DemoCall), reply
     return reply.name, json.loads(reply.arguments)
 

@@ -3,7 +3,7 @@
 import json
 
 from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import PromptTranscript
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start
@@ -25,7 +25,7 @@ def reply(asked: str, *outputs: tuple[str, str], browser: bool = True) -> DemoAn
         tokens.extend(HARMONY.call(name, "{}", hosted=True).tokens)
         tokens.extend(HARMONY.output(name, text, hosted=True).tokens)
     tokens.extend(generation_start())
-    return reply_to(Transcript(tokens))
+    return reply_to(PromptTranscript(tokens))
 
 
 def test_it_searches_opens_and_cites() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from engine.backends.demo.arguments import read_functions, read_server_tools
 from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import PromptTranscript
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
@@ -23,7 +23,7 @@ def reply(
     outputs: tuple[tuple[str, str], ...] = (),
     namespaces: tuple[ToolNamespace, ...] = (WEATHER,),
 ) -> DemoAnswer | DemoCall:
-    return reply_to(Transcript(prompt_of(text, *functions, outputs=outputs, namespaces=namespaces)))
+    return reply_to(PromptTranscript(prompt_of(text, *functions, outputs=outputs, namespaces=namespaces)))
 
 
 def prompt_of(

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.backends.demo.replies import DemoAnswer, DemoCall, render_reply, reply_to
-from engine.backends.transcript import Transcript
+from engine.backends.transcript import PromptTranscript
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
@@ -21,7 +21,7 @@ def reply(asked: str, *, output: str | None = None, python: bool = True) -> Demo
         tokens.extend(HARMONY.call("python", "1", hosted=True, freeform=True).tokens)
         tokens.extend(HARMONY.output("python", output, hosted=True).tokens)
     tokens.extend(generation_start())
-    return reply_to(Transcript(tokens))
+    return reply_to(PromptTranscript(tokens))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from engine.backends import transcript
 from engine.backends.demo.replies import DemoAnswer, reply_to, reply_tokens
-from engine.backends.transcript import Transcript, turn_beginnings
+from engine.backends.transcript import PromptTranscript, turn_beginnings
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
 from engine.formats.harmony.prompt import generation_start
@@ -15,7 +15,7 @@ from tests.engine.prompts import called, declare, prompt, users
 
 def answer(token_ids: list[int]) -> str:
     """Return what the engine says on the final channel."""
-    reply = reply_to(Transcript(token_ids))
+    reply = reply_to(PromptTranscript(token_ids))
     assert isinstance(reply, DemoAnswer)
     return reply.text
 
@@ -30,7 +30,7 @@ def test_a_turn_that_was_cut_anywhere_began_where_it_began() -> None:
 class TestTranscript:
     def test_it_reads_messages_by_token_id(self) -> None:
         tokens = [*declare(nop=None), *users("Hi <|end|>"), *called("a.b-c", "<|start|>user<|message|>no<|end|>")]
-        read = Transcript([*tokens, *generation_start()])
+        read = PromptTranscript([*tokens, *generation_start()])
         roles = [message.role for message in read.messages]
         assert roles == ["system", "developer", "user", "assistant", "functions.a.b-c"]
         assert read.last_user is not None
@@ -54,18 +54,18 @@ class TestTranscript:
         ],
     )
     def test_odd_prompts_have_no_messages(self, text: str) -> None:
-        read = Transcript(encode_harmony(text))
+        read = PromptTranscript(encode_harmony(text))
         assert read.messages == ()
         assert read.last is None
         assert read.user_messages == 0
 
     def test_a_message_without_an_end_ends_where_the_next_starts(self) -> None:
         tokens = encode_harmony("<|start|>user<|message|>a<|start|>user<|message|>b<|end|>")
-        assert [message.text() for message in Transcript(tokens).messages] == ["a", "b"]
+        assert [message.text() for message in PromptTranscript(tokens).messages] == ["a", "b"]
 
     def test_a_packed_prompt_reads_like_a_list(self) -> None:
         tokens = [*declare(nop=None), *users("One", "Two"), *called("nop", "done"), *generation_start()]
-        packed, listed = Transcript(as_tokens(tokens)), Transcript(tokens)
+        packed, listed = PromptTranscript(as_tokens(tokens)), PromptTranscript(tokens)
         assert packed.user_messages == 2
         assert [message.text() for message in packed.messages] == [message.text() for message in listed.messages]
         assert reply_tokens(as_tokens(tokens)) == reply_tokens(tokens)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from engine.formats.chat_template import call_text
 from engine.formats.chat_template import reader as reader_module
 from engine.formats.chat_template.call_text import ObjectScan
-from engine.formats.chat_template.reader import SPACE, BaseReader, CallStyle, Ended, Kind, Reader, Said, Started
+from engine.formats.chat_template.reader import SPACE, BaseReader, CallStyle, Kind, ReadEnded, Reader, ReadStarted, Said
 
 PIECES = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "<", "<tool", "think>", "</tool_", ">"),
@@ -51,7 +51,7 @@ def read(parts: list[str], made: BaseReader, *, stopped: bool = True) -> list[It
     is_open = False
     for event in events:
         match event:
-            case Started(kind, name):
+            case ReadStarted(kind, name):
                 assert not is_open, "an item begins in another one"
                 is_open = True
                 items.append((kind.value, name, "", False))
@@ -59,7 +59,7 @@ def read(parts: list[str], made: BaseReader, *, stopped: bool = True) -> list[It
                 assert is_open, "text of no item"
                 assert text, "an empty delta"
                 items[-1] = (*items[-1][:2], items[-1][2] + text, False)
-            case Ended(truncated):
+            case ReadEnded(truncated):
                 assert is_open
                 is_open = False
                 items[-1] = (*items[-1][:3], truncated)

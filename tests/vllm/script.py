@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from engine.backends.scripted import read_script, read_script_file
-from engine.backends.transcript import Transcript, turn_beginnings
+from engine.backends.transcript import PromptTranscript, turn_beginnings
 from engine.errors import EngineConfigurationError
 from engine.formats.harmony.encoding import CALL, RETURN
 
@@ -74,7 +74,7 @@ class Completions:
         """
         self._refresh()
         for begin in turn_beginnings(prompt):
-            last, said = Transcript(prompt[:begin]).last, tuple(prompt[begin:])
+            last, said = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
             text = last.text() if last else ""
             found = next((completion for when, completion in self._entries if when is None or when in text), None)
             if found is not None and found.tokens[: len(said)] == said:

@@ -30,7 +30,7 @@ from engine.backends.demo.arguments import (
     read_server_tools,
 )
 from engine.backends.demo.tools import SEARCH, Browsing, FileSearching, image_call, python_code
-from engine.backends.transcript import FUNCTIONS, Transcript, TranscriptMessage
+from engine.backends.transcript import PromptTranscript, TranscriptMessage
 from engine.formats.harmony.encoding import (
     CALL,
     END,
@@ -42,7 +42,7 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_text,
 )
-from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL
+from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, FUNCTIONS
 from engine.types import TurnRules
 
 MAX_COUNT = 10_000
@@ -88,7 +88,7 @@ class _Mention:
 
 def reply_tokens(prompt_token_ids: Sequence[int], rules: TurnRules | None = None) -> list[int]:
     """Return the whole completion of a prompt, from the first channel to the stop token, by the rules if there are."""
-    transcript = Transcript(prompt_token_ids)
+    transcript = PromptTranscript(prompt_token_ids)
     reply = reply_to(transcript)
     return render_reply(reply if rules is None else _by_rules(reply, transcript, rules))
 
@@ -110,13 +110,13 @@ def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
         prompt, said = prompt[:begin], prompt[begin:]
     text = decode_tokens(token for token in prompt if token not in SPECIAL_TOKENS)
     asked = [START, *encode_text("user"), MESSAGE, *encode_text(text), END, START, *encode_text("assistant")]
-    reply = reply_to(Transcript(asked))
+    reply = reply_to(PromptTranscript(asked))
     answer = reply.text if isinstance(reply, DemoAnswer) else reply.arguments
     whole = [MESSAGE, *encode_text(f" {answer}"), RETURN]
     return whole[len(said) :] if whole[: len(said)] == said else whole
 
 
-def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
+def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     """Choose the reply to a conversation."""
     asked = transcript.last_user
     text = asked.text() if asked else ""
@@ -142,7 +142,7 @@ def reply_to(transcript: Transcript) -> DemoAnswer | DemoCall:
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
 
 
-def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall | None:
+def _of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
     """Return what is done with the server's own tools, None where the user wants nothing of them."""
     code = python_code(transcript, text)
     if code is not None:
@@ -165,7 +165,7 @@ def _of_server_tools(transcript: Transcript, text: str) -> DemoAnswer | DemoCall
     return DemoCall("The user wants the web searched.", name, json.dumps(arguments, ensure_ascii=False), hosted=True)
 
 
-def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnRules) -> DemoAnswer | DemoCall:
+def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules: TurnRules) -> DemoAnswer | DemoCall:
     """Return a reply as the rules allow it: the call that was meant, or any where one is needed, or else an answer."""
     asked = transcript.last_user
     hints = read_hints(asked.text()[:MAX_READ] if asked else "")
@@ -183,7 +183,7 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: Transcript, rules: TurnR
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
 
 
-def _uncalled(transcript: Transcript, name: str) -> str:
+def _uncalled(transcript: PromptTranscript, name: str) -> str:
     """Say that a call may not be made, such as one more than `max_tool_calls`, and what came of those before."""
     said = f"The demo engine would call {name} now, and may not."
     has_outputs = any(message.output_of is not None for message in transcript.since_last_user())
@@ -214,7 +214,7 @@ def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
     return [*thought, *between, *encode_text(content), end]
 
 
-def _next_call(transcript: Transcript, text: str) -> DemoCall | None:
+def _next_call(transcript: PromptTranscript, text: str) -> DemoCall | None:
     own, served = dict(_declared(transcript)), dict(_served(transcript))
     functions = {**served, **own}
     if not functions:
@@ -236,11 +236,11 @@ def _arguments(parameters: ParameterType, hints: Hints) -> str:
     return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, separators=(",", ":"))
 
 
-def _declared(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
+def _declared(transcript: PromptTranscript) -> tuple[tuple[str, ParameterType], ...]:
     return next(filter(None, (read_functions(message.text()) for message in transcript.of_developer())), ())
 
 
-def _served(transcript: Transcript) -> tuple[tuple[str, ParameterType], ...]:
+def _served(transcript: PromptTranscript) -> tuple[tuple[str, ParameterType], ...]:
     return next(filter(None, (read_server_tools(message.text()) for message in transcript.of_developer())), ())
 
 
@@ -253,7 +253,7 @@ def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
         yield _Mention(match[0], text[match.end() : end])
 
 
-def _summary(transcript: Transcript) -> str:
+def _summary(transcript: PromptTranscript) -> str:
     """List the user's messages, those of an earlier summary first; the last one asks for the summary."""
     texts = [message.text() for message in transcript.of_user()][:-1]
     said = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
@@ -262,18 +262,18 @@ def _summary(transcript: Transcript) -> str:
     return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *said[left_out:]])
 
 
-def _thought_in_short(transcript: Transcript) -> str:
+def _thought_in_short(transcript: PromptTranscript) -> str:
     thoughts = (each.text() for each in reversed(transcript.messages) if ANALYSIS in each.header)
     return f'**Thinking as told**\n\nThe demo engine thought: "{_quoted(next(thoughts, ""))}"'
 
 
-def _summed_up(transcript: Transcript) -> list[str]:
+def _summed_up(transcript: PromptTranscript) -> list[str]:
     """Return what an earlier summary says of the user's messages."""
     lines = (line for message in transcript.of_developer() for line in message.text().splitlines())
     return [line for line in lines if line.startswith(_SAID)]
 
 
-def _report(transcript: Transcript) -> str:
+def _report(transcript: PromptTranscript) -> str:
     outputs = [message for message in transcript.since_last_user() if message.output_of is not None]
     longest = max(MAX_REPORT // len(outputs), 20)
     sentences = [f"called {message.output_of} and it returned: {_output(message, longest)}" for message in outputs]
@@ -285,7 +285,7 @@ def _output(message: TranscriptMessage, longest: int) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
-def _introduction(transcript: Transcript, text: str) -> str:
+def _introduction(transcript: PromptTranscript, text: str) -> str:
     engine = "This is the demo engine (no model is loaded)."
     if not transcript.user_messages:
         return f"{engine} There is no user message in this conversation."

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 
 from engine.backends.demo.arguments import read_server_tools
-from engine.backends.transcript import Transcript, TranscriptMessage
+from engine.backends.transcript import PromptTranscript, TranscriptMessage
 
 _PYTHON = re.compile(
     r"(?:^|\n)\s*python:\s*(?:```(?:python)?\n(?P<fenced>.*?)```|(?P<plain>.+))", re.DOTALL | re.IGNORECASE
@@ -24,7 +24,7 @@ _DRAW = re.compile(r"\bdraw(?: me)? ([^\n.?!]{1,500})", re.IGNORECASE)
 _IMAGES = "image_generation"  # the namespace
 
 
-def python_code(transcript: Transcript, text: str) -> str | None:
+def python_code(transcript: PromptTranscript, text: str) -> str | None:
     """Return the code behind `python:`, the rest of the text or what is fenced there; None where it is not to be run.
 
     It is run once, and only where the prompt tells of the tool.
@@ -35,7 +35,7 @@ def python_code(transcript: Transcript, text: str) -> str | None:
     return (found["fenced"] or found["plain"] or "").strip()
 
 
-def image_call(transcript: Transcript, text: str) -> tuple[str, str] | None:
+def image_call(transcript: PromptTranscript, text: str) -> tuple[str, str] | None:
     """Return what is called for an image, and its prompt; None where none is wanted, or can be made.
 
     One is wanted behind `draw`, or where the user names the tool. It is made once.
@@ -50,15 +50,15 @@ def image_call(transcript: Transcript, text: str) -> tuple[str, str] | None:
     return offered, " ".join((found[1] if found else text).split())[:500]
 
 
-def _served(transcript: Transcript) -> list[str]:
+def _served(transcript: PromptTranscript) -> list[str]:
     return [name for message in transcript.of_developer() for name, _ in read_server_tools(message.text())]
 
 
-def _has_python(transcript: Transcript) -> bool:
+def _has_python(transcript: PromptTranscript) -> bool:
     return any("\n## python\n" in message.text() for message in transcript.of_system())
 
 
-def _called(transcript: Transcript) -> Collection[str | None]:
+def _called(transcript: PromptTranscript) -> Collection[str | None]:
     return {message.called for message in transcript.since_last_user()}
 
 
@@ -72,7 +72,7 @@ class DemoSearch(ABC):
     asked: "re.Pattern[str]"
     declared: str
 
-    def __init__(self, transcript: Transcript, text: str) -> None:
+    def __init__(self, transcript: PromptTranscript, text: str) -> None:
         """Read what is wanted; `text` is the user's."""
         found = self.asked.search(text)
         self.query = found[1].strip()[:MAX_QUERY] if found else ""

@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.errors import EngineConfigurationError, EngineUnavailable, NotRendered
 from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
-from engine.formats.chat_template.reader import LINE, BaseReader, Ended, Gap, Kind, Read, Said, Started
+from engine.formats.chat_template.reader import LINE, BaseReader, Gap, Kind, Read, ReadEnded, ReadStarted, Said
 from engine.types import ChatPrompt
 
 
@@ -129,11 +129,11 @@ class VllmReader(BaseReader):
         if self._open is not None:
             if self._line:
                 read.append(Said(self._line))
-            self._end(read, Ended(truncated=not stopped, is_last=self._open is Kind.CALL and stopped))
+            self._end(read, ReadEnded(truncated=not stopped, is_last=self._open is Kind.CALL and stopped))
             self._open = None
         return read
 
-    def _end(self, read: list[Read], ended: Ended) -> None:
+    def _end(self, read: list[Read], ended: ReadEnded) -> None:
         """End the open item; the arguments of a tool that takes text are that text."""
         held, self._held = self._held, ""
         text = freeform_text(held)
@@ -169,7 +169,7 @@ class VllmReader(BaseReader):
             if not text:
                 return
             before = self._gap.before_thought() if kind is Kind.REASONING else self._gap.before_answer()
-            self._begin(Started(kind), read)
+            self._begin(ReadStarted(kind), read)
             text = before + text
         text = self._line + text
         self._line = LINE if text.endswith(LINE) else ""
@@ -182,7 +182,7 @@ class VllmReader(BaseReader):
         if self._open is not Kind.CALL or call.index != self._call:
             if function is None or not function.name:
                 return
-            self._begin(Started(Kind.CALL, function.name), read)
+            self._begin(ReadStarted(Kind.CALL, function.name), read)
             self._call = call.index
         if function is not None and function.arguments:
             self._held += function.arguments
@@ -191,8 +191,8 @@ class VllmReader(BaseReader):
                 read.append(Said(self._held))
                 self._held = ""
 
-    def _begin(self, started: Started, read: list[Read]) -> None:
+    def _begin(self, started: ReadStarted, read: list[Read]) -> None:
         if self._open is not None:
-            self._end(read, Ended())
+            self._end(read, ReadEnded())
         self._open, self._latest, self._line = started.kind, started.kind, ""
         read.append(started)

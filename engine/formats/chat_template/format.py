@@ -42,12 +42,12 @@ from engine.formats.chat_template.reader import (
     THINK_END,
     BaseReader,
     CallStyle,
-    Ended,
     Kind,
     Read,
+    ReadEnded,
     Reader,
+    ReadStarted,
     Said,
-    Started,
     Whole,
 )
 from engine.formats.chat_template.vocabulary import Vocabulary
@@ -87,7 +87,7 @@ class ChatParser(TurnParser):
         self._silent = set() if self._reader.takes_special_tokens else vocabulary.special - _tags(vocabulary)
         self._unread: list[int] = []  # tokens whose text is not whole yet
         self._ended = False
-        self._started = Started(Kind.ANSWER)
+        self._started = ReadStarted(Kind.ANSWER)
         self._texts: list[str] = []  # of the open item
         self._tokens: list[int] = []  # that belong to no item which has ended
         self._whole = 0  # tokens up to the end of the open call
@@ -132,13 +132,13 @@ class ChatParser(TurnParser):
                 case Said(text):
                     self._texts.append(text)
                     events.append(Text(text))
-                case Started():
+                case ReadStarted():
                     self._started = each
                     self._texts.clear()
                     events.append(self._item())
                 case Whole():
                     self._whole = len(self._tokens)
-                case Ended():
+                case ReadEnded():
                     events.append(self._item_ended(each))
         return events
 
@@ -153,7 +153,7 @@ class ChatParser(TurnParser):
         """Whether the client has declared a function of this name."""
         return self._functions is not None and name in self._functions
 
-    def _item_ended(self, ended: Ended) -> ItemEnded:
+    def _item_ended(self, ended: ReadEnded) -> ItemEnded:
         """End an item. What stands between it and the next one is the next one's, and the end of the turn its own."""
         kind = self._started.kind
         size = self._whole if self._whole and not ended.is_last else len(self._tokens)

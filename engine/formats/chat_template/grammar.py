@@ -7,11 +7,10 @@
 
 It is a grammar of text: the token that stops the model is the engine's affair.
 
-A turn with a grammar that was cut in its middle: what holds the rest of it, and whether the whole fits.
-
-An engine begins a grammar at its first character. So what is left of a turn gets a grammar of its own, where one can be
-written: behind a thought, within a thought, and within free text. Within an answer or a call that has a rule the rest
-is any text (`loose`); the turn is then read as a whole, before its end is told to anybody.
+An engine begins a grammar at its first character. So what is left of a turn that was cut in its middle gets a grammar
+of its own (`rest_of`), where one can be written: behind a thought, within a thought, and within free text. Within an
+answer or a call that has a rule the rest is any text (`loose`); the turn is then read as a whole (`problem_of`), before
+its end is told to anybody.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 
 from engine.contents.ebnf import in_json_string
-from engine.contents.schemas import enforceable
+from engine.contents.schemas import json_tag
 from engine.contents.validation import problem_of as problem_of_content
 from engine.errors import GrammarRefused
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnEvent
@@ -29,7 +28,7 @@ from engine.formats.chat_template.reader import CALL, THINK, THINK_END, CallStyl
 from engine.types import AnyObject, AnyText, CallRule, Content, JsonSchema, TurnGrammar, TurnRules
 
 BEHIND_THOUGHT = "\n\n"
-MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
+_CALLS = (ItemKind.CALL, ItemKind.HOSTED_CALL)
 
 Tag = dict[str, object]
 
@@ -45,40 +44,35 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
     if not rules.must_call and isinstance(rules.answer, AnyText):
         if not calls or style is CallStyle.JSON or all(isinstance(rule.content, AnyText) for rule in rules.calls):
             return None
-        return _grammar(rules, _within_text(calls))
+        return _grammar(
+            rules,
+            {
+                "type": "triggered_tags",
+                "triggers": [CALL],
+                "tags": calls,
+                "at_least_one": False,
+                "stop_after_first": False,
+            },
+        )
     options = [_row(calls, style)] if calls else []
     if not rules.must_call:
         options.append(_answer(rules.answer))
     said: Tag = options[0] if len(options) == 1 else {"type": "or", "elements": options}
-    return _grammar(rules, {"type": "sequence", "elements": [thought(open=open), said]} if thinks else said)
+    return _grammar(rules, *((_thought(open=open), said) if thinks else (said,)))
 
 
-def _grammar(rules: TurnRules, shape: Tag) -> TurnGrammar:
-    return TurnGrammar(rules, structural_tag(shape))
+def _grammar(rules: TurnRules, *parts: Tag, loose: bool = False) -> TurnGrammar:
+    shape: Tag = parts[0] if len(parts) == 1 else {"type": "sequence", "elements": list(parts)}
+    return TurnGrammar(rules, orjson.dumps({"type": "structural_tag", "format": shape}).decode(), loose)
 
 
-def structural_tag(shape: Tag) -> str:
-    """Return what a turn may be in xgrammar's words."""
-    return orjson.dumps({"type": "structural_tag", "format": shape}).decode()
-
-
-def thought(*, open: bool) -> Tag:
+def _thought(*, open: bool) -> Tag:
     """Return a thought, with what stands behind it; `open`: its first tag was said already."""
     end = THINK_END + BEHIND_THOUGHT
     if open:
         return {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": end}
     tag = {"type": "tag", "begin": THINK, "content": {"type": "any_text"}, "end": end}
     return {"type": "optional", "content": tag}
-
-
-def _within_text(calls: list[Tag]) -> Tag:
-    return {
-        "type": "triggered_tags",
-        "triggers": [CALL],
-        "tags": calls,
-        "at_least_one": False,
-        "stop_after_first": False,
-    }
 
 
 def _row(calls: list[Tag], style: CallStyle) -> Tag:
@@ -98,10 +92,10 @@ def _call(rule: CallRule, style: CallStyle) -> Tag:
 def _arguments(content: Content) -> Tag:
     """Return what a tool takes. Text with a grammar of its own is held to it as it stands within JSON."""
     match content:
-        case JsonSchema(schema):
-            return _json(orjson.Fragment(enforceable(schema)))
-        case AnyObject() | AnyText():
-            return _json({"type": "object"})
+        case JsonSchema() | AnyObject():
+            return json_tag(content)
+        case AnyText():
+            return json_tag(AnyObject())
     begin: Tag = {"type": "const_string", "value": f'{{"{FREEFORM}": "'}
     text: Tag = {"type": "grammar", "grammar": in_json_string(content)}
     return {"type": "sequence", "elements": [begin, text, {"type": "const_string", "value": '"}'}]}
@@ -109,20 +103,11 @@ def _arguments(content: Content) -> Tag:
 
 def _answer(content: Content) -> Tag:
     match content:
-        case JsonSchema(schema):
-            return _json(orjson.Fragment(enforceable(schema)))
-        case AnyObject():
-            return _json({"type": "object"})
+        case JsonSchema() | AnyObject():
+            return json_tag(content)
         case AnyText():
             return {"type": "any_text"}
     raise GrammarRefused("This model's answers can be held to JSON only.")
-
-
-def _json(schema: object) -> Tag:
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
-
-
-_CALLS = (ItemKind.CALL, ItemKind.HOSTED_CALL)
 
 
 def rest_of(whole: TurnGrammar, said: str, *, open: bool) -> TurnGrammar:
@@ -137,21 +122,16 @@ def rest_of(whole: TurnGrammar, said: str, *, open: bool) -> TurnGrammar:
     begun, ends, behind = said.partition(THINK_END)
     if not ends:
         in_thought = (open or begun.startswith(THINK)) and not _may_begin(begun, THINK_END)
-        return _rest(whole.rules, [thought(open=True), held]) if in_thought else _loose(whole.rules)
+        return _grammar(whole.rules, _thought(open=True), held) if in_thought else _loose(whole.rules)
     if BEHIND_THOUGHT.startswith(behind):
         left = BEHIND_THOUGHT[len(behind) :]
         between: list[Tag] = [{"type": "const_string", "value": left}] if left else []
-        return _rest(whole.rules, [*between, held])
+        return _grammar(whole.rules, *between, held)
     return _loose(whole.rules)
 
 
-def _rest(rules: TurnRules, parts: list[Tag]) -> TurnGrammar:
-    shape: Tag = parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts}
-    return TurnGrammar(rules, structural_tag(shape))
-
-
 def _loose(rules: TurnRules) -> TurnGrammar:
-    return TurnGrammar(rules, structural_tag({"type": "any_text"}), loose=True)
+    return _grammar(rules, {"type": "any_text"}, loose=True)
 
 
 def _may_begin(said: str, tag: str) -> bool:

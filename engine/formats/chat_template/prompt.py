@@ -148,7 +148,7 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 @dataclass(slots=True)
-class Conversation(ChatPrompt):
+class ChatConversation(ChatPrompt):
     """What is to be rendered. `sampled` are the tokens of the assistant's messages that were sampled here, in order."""
 
     sampled: list[list[int]] = field(default_factory=list)
@@ -189,7 +189,7 @@ def _tool(function: FunctionTool, name: str) -> Json:
     }
 
 
-def conversation_of(said: Iterable[Record], *, vocabulary: str) -> Conversation:
+def conversation_of(said: Iterable[Record], *, vocabulary: str) -> ChatConversation:
     """Return the conversation that records tell; its sampled tokens are those of a vocabulary (its fingerprint)."""
     writer = _Writer(vocabulary)
     for each in said:
@@ -200,7 +200,7 @@ def conversation_of(said: Iterable[Record], *, vocabulary: str) -> Conversation:
 class _Writer:
     def __init__(self, vocabulary: str) -> None:
         self._vocabulary = vocabulary
-        self._made = Conversation()
+        self._made = ChatConversation()
         self._unanswered: list[tuple[str, str]] = []  # the names and ids of calls
         self._calls = 0
         self._tokens: list[int] = []  # of the assistant's message that is being written
@@ -219,7 +219,7 @@ class _Writer:
             case "reasoning" | "answer" | "call":
                 self._assistant(each)
 
-    def finished(self) -> Conversation:
+    def finished(self) -> ChatConversation:
         self._close()
         return self._made
 

@@ -97,7 +97,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ReadStarted:
     """An item begins; `name` is what a call calls."""
 
     kind: Kind
@@ -117,7 +117,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ReadEnded:
     """The open item ends. `is_last`: the turn ends with it, which is a call that was said as a whole."""
 
     truncated: bool = False
@@ -125,7 +125,7 @@ class Ended:
     freeform: bool = False
 
 
-Read = Started | Said | Whole | Ended
+Read = ReadStarted | Said | Whole | ReadEnded
 
 
 class BaseReader(ABC):
@@ -192,7 +192,7 @@ class Reader(BaseReader):
     def _begin(self, kind: Kind, name: str = "") -> None:
         self._close()
         self._open, self._gap = kind, Gap()
-        self._read.append(Started(kind, name))
+        self._read.append(ReadStarted(kind, name))
 
     def _say(self, text: str) -> None:
         if text:
@@ -200,7 +200,7 @@ class Reader(BaseReader):
 
     def _close(self, *, truncated: bool = False, is_last: bool = False) -> None:
         if self._open is not None:
-            self._read.append(Ended(truncated, is_last, self._freeform))
+            self._read.append(ReadEnded(truncated, is_last, self._freeform))
         self._open, self._is_whole, self._freeform = None, False, False
 
     def _complete(self) -> None:

@@ -87,9 +87,9 @@ def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
 
 
 def _of_bytes(piece: str) -> bytes:
-    """Return what a piece of a byte-level vocabulary stands for, where each byte is a character, as GPT-2 began it."""
+    """Return what a piece of a byte-level vocabulary stands for."""
     try:
-        return bytes(_BYTES[character] for character in piece)
+        return bytes(BYTE_OF[character] for character in piece)
     except KeyError:
         return piece.encode()
 
@@ -101,12 +101,13 @@ def _of_sentencepiece(piece: str) -> bytes:
 
 
 def _characters() -> dict[str, int]:
+    """Return the byte that each character stands for, as GPT-2 began it: itself, or one from U+0100 on."""
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return {chr(byte if byte in itself else next(others)): byte for byte in range(0x100)}
 
 
-_BYTES = _characters()
+BYTE_OF = _characters()
 
 
 def _ends(others: Sequence[Mapping[str, Any]], added: Mapping[str, int]) -> set[int]:

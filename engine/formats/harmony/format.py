@@ -23,19 +23,22 @@ from engine.formats.base import (
 from engine.formats.harmony.encoding import (
     END_TOKENS,
     MAX_TOKEN,
+    MESSAGE,
     SPECIAL_TOKENS,
     STOP_TOKENS,
+    decode_tokens,
     encode_harmony_slices,
     encode_text,
     longest_token,
     token_bytes,
 )
-from engine.formats.harmony.grammar import FUNCTIONS, problem_of_turn, turn_grammar
-from engine.formats.harmony.messages import messages_of, render_messages
+from engine.formats.harmony.grammar import problem_of_turn, turn_grammar
+from engine.formats.harmony.messages import MAX_NAME, TOOL_NAME, messages_of, render_messages
 from engine.formats.harmony.parser import (
     ANALYSIS,
     COMMENTARY,
     FINAL,
+    FUNCTIONS,
     HarmonyEvent,
     HarmonyStream,
     MessageCompleted,
@@ -47,18 +50,15 @@ from engine.formats.harmony.prompt import (
     render_assistant,
     render_call,
     render_developer,
-    render_summary,
+    render_note,
     render_system,
     render_text,
     render_tool_output,
     sampled_message,
-    text_of_message,
 )
 from engine.types import TurnGrammar, TurnRules
 
 _TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
-MAX_NAME = 256  # characters
-_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
@@ -120,16 +120,13 @@ class HarmonyParser(TurnParser):
         """
         if recipient is not None:
             name = recipient.removeprefix(FUNCTIONS)
-            if self._functions is not None and (name in self._functions or _is_function(recipient, name)):
+            is_prefixed = name != recipient and TOOL_NAME.fullmatch(name) is not None
+            if self._functions is not None and (name in self._functions or is_prefixed):
                 return ItemStarted(ItemKind.CALL, name)
             return ItemStarted(ItemKind.HOSTED_CALL, recipient)
         if channel == ANALYSIS:
             return ItemStarted(ItemKind.REASONING)
         return ItemStarted(ItemKind.PREAMBLE if channel == COMMENTARY else ItemKind.ANSWER)
-
-
-def _is_function(recipient: str, name: str) -> bool:
-    return name != recipient and _NAME.fullmatch(name) is not None
 
 
 class HarmonyFormat(ModelFormat):
@@ -179,7 +176,7 @@ class HarmonyFormat(ModelFormat):
         return render_text("developer", text)
 
     def note(self, text: str) -> RenderedMessage:
-        return render_summary(text)
+        return render_note(text)
 
     def said(self, kind: ItemKind, text: str) -> RenderedMessage:
         return render_assistant(_CHANNELS[kind], text)
@@ -199,7 +196,7 @@ class HarmonyFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
-        return text_of_message(tokens)
+        return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         return messages_of(tokens)

@@ -12,7 +12,7 @@ The token that stops the model is not part of it: xgrammar takes a stop token on
 never as a part of a grammar. So `<|call|>` may stand behind an answer and `<|return|>` behind a call; the parser lets
 the header decide what a message is. A call may stand on any channel but `final`, as the parser reads it.
 
-Shapes of token sequences: what a grammar of a turn is made of, and what is left of one behind some tokens.
+A turn is made of shapes, which also say what is left of it behind some tokens:
 
     turn ── to_structural_tag() ──> JSON for xgrammar
     turn ── advance(special token or text) ──> the shapes that may follow; none where the tokens break the grammar
@@ -25,12 +25,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 
 import orjson
 
 from engine.contents.ebnf import to_ebnf
 from engine.contents.regexes import without_dots
-from engine.contents.schemas import enforceable
+from engine.contents.schemas import json_tag
 from engine.contents.validation import problem_of
 from engine.formats.harmony.encoding import (
     CHANNEL,
@@ -44,11 +45,16 @@ from engine.formats.harmony.encoding import (
     decode_tokens,
     token_bytes,
 )
-from engine.formats.harmony.parser import ANALYSIS, ASSISTANT, COMMENTARY, FINAL
+from engine.formats.harmony.parser import ANALYSIS, ASSISTANT, COMMENTARY, FINAL, FUNCTIONS
 from engine.types import AnyObject, AnyText, CallRule, Content, JsonSchema, Lark, Regex, TurnGrammar, TurnRules
 
 Step = int | bytes  # a special token, or the bytes of ordinary ones
-MAX_WHITESPACE = 16  # characters in a row between the parts of a JSON text: a model may repeat spaces without end
+MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of the schemas and grammars of one turn
+MAX_SHOWN = 60  # tokens of a completion in a sentence about it
+
+_KINDS = ("json", "code", "text")
+_LAST = frozenset((*STOP_TOKENS, ENDOFTEXT))
+_SPECIAL = frozenset(SPECIAL_TOKENS)
 
 _ANY_TEXT: dict[str, object] = {"type": "any_tokens", "exclude_tokens": list(SPECIAL_TOKENS)}
 _NEVER: dict[str, object] = {
@@ -122,7 +128,7 @@ class Special(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Shape):
+class InOrder(Shape):
     """One after the other."""
 
     parts: tuple[Shape, ...]
@@ -137,9 +143,9 @@ class Row(Shape):
             behind = self.parts[index + 1 :]
             for left, rest in part.advance(step):
                 if rest == b"" or not behind:
-                    yield row(left, *behind), rest
+                    yield in_order(left, *behind), rest
                 else:
-                    yield from row(left, *behind).advance(rest)
+                    yield from in_order(left, *behind).advance(rest)
             if not part.may_end():
                 return
 
@@ -178,7 +184,7 @@ class Many(Shape):
 
     def advance(self, step: Step) -> Iterator[tuple[Shape, Step]]:
         for left, rest in self.part.advance(step):
-            yield row(left, self), rest
+            yield in_order(left, self), rest
 
     def may_end(self) -> bool:
         return True
@@ -211,10 +217,8 @@ class Held(Shape):
         if self.said:  # no grammar can be held from the middle of a content on, so the rest is any text
             return _ANY_TEXT
         match self.content:
-            case JsonSchema(schema):
-                return _json(orjson.Fragment(enforceable(schema)))
-            case AnyObject():
-                return _json({"type": "object"})
+            case JsonSchema() | AnyObject():
+                return json_tag(self.content)
             case Regex(pattern):
                 return {"type": "regex", "pattern": without_dots(pattern)}
             case Lark(grammar):
@@ -232,21 +236,21 @@ class Held(Shape):
         return problem_of(self.content, self.said) or ""
 
 
-NOTHING = Row(())
+NOTHING = InOrder(())
 
 
 def is_inside(shape: Shape) -> bool:
     """Whether a shape begins in the middle of a content that has a rule."""
-    first = shape.parts[0] if isinstance(shape, Row) and shape.parts else shape
+    first = shape.parts[0] if isinstance(shape, InOrder) and shape.parts else shape
     return isinstance(first, Held) and bool(first.said)
 
 
-def row(*parts: Shape) -> Shape:
+def in_order(*parts: Shape) -> Shape:
     """Return parts one after the other, without the empty ones and without rows in rows."""
     flat: list[Shape] = []
     for part in parts:
-        flat.extend(part.parts if isinstance(part, Row) else (part,))
-    return flat[0] if len(flat) == 1 else Row(tuple(flat))
+        flat.extend(part.parts if isinstance(part, InOrder) else (part,))
+    return flat[0] if len(flat) == 1 else InOrder(tuple(flat))
 
 
 def to_structural_tag(shapes: Sequence[Shape]) -> str:
@@ -258,19 +262,6 @@ def to_structural_tag(shapes: Sequence[Shape]) -> str:
     """
     options = [_NEVER, *(shape.tag() for shape in shapes)]
     return orjson.dumps({"type": "structural_tag", "format": {"type": "or", "elements": options}}).decode()
-
-
-def _json(schema: object) -> dict[str, object]:
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
-
-
-FUNCTIONS = "functions."  # the namespace of a request's own functions
-MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of the schemas and grammars of one turn
-MAX_SHOWN = 60  # tokens of a completion in a sentence about it
-
-_KINDS = ("json", "code", "text")
-_LAST = frozenset((*STOP_TOKENS, ENDOFTEXT))
-_SPECIAL = frozenset(SPECIAL_TOKENS)
 
 
 def turn_grammar(rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
@@ -306,20 +297,14 @@ def _whole_grammar(rules: TurnRules) -> TurnGrammar:
 
 
 def turn_shape(rules: TurnRules) -> Shape:
-    """Return what a turn may be, as the file's comment draws it."""
-    onward = row(Special(END), _NEXT)
-    calls = [_call(list(same), content) for content, same in groupby(sorted(rules.calls, key=_order), _content)]
-    before = OneOf((row(_THOUGHT, onward), *(row(call, onward) for call in calls))) if calls else row(_THOUGHT, onward)
+    """Return what a turn may be, as the module's docstring draws it."""
+    onward = in_order(Special(END), _NEXT)
+    by_content = groupby(sorted(rules.calls, key=lambda rule: repr(rule.content)), attrgetter("content"))
+    calls = [_call(list(same), content) for content, same in by_content]
+    options = tuple(in_order(part, onward) for part in (_THOUGHT, *calls))
+    before = OneOf(options) if calls else options[0]
     last = calls if rules.must_call else [*calls, _answer(rules.answer)]
-    return row(Many(before), last[0] if len(last) == 1 else OneOf(tuple(last)))
-
-
-def _order(rule: CallRule) -> str:
-    return repr(rule.content)
-
-
-def _content(rule: CallRule) -> Content:
-    return rule.content
+    return in_order(Many(before), last[0] if len(last) == 1 else OneOf(tuple(last)))
 
 
 def _size(rules: TurnRules) -> int:
@@ -331,22 +316,22 @@ def _call(rules: Sequence[CallRule], content: Content) -> Shape:
     """Return a call of one of several tools that take the same."""
     names = [Chars((rule.name if rule.hosted else FUNCTIONS + rule.name).encode()) for rule in rules]
     name = names[0] if len(names) == 1 else OneOf(tuple(names))
-    to = row(Chars(b" to="), name)
-    return row(OneOf((row(to, _CHANNEL), row(_CHANNEL, to))), _TYPE, Special(MESSAGE), Held(content))
+    to = in_order(Chars(b" to="), name)
+    return in_order(OneOf((in_order(to, _CHANNEL), in_order(_CHANNEL, to))), _TYPE, Special(MESSAGE), Held(content))
 
 
 def _answer(content: Content) -> Shape:
-    return row(Special(CHANNEL), Chars(FINAL.encode()), _TYPE, Special(MESSAGE), Held(content))
+    return in_order(Special(CHANNEL), Chars(FINAL.encode()), _TYPE, Special(MESSAGE), Held(content))
 
 
-_NEXT = row(Special(START), Chars(ASSISTANT.encode()))
-_CHANNEL = row(Special(CHANNEL), OneOf((Chars(COMMENTARY.encode()), Chars(ANALYSIS.encode()))))
-_THOUGHT = row(_CHANNEL, Special(MESSAGE), Held(AnyText()))
+_NEXT = in_order(Special(START), Chars(ASSISTANT.encode()))
+_CHANNEL = in_order(Special(CHANNEL), OneOf((Chars(COMMENTARY.encode()), Chars(ANALYSIS.encode()))))
+_THOUGHT = in_order(_CHANNEL, Special(MESSAGE), Held(AnyText()))
 _TYPE = Maybe(
     OneOf(
         (
-            row(Chars(b" "), OneOf(tuple(Chars(kind.encode()) for kind in _KINDS))),
-            row(
+            in_order(Chars(b" "), OneOf(tuple(Chars(kind.encode()) for kind in _KINDS))),
+            in_order(
                 Maybe(Chars(b" ")),
                 Special(CONSTRAIN),
                 OneOf(tuple(Chars(kind.encode()) for kind in _KINDS)),
@@ -360,18 +345,13 @@ def _follow(shape: Shape, tokens: Sequence[int]) -> tuple[list[Shape], str | Non
     """Return what may follow some tokens; if nothing may, say where they go wrong."""
     left, read = [shape], 0
     for step, size in _steps(tokens):
-        after = [each for each, rest in _advanced(left, step) if rest == b""]
+        after = [each for shape in left for each, rest in shape.advance(step) if rest == b""]
         if not after:
             shown = decode_tokens(tokens[max(0, read - MAX_SHOWN) : read])
             found = decode_tokens(tokens[read : read + size])
             return [], f"{found[:200]!r} cannot follow {shown!r}{_because(left)}"
         left, read = list(dict.fromkeys(after)), read + size
     return left, None
-
-
-def _advanced(shapes: Sequence[Shape], step: Step) -> Iterator[tuple[Shape, Step]]:
-    for shape in shapes:
-        yield from shape.advance(step)
 
 
 def _because(shapes: Sequence[Shape]) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 
 from engine.formats.base import RenderedMessage, Told, ToldKind, UnreadableMessage
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens
-from engine.formats.harmony.grammar import FUNCTIONS
-from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, NOBODY
+from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, FUNCTIONS, NOBODY
 from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
 
 ROLES = ("system", "developer", "user", "assistant")
-_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
+MAX_NAME = 256  # characters
+TOOL_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
 _AUTHOR = re.compile(r"\s*([^\s<]*)")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*([^\s<]+)")
@@ -53,8 +53,8 @@ def _cut(tokens: Iterable[int]) -> list[tuple[list[int], list[int]]]:
 
 
 def _header(text: str) -> Json:
-    found = _AUTHOR.match(text)
-    author = found[1] if found else ""
+    match = _AUTHOR.match(text)
+    author = match[1] if match else ""
     recipient, channel = _RECIPIENT.search(text), _CHANNEL.search(text)
     rest = _CHANNEL.sub("", _RECIPIENT.sub("", text.removeprefix(author)))
     content_type = _CONTENT_TYPE.search(rest)
@@ -122,14 +122,14 @@ def _call(call: object, called: dict[str, str]) -> RenderedMessage:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not (isinstance(call, Mapping) and isinstance(function, Mapping) and isinstance(function.get("name"), str)):
         raise ValueError("Each of its 'tool_calls' must have a 'function' with a 'name'.")
-    name = _checked(f"functions.{function['name']}")
+    name = _checked(FUNCTIONS + function["name"])
     called[str(call.get("id"))] = name
     return render_call(name, str(function.get("arguments") or ""))
 
 
 def _checked(name: object) -> str:
     """Return the name of a tool. It goes into a header, where special tokens would count."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise ValueError("The name of a tool has up to 256 letters, digits, '_', '-' and '.'.")
     return name
 

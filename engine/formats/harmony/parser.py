@@ -1,4 +1,4 @@
-"""Token ids in, Harmony events out: one pass, O(1) a token, and no output of a model makes it raise or lose text.
+"""Sampled tokens of a Harmony model → events: one pass, O(1) a token; no output makes it raise or lose text.
 
     after the prompt's `<|start|>assistant`
             |
@@ -10,9 +10,8 @@
 The library's `StreamableParser` is the oracle of the tests for well-formed transcripts. It is not used here because it
 raises on malformed headers, loses all text after an unknown token id, and costs 3 µs a token and 170 µs to make.
 
-The header of a Harmony message, read as leniently as the models write it.
-
-The grammar of a well-formed header is `[role][ to=RECIPIENT]<|channel|>CHANNEL[ to=RECIPIENT][ CONTENT_TYPE]`. Open
+Headers are read as leniently as the models write them. The grammar of a well-formed one is
+`[role][ to=RECIPIENT]<|channel|>CHANNEL[ to=RECIPIENT][ CONTENT_TYPE]`. Open
 models bend it: words are left over, the channel is missing or unknown, `<|constrain|>` stands where a recipient
 belongs. The library's parser refuses some of these ("unexpected tokens remaining in message header": about 4 % of the
 turns of gpt-oss-20b at temperature 1) and misreads others (`final <|constrain|>json` becomes a recipient), so this
@@ -33,6 +32,7 @@ COMMENTARY = "commentary"
 FINAL = "final"
 CHANNELS = (ANALYSIS, COMMENTARY, FINAL)
 ASSISTANT = "assistant"
+FUNCTIONS = "functions."  # how the recipients begin that are functions of the client's
 NOBODY = ("user", "assistant", "all")  # recipients that are not tools: an answer may name its reader
 
 # A recipient ends where the JSON of a call without its `<|message|>` begins.
@@ -116,7 +116,7 @@ def _take_channel(text: str) -> tuple[str | None, str]:
 
 def _take_role(text: str) -> tuple[str, str]:
     word, _, rest = text.strip().partition(" ")
-    if word in ("user", "system", "developer", "tool") or word.startswith("functions."):
+    if word in ("user", "system", "developer", "tool") or word.startswith(FUNCTIONS):
         return word, rest
     if word == ASSISTANT:
         return ASSISTANT, rest

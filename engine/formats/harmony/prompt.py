@@ -1,13 +1,12 @@
-"""Messages → prompt tokens. Rendering is concatenative: a prompt is the sum of its messages and `<|start|>assistant`.
+"""Harmony messages → prompt tokens. A prompt is the sum of its messages and `<|start|>assistant`.
 
 Every message keeps the tokens it was rendered to or sampled as, and a continuation is made of exactly those: another
 rendering of the same text (recipient order, `<|constrain|>`, BPE splits) would lose the engine's prefix cache.
 
-The text of a developer message: instructions, and functions declared as TypeScript, as gpt-oss was trained on it.
-
-The library is the oracle of the tests, oddities included: only the first line of a property's description is behind
-`//`, and what `anyOf` allows or `$ref` names is `any`. It is not used here because it gives tokens only, in time that
-grows with the square of a text without spaces, and because it reads no schema of more than some 120 levels.
+A developer message has instructions, and functions declared as TypeScript, as gpt-oss was trained on it. The library is
+the oracle of the tests, oddities included: only the first line of a property's description is behind `//`, and what
+`anyOf` allows or `$ref` names is `any`. It is not used here because it gives tokens only, in time that grows with the
+square of a text without spaces, and because it reads no schema of more than some 120 levels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,10 +29,8 @@ from engine.formats.harmony.encoding import (
     END,
     END_TOKENS,
     ENDOFTEXT,
-    MESSAGE,
     RETURN,
     START,
-    decode_tokens,
     encode_harmony,
     encode_slices,
     harmony_encoding,
@@ -268,14 +265,9 @@ def render_text(role: str, text: str) -> RenderedMessage:
     return RenderedMessage(MessageKind.OTHER, _render("developer", INSTRUCTIONS + text))
 
 
-def render_summary(text: str) -> RenderedMessage:
-    """Render what stands for an earlier part of the conversation: told by the developer, and no instruction."""
+def render_note(text: str) -> RenderedMessage:
+    """Render what stands for an earlier part of the conversation: the developer's, without the head of instructions."""
     return RenderedMessage(MessageKind.OTHER, _render("developer", text))
-
-
-def text_of_message(tokens: "Tokens[int]") -> str:
-    """Return the text of a user's message that was rendered here."""
-    return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
 
 
 def render_assistant(channel: str, text: str) -> RenderedMessage:
