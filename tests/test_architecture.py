@@ -204,7 +204,7 @@ def test_implementations_know_their_base_and_never_each_other(folder: str) -> No
     assert sideways + from_base == []
 
 
-_CHOSEN = re.compile(r"Base(Engine|Embeddings|ResponseStore|Ledger)|SimulatedEngine")
+_CHOSEN = re.compile(r"Base(Engine|Embeddings|ResponseStore|Ledger)|(Simulated|Checking)Engine")
 
 
 def _is_implementation(module: str, contract: re.Pattern[str] = _CHOSEN) -> bool:

@@ -1,21 +1,39 @@
-"""The contract every engine fulfils; `tests/contracts/engine.py` runs over each of them.
+"""The contract every engine fulfils, and what engines share; `tests/contracts/engine.py` runs over each of them.
 
-How long to wait before an engine that did not start, or has died, is started again.
-
-It holds for an engine that a worker starts or reaches, for vLLM's in a worker, and for the engine core that workers
-share. A vLLM server of a pool is tried again more often: see `circuit`.
+- `BaseEngine` is the contract; `CheckingEngine` one that finds out what it can be held to by trying it.
+- `room`: how many tokens a generation may have.
+- `restart_pause`: how long to wait before an engine that did not start, or has died, is started again.
+- `OptionReader` reads an operator's options; what is wrong with one is told in one sentence.
 """
 
 import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
 from hashlib import blake2b
 from typing import TypeVar
+from uuid import uuid4
 
-from engine.errors import EngineConfigurationError, EngineOverloaded, GenerationFailed, GrammarRefused, NotRendered
-from engine.types import ChatPrompt, EngineInfo, GenerationRequest, TokenChunk, TurnGrammar
+from engine.errors import (
+    EngineConfigurationError,
+    EngineOverloaded,
+    GenerationFailed,
+    GrammarRefused,
+    NotRendered,
+    PromptTooLong,
+)
+from engine.types import ChatPrompt, EngineInfo, GenerationRequest, SamplingOptions, TokenChunk, TurnGrammar
+
+# It holds for an engine that a worker starts or reaches, for vLLM's in a worker, and for the engine core that workers
+# share. A vLLM server of a pool is tried again more often: see `Circuit`.
+RESTART_SECONDS = (1, 2, 5, 10, 30)  # before each attempt; the last one repeats
+MAX_CHARACTERS = 1024 * 1024  # of one grammar, as the engine is given it
+MAX_REMEMBERED = 1024  # grammars; an answer is a few dozen bytes
+COMPILE_SECONDS = 60.0  # that one may take: bounded strings take 2 to 4 s on two cores, once
+
+Default = TypeVar("Default")
 
 
 class BaseEngine(ABC):
@@ -88,28 +106,35 @@ class BaseEngine(ABC):
         """Abort what runs and let go of everything. Safe to call twice, and before `start()` is done."""
 
 
-RESTART_SECONDS = (1, 2, 5, 10, 30)  # before each attempt; the last one repeats
+class CheckingEngine(BaseEngine):
+    """An engine that tries each grammar once, and remembers what came of it: it keeps what it has compiled itself."""
 
-
-def restart_pause(failed: int) -> int:
-    """Return the seconds before the next attempt, where so many in a row have failed."""
-    return RESTART_SECONDS[min(failed, len(RESTART_SECONDS) - 1)]
-
-
-MAX_CHARACTERS = 1024 * 1024  # of one grammar, as the engine is given it
-MAX_REMEMBERED = 1024  # grammars; an answer is a few dozen bytes
-COMPILE_SECONDS = 60.0  # that one may take: bounded strings take 2 to 4 s on two cores, once
-
-
-class GrammarChecks:
-    """Asks `attempt` about a grammar: it compiles it, or raises `GrammarRefused` or `GenerationFailed`."""
-
-    def __init__(self, attempt: Callable[[TurnGrammar], Awaitable[None]]) -> None:
-        self._attempt = attempt
+    def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
+        super().__init__(model=model, options=options)
         self._known: OrderedDict[bytes, str] = OrderedDict()  # the reason why one is refused; "" for the good ones
 
-    async def check(self, grammar: TurnGrammar) -> None:
-        """Return if the engine can hold a model to a grammar; raises `GrammarRefused`."""
+    @abstractmethod
+    async def _compile(self, grammar: TurnGrammar) -> None:
+        """Have a grammar compiled. Raises `GrammarRefused` or `GenerationFailed` for one that cannot be used.
+
+        Whatever else it raises is the engine's fault, and not remembered.
+        """
+
+    async def _sample_one(self, grammar: TurnGrammar, prompt: Sequence[int]) -> None:
+        """Generate one token under a grammar."""
+        request = GenerationRequest(
+            request_id=f"grammar-{uuid4().hex}",
+            prompt_token_ids=prompt,
+            sampling=SamplingOptions(max_output_tokens=1),
+            affinity=grammar.structural_tag,
+            grammar=grammar,
+        )
+        async with aclosing(self.generate(request)) as chunks:
+            async for _ in chunks:
+                pass
+
+    async def check_grammar(self, grammar: TurnGrammar) -> None:
+        """Have the engine compile a grammar, unless it has been asked about it before."""
         tag = grammar.structural_tag
         if len(tag) > MAX_CHARACTERS:
             raise GrammarRefused(
@@ -126,7 +151,7 @@ class GrammarChecks:
     async def _reason(self, grammar: TurnGrammar) -> str:
         try:
             async with asyncio.timeout(COMPILE_SECONDS):
-                await self._attempt(grammar)
+                await self._compile(grammar)
         except TimeoutError:
             raise EngineOverloaded(f"A grammar was not compiled within {COMPILE_SECONDS:g} s.") from None
         except GrammarRefused as error:
@@ -141,7 +166,18 @@ class GrammarChecks:
             self._known.popitem(last=False)
 
 
-Default = TypeVar("Default")
+def room(request: GenerationRequest, max_model_len: int) -> int:
+    """Return how many tokens a generation may have at most; raises `PromptTooLong`."""
+    prompt_tokens = len(request.prompt_token_ids)
+    if prompt_tokens >= max_model_len:
+        raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=max_model_len)
+    limit = request.sampling.max_output_tokens
+    return max_model_len - prompt_tokens if limit is None else min(max_model_len - prompt_tokens, limit)
+
+
+def restart_pause(failed: int) -> int:
+    """Return the seconds before the next attempt, where so many in a row have failed."""
+    return RESTART_SECONDS[min(failed, len(RESTART_SECONDS) - 1)]
 
 
 class OptionReader:

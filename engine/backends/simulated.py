@@ -6,9 +6,9 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import ClassVar
 
-from engine.backends.base import BaseEngine, OptionReader
+from engine.backends.base import BaseEngine, OptionReader, room
 from engine.backends.threads import load_vocabulary
-from engine.errors import EngineUnavailable, PromptTooLong
+from engine.errors import EngineUnavailable
 from engine.types import EngineInfo, FinishReason, GenerationRequest, TokenChunk
 
 SHORT_PAUSE = 0.1  # seconds, which a closing engine lets pass
@@ -67,12 +67,7 @@ class SimulatedEngine(BaseEngine):
     async def _admit(self, request: GenerationRequest) -> int:
         """Return how many tokens this generation may have, or raise what keeps it from starting."""
         await self.health()
-        prompt_tokens = len(request.prompt_token_ids)
-        if prompt_tokens >= self._max_model_len:
-            raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
-        room = self._max_model_len - prompt_tokens
-        wanted = request.sampling.max_output_tokens
-        return room if wanted is None else min(room, wanted)
+        return room(request, self._max_model_len)
 
     async def _pause(self, seconds: float | None = 0.0) -> None:
         """Let the loop run for `seconds`, `None` for ever; raise `EngineUnavailable` once the engine is closed."""

@@ -19,7 +19,7 @@ import orjson
 
 from engine.backends.base import OptionReader
 from engine.backends.vllm.client import BROKEN, open_session
-from engine.backends.vllm.server_lists import as_server, has_secret
+from engine.backends.vllm.server_lists import as_server, named_servers
 from engine.backends.vllm.wire import error_text, shown, unreached
 from engine.embeddings.base import (
     BaseEmbeddings,
@@ -64,7 +64,14 @@ class VllmServerEmbeddings(BaseEmbeddings):
     def check(self) -> None:
         """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
         options = OptionReader("The vllm-embeddings engine", self.options, known=("urls", "api_key", "answer_seconds"))
-        self._servers = [_Server(url) for url in _urls(options, self.options.get("urls"))]
+        urls = named_servers(
+            options,
+            self.options.get("urls"),
+            as_server,
+            secret="One of the urls has a user or a password in it: a key belongs into the API key.",
+            expected="a list of URLs of vLLM servers, like http://127.0.0.1:8002",
+        )
+        self._servers = [_Server(url) for url in urls]
         self._api_key = options.text("api_key") or ""
         self._timeout = aiohttp.ClientTimeout(
             total=options.rate("answer_seconds") or ANSWER_SECONDS, connect=CONNECT_SECONDS
@@ -185,18 +192,6 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
         if size > MAX_ANSWER:
             raise aiohttp.ClientPayloadError(f"more than {MAX_ANSWER} bytes")
     return b"".join(parts)
-
-
-def _urls(options: OptionReader, given: object) -> list[str]:
-    named = given if isinstance(given, list | tuple) else ()
-    if any(map(has_secret, named)):
-        raise EngineConfigurationError(
-            "One of the urls has a user or a password in it: a key belongs into the API key."
-        )
-    urls = [url for each in named if isinstance(each, str) and (url := as_server(each)) is not None]
-    if not urls or len(urls) < len(named):
-        raise options.wrong("urls", "a list of URLs of vLLM servers, like http://127.0.0.1:8002")
-    return urls
 
 
 def _listed(content: bytes) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What vLLM's `AsyncLLM` is given for a generation: a prompt, and parameters with a grammar."""
+"""What vLLM's `AsyncLLM` is given for a generation, and what it gives back: `sampling_params`, `chunk_of`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from engine.backends.vllm.config import reason
-from engine.backends.vllm.wire import Place, RankedPrompt
+from engine.backends.vllm.wire import FINISH_REASONS, Place, RankedPrompt
 from engine.errors import (
     EngineError,
     EngineOverloaded,
@@ -15,7 +15,14 @@ from engine.errors import (
     GrammarBroken,
     GrammarRefused,
 )
-from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, TurnGrammar
+from engine.types import GenerationRequest, TokenChunk, TokenLogprob, TurnGrammar
+
+FAILED = "error"  # vLLM's own, for an error of its own; above all for a token that a grammar rejects
+# vLLM masks what a grammar forbids, so this is a fault of the server's, never of a request.
+REJECTED = (
+    "Where vLLM's log says 'grammar rejected tokens', a token came past the grammar's mask: leave out logits "
+    "processors, speculative decoding and a tokenizer of your own, or report it with that line"
+)
 
 
 def rendered(llm: Any, request: GenerationRequest) -> Any:
@@ -23,31 +30,26 @@ def rendered(llm: Any, request: GenerationRequest) -> Any:
     prompt: dict[str, object] = {"prompt_token_ids": list(request.prompt_token_ids)}
     if request.cache_salt is not None:
         prompt["cache_salt"] = request.cache_salt
-    (found,) = llm.renderer.render_cmpl([prompt])
-    return found
+    (rendering,) = llm.renderer.render_cmpl([prompt])
+    return rendering
 
 
-def sampling_params(
-    sampling: SamplingOptions,
-    *,
-    room: int,
-    grammar: TurnGrammar | None = None,
-    transfer: Mapping[str, Any] | None = None,
-) -> Any:
-    """Return vLLM's parameters; `room` is how many tokens there may be at most, `transfer` its kv_transfer_params."""
+def sampling_params(request: GenerationRequest, *, max_tokens: int) -> Any:
+    """Return vLLM's parameters."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-    wanted: dict[str, object] = {
+    sampling, grammar, transfer = request.sampling, request.grammar, request.kv_transfer_params
+    options: dict[str, object] = {
         **sampling.named(),
         "logprobs": sampling.top_logprobs,
         "extra_args": None if transfer is None else {"kv_transfer_params": dict(transfer)},
     }
     if grammar is not None:
-        wanted["structured_outputs"] = StructuredOutputsParams(structural_tag=grammar.structural_tag)
-    made = SamplingParams if grammar is None else _params_with_a_checked_grammar()
-    return made(
-        **{name: value for name, value in wanted.items() if value is not None},
-        max_tokens=room if sampling.max_output_tokens is None else min(room, sampling.max_output_tokens),
+        options["structured_outputs"] = StructuredOutputsParams(structural_tag=grammar.structural_tag)
+    make = SamplingParams if grammar is None else _params_with_a_checked_grammar()
+    return make(
+        **{name: value for name, value in options.items() if value is not None},
+        max_tokens=max_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
         output_kind=RequestOutputKind.DELTA,
         detokenize=False,
@@ -61,10 +63,9 @@ def require_readable(grammar: TurnGrammar) -> None:
     try:
         xgrammar.Grammar.from_structural_tag(grammar.structural_tag)
     except Exception as error:
-        reason = re.sub(
-            r"^\[[^\]]*\] \S+: ", "", " ".join(str(error).split())
-        )  # without a clock and a line of xgrammar's
-        raise GrammarRefused(f"The grammar cannot be enforced: {reason[:300]}") from error
+        text = " ".join(str(error).split())
+        text = re.sub(r"^\[[^\]]*\] \S+: ", "", text)  # a clock, and a line of xgrammar's
+        raise GrammarRefused(f"The grammar cannot be enforced: {text[:300]}") from error
 
 
 @lru_cache(maxsize=1)
@@ -80,16 +81,6 @@ def _params_with_a_checked_grammar() -> Any:
             self.structured_outputs._backend = "xgrammar"
 
     return CheckedParams
-
-
-FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
-
-FAILED = "error"  # vLLM's own, for an error of its own; above all for a token that a grammar rejects
-# vLLM masks what a grammar forbids, so this is a fault of the server's, never of a request.
-REJECTED = (
-    "Where vLLM's log says 'grammar rejected tokens', a token came past the grammar's mask: leave out logits "
-    "processors, speculative decoding and a tokenizer of your own, or report it with that line"
-)
 
 
 def chunk_of(

@@ -1,7 +1,7 @@
 """vLLM's `AsyncLLM` in this process: token ids in, token ids out, on one machine's accelerators or its CPU.
 
 vLLM is imported in a thread when the engine starts (5 s). Its engine core is a process, which may die: a child of this
-one (`own_core`), or one that several processes share (`shared_core`). `KeptLlm` replaces a dead one.
+one (`OwnCore`), or one that several processes share (`SharedCore`). `KeptLlm` replaces a dead one.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -9,9 +9,8 @@ from contextlib import aclosing
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
-from uuid import uuid4
 
-from engine.backends.base import BaseEngine, GrammarChecks
+from engine.backends.base import CheckingEngine, room
 from engine.backends.model_folder import check_folder
 from engine.backends.threads import in_thread, load_vocabulary
 from engine.backends.vllm.async_llm import chunk_of, rendered, require_readable, sampling_params, translated
@@ -24,7 +23,6 @@ from engine.errors import (
     EngineError,
     EngineUnavailable,
     GenerationCut,
-    PromptTooLong,
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
@@ -32,13 +30,12 @@ from engine.types import (
     EngineInfo,
     FinishReason,
     GenerationRequest,
-    SamplingOptions,
     TokenChunk,
     TurnGrammar,
 )
 
 
-class VllmEngine(BaseEngine):
+class VllmEngine(CheckingEngine):
     """One `AsyncLLM`. Its options are the fields of vLLM's `AsyncEngineArgs`; `model` is a folder or a hub name.
 
     `core` is the socket of an engine core that is shared (`core_host`); without one it has its own.
@@ -55,7 +52,6 @@ class VllmEngine(BaseEngine):
         super().__init__(model=model, options=options)
         self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
         self._max_model_len = 0
-        self._grammars = GrammarChecks(self._try_grammar)
         self._template: Any = None  # the tokenizer that renders conversations
         self.supports_grammar = has_tokenizer(self.options)
 
@@ -93,15 +89,10 @@ class VllmEngine(BaseEngine):
         meant for it or for its whole process group (vllm/v1/engine/core.py, `_handle_shutdown`).
         """
         llm, begun = self._kept.serving(), False
-        prompt_tokens = len(request.prompt_token_ids)
-        if prompt_tokens >= self._max_model_len:
-            raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
+        max_tokens = room(request, self._max_model_len)
         try:
-            room, top_logprobs = self._max_model_len - prompt_tokens, request.sampling.top_logprobs
-            constrained = request.grammar is not None
-            params = sampling_params(
-                request.sampling, room=room, grammar=request.grammar, transfer=request.kv_transfer_params
-            )
+            top_logprobs, constrained = request.sampling.top_logprobs, request.grammar is not None
+            params = sampling_params(request, max_tokens=max_tokens)
             outputs = llm.generate(
                 rendered(llm, request),
                 params,
@@ -127,21 +118,9 @@ class VllmEngine(BaseEngine):
         finally:
             self._kept.core.ended(request.request_id)
 
-    async def check_grammar(self, grammar: TurnGrammar) -> None:
-        """Have the engine compile a grammar, once: it keeps what it has compiled."""
-        await self._grammars.check(grammar)
-
-    async def _try_grammar(self, grammar: TurnGrammar) -> None:
+    async def _compile(self, grammar: TurnGrammar) -> None:
         await in_thread(partial(require_readable, grammar))
-        request = GenerationRequest(
-            request_id=f"grammar-{uuid4().hex}",
-            prompt_token_ids=generation_start() if speaks_harmony(self.options) else (0,),
-            sampling=SamplingOptions(max_output_tokens=1),
-            grammar=grammar,
-        )
-        async with aclosing(self.generate(request)) as chunks:
-            async for _ in chunks:
-                pass
+        await self._sample_one(grammar, generation_start() if speaks_harmony(self.options) else (0,))
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
         """Render with the model's own tokenizer, as vLLM loads it."""

@@ -1,11 +1,10 @@
-"""`ReplicaPool`: the vLLM servers behind one engine: which there are, which are used, and which is asked first.
+"""The vLLM servers behind one engine: which there are, which are used, and which is asked first.
 
-Servers come and go where ENGINE_URL says so (`server_lists`): a new one is inspected before it is used; one that is
-not named any more gets no new generations, and is forgotten once those it has are done.
+`ReplicaPool`: servers come and go where ENGINE_URL says so (`server_lists`): a new one is inspected before it is used;
+one that is not named any more gets no new generations, and is forgotten once those it has are done.
 
-Looks at one vLLM server for as long as it belongs to the pool: whether it is there, and whether it is back.
-
-One that is used is asked for `/health` every `look` seconds, and at once when a generation on it broke. It is used no
+`Watcher` looks at one server for as long as it belongs to the pool: whether it is there, and whether it is back. One
+that is used is asked for `/health` every `look` seconds, and at once when a generation on it broke. It is used no
 more when it says that it is not well, when it cannot be reached, or when it hangs: when it leaves MISSED_LOOKS looks in
 a row without an answer, and sends no byte of any generation meanwhile (a busy one may answer late, but it works). Then
 what runs on it is ended, so that it goes on on another server, as soon as another one is used.
@@ -13,10 +12,9 @@ what runs on it is ended, so that it goes on on another server, as soon as anoth
 Example with a look a second: a server is stopped (SIGSTOP) at 10.4. The looks at 11 and at 12 have no answer after a
 second each; at 13 what ran there is ended, and its runs go on on another server.
 
-`ReplicaChoice`: which of several replicas a generation goes to. Pure: it knows loads, and what it was told.
-
-A load is how many generations run on a replica. A chain (an affinity) is best off where its beginning lies in the
-prefix cache; a new one where least is going on. Three rules, in this order:
+`ReplicaChoice` says which of several replicas a generation goes to. Pure: it knows loads, and where chains were. A load
+is how many generations run on a replica. A chain (an affinity) is best off where its beginning lies in the prefix
+cache; a new one where least is going on. Three rules, in this order:
 
 1. A chain that is known goes to its home, the replica that had it last: while that has at most `KEPT` times the mean
    load, or at most `SLACK` more than the least loaded one.
@@ -43,7 +41,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 
-from engine.backends.vllm.client import OutOfReach
+from engine.backends.vllm.client import OutOfReach, VllmClient
 from engine.backends.vllm.replica import Replica, Service
 from engine.backends.vllm.server_lists import ServerList
 from engine.errors import EngineError, EngineUnavailable
@@ -52,10 +50,16 @@ logger = logging.getLogger("respsite.engine")
 
 MISSED_LOOKS = 2
 MAX_LATE = 0.5  # of a look's time: where this process is later than that to the end of it, nothing is missed
+BOUND = 1.25  # times the mean load: what a new chain may find at its replica
+KEPT = 1.5  # times the mean load: what a known chain may find at its home
+SLACK = 8  # generations more than the least loaded has: the same
+HIT = 0.5  # of a prompt before: the share that came from the cache where its beginning was still there
+MAX_CHAINS = 20_000  # that are remembered: some 5 MB
+OTHERS_SECONDS = 1.0  # that a start waits for the other servers, once one of them can be used
 
 
 class Watcher:
-    """Of one server."""
+    """Looks at one server, and has it used or not."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -123,24 +127,17 @@ class Watcher:
             replica.client.end_streams(EngineUnavailable(problem))
 
 
-BOUND = 1.25
-KEPT = 1.5
-SLACK = 8
-HIT = 0.5
-MAX_CHAINS = 20_000  # that are remembered: some 5 MB
-
-
 @dataclass(slots=True)
 class _Home:
-    """Where a chain was last, how long its last prompt there was, and whether its beginning was in the cache then."""
+    """Where a chain was last."""
 
     replica: str
-    prompt_tokens: int = 0
-    hit: bool = True
+    prompt_tokens: int = 0  # of its last prompt there
+    hit: bool = True  # the beginning of that prompt was in the cache
 
 
 class ReplicaChoice:
-    """Of one pool. Replicas are known by their URLs."""
+    """Chooses among the replicas of one pool, which it knows by their URLs."""
 
     def __init__(self) -> None:
         self._homes: OrderedDict[str, _Home] = OrderedDict()
@@ -190,15 +187,22 @@ def _score(replica: str, affinity: str) -> bytes:
     return blake2b(f"{replica} {affinity}".encode(errors="surrogatepass"), digest_size=8).digest()
 
 
-OTHERS_SECONDS = 1.0  # that a start waits for the other servers, once one of them can be used
-
-
 class ReplicaPool:
-    """The servers of `servers`, each made by `make` from its URL; read again every `refresh_seconds`."""
+    """The servers of `servers`, each reached as `connect` says; the list is read again every `refresh_seconds`."""
 
-    def __init__(self, servers: ServerList, make: Callable[[str], Replica], *, refresh_seconds: float) -> None:
+    def __init__(
+        self,
+        servers: ServerList,
+        connect: Callable[[str], VllmClient],
+        *,
+        model: str,
+        harmony: bool,
+        refresh_seconds: float,
+    ) -> None:
         self._servers = servers
-        self._make = make
+        self._connect = connect
+        self._model = model
+        self._harmony = harmony
         self._refresh_seconds = refresh_seconds
         self._replicas: dict[str, Replica] = {}
         self._leaving: dict[str, Replica] = {}
@@ -235,10 +239,6 @@ class ReplicaPool:
         order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()})
         return [serving[url] for url in sorted(order, key=lambda url: (url == avoid, serving[url].is_suspect))]
 
-    def others_serve(self, replica: Replica) -> bool:
-        """Whether there is another one that is used."""
-        return any(each.service for each in self._replicas.values() if each is not replica)
-
     async def inspect(self) -> None:
         """Find out which servers there are, and what they can do, until the first one can be used.
 
@@ -248,7 +248,7 @@ class ReplicaPool:
         """
         for url in await self._servers.read():
             if url not in self._replicas:
-                self._replicas[url] = self._make(url)
+                self._replicas[url] = self._new(url)
         asked = {asyncio.create_task(each.inspect(), name=f"inspect {each}"): each for each in self.replicas}
         try:
             late = await _late_ones(asked)
@@ -267,8 +267,8 @@ class ReplicaPool:
             if not isinstance(problem, EngineUnavailable if not self._servers.changes else EngineError):
                 raise problem
         if len(problems) == len(answers):
-            found = list(problems.values())
-            raise next((each for each in found if isinstance(each, EngineUnavailable)), found[0])
+            every = list(problems.values())
+            raise next((each for each in every if isinstance(each, EngineUnavailable)), every[0])
         for replica, task in answers.items():
             if replica in problems:
                 replica.lose(str(problems[replica]))
@@ -295,6 +295,10 @@ class ReplicaPool:
     def _all(self) -> Iterable[Replica]:
         return (*self._replicas.values(), *self._leaving.values())
 
+    def _new(self, url: str) -> Replica:
+        others = self._replicas.values()  # a view: whoever belongs to the pool when it is looked at
+        return Replica(self._connect(url), model=self._model, harmony=self._harmony, pool=others)
+
     def _watch(self, url: str, replica: Replica) -> None:
         self._tasks[url] = asyncio.create_task(Watcher(replica).run(), name=f"watch {url}")
 
@@ -308,14 +312,14 @@ class ReplicaPool:
 
     async def _apply(self, urls: Iterable[str]) -> None:
         """Let servers come and go."""
-        wanted = set(urls)
-        for url in wanted - self._replicas.keys():
+        listed = set(urls)
+        for url in listed - self._replicas.keys():
             replica = self._leaving.pop(url, None)
             logger.info("a vLLM server belongs to the pool %s: %s", "again" if replica else "from now on", url)
-            self._replicas[url] = replica or self._make(url)
+            self._replicas[url] = replica or self._new(url)
             if replica is None:
                 self._watch(url, self._replicas[url])
-        for url in self._replicas.keys() - wanted:
+        for url in self._replicas.keys() - listed:
             self._leaving[url] = self._replicas.pop(url)
             logger.info("a vLLM server gets no new generations, %d run there: %s", self._leaving[url].running, url)
         for url in [url for url, replica in self._leaving.items() if not replica.running]:

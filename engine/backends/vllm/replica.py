@@ -1,6 +1,6 @@
 """One of the vLLM servers: what it can do, whether it is there, and what its refusals mean.
 
-`Circuit`: when a server that fails is left alone, and when it is tried again. Pure: times come as arguments.
+`Circuit` says when a server that fails is left alone, and when it is tried again. Pure: times come as arguments.
 
     closed ──── it is away, or fails MAX_FAILURES times in FAILURE_SECONDS ───> open
        ^                                                                         │
@@ -13,7 +13,7 @@ only: with a server that dies 5 s after each start, the probes come after 0, 1, 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,10 +55,25 @@ MAX_FAILURES = 3
 FAILURE_SECONDS = 10.0
 WAITS = (0.0, 1.0, 2.0, 5.0, 10.0)  # seconds before each probe; the last one repeats
 CALM_SECONDS = 30.0  # one that was used for so long begins with the first wait
+FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
+RENDER = "/v1/chat/completions/render"
+TOKENIZE = "/tokenize"
+RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
+FLAGS = "start it with --tokens-only or --enable-scale-out"
+CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
+TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
+FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
+ANY_TOKEN = 0  # every vocabulary has it
+_ANY: dict[str, object] = {"type": "sequence", "elements": [{"type": "token", "token": ANY_TOKEN}]}
+ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": _ANY}).decode()
+ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
+
+logger = logging.getLogger("respsite.engine")
 
 
 class Circuit:
-    """Of one server; open until it was found to work for the first time. Times are seconds of one clock."""
+    """Whether one server is used: open until it was found to work for the first time. Times are in seconds."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -99,23 +114,6 @@ class Circuit:
         self._failures.clear()
 
 
-logger = logging.getLogger("respsite.engine")
-
-FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
-RENDER = "/v1/chat/completions/render"
-TOKENIZE = "/tokenize"
-RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
-FLAGS = "start it with --tokens-only or --enable-scale-out"
-CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
-TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
-OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
-FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
-ANY_TOKEN = 0  # every vocabulary has it
-_ANY: dict[str, object] = {"type": "sequence", "elements": [{"type": "token", "token": ANY_TOKEN}]}
-ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": _ANY}).decode()
-ONE_TOKEN = to_structural_tag([Special(END)])  # no model begins with it
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """What a server turned out to be able to do."""
@@ -133,12 +131,10 @@ class ReplicaFailed(GenerationFailed):
 class Replica:
     """A server with `model` on it. `running` counts generations on it; `doubted` is set where it is to be looked at.
 
-    `others_serve` says whether any other server of its pool is used: the last one is, as long as it is there.
+    `pool` are the servers of its pool, itself among them.
     """
 
-    def __init__(
-        self, client: VllmClient, *, model: str, harmony: bool = True, others_serve: Callable[["Replica"], bool]
-    ) -> None:
+    def __init__(self, client: VllmClient, *, model: str, harmony: bool = True, pool: Collection["Replica"]) -> None:
         self.client = client
         self.running = 0
         self.circuit = Circuit()
@@ -146,7 +142,7 @@ class Replica:
         self._service: Service | None = None
         self._model = model
         self._harmony = harmony  # else any other token is as good to try it with
-        self._others_serve = others_serve
+        self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._problem = ""  # the one that was logged last
 
@@ -165,8 +161,8 @@ class Replica:
 
     @property
     def others_serve(self) -> bool:
-        """Whether what it does can go elsewhere."""
-        return self._others_serve(self)
+        """Whether what it does can go elsewhere: the last one is used for as long as it is there."""
+        return any(each.service for each in self._pool if each is not self)
 
     # What it can do.
 

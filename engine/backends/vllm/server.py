@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import aiohttp
 
-from engine.backends.base import BaseEngine, GrammarChecks, OptionReader
+from engine.backends.base import CheckingEngine, OptionReader, room
 from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.client import Timeouts, VllmClient, open_session
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
-from engine.backends.vllm.server_lists import ServerList, as_source, has_secret
+from engine.backends.vllm.server_lists import ServerList, as_source, named_servers
 from engine.backends.vllm.wire import Refusal
 from engine.errors import (
     EngineConfigurationError,
@@ -23,7 +23,6 @@ from engine.errors import (
     GenerationCut,
     GenerationFailed,
     GrammarRefused,
-    PromptTooLong,
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
@@ -31,7 +30,6 @@ from engine.types import (
     EngineInfo,
     FinishReason,
     GenerationRequest,
-    SamplingOptions,
     TokenChunk,
     TurnGrammar,
 )
@@ -48,10 +46,10 @@ KNOWN = (
 )
 
 
-class VllmServerEngine(BaseEngine):
+class VllmServerEngine(CheckingEngine):
     """Several vLLM servers, the same model on each; `ReplicaChoice` says which of them a request goes to.
 
-    Options: `urls` (see `server_urls`), `api_key`, `harmony` (off: the model is not a gpt-oss), `connect_seconds` (for
+    Options: `urls` (see `server_lists`), `api_key`, `harmony` (off: the model is not a gpt-oss), `connect_seconds` (for
     a connection, and for an answer that generates nothing), `silence_seconds` (a generation that sends no byte for so
     long has failed: queueing and prefill count), `health_seconds` (between two looks at each server),
     `refresh_seconds` (between two looks at a list of servers that may change), `max_connections`, `kv_transfer` (on:
@@ -76,14 +74,22 @@ class VllmServerEngine(BaseEngine):
         self._max_connections = MAX_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
         self._pool: ReplicaPool | None = None
-        self._grammars = GrammarChecks(self._try_grammar)
         self._started = False
         self._closed = asyncio.Event()
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
         options = OptionReader("The vllm-server engine", self.options, known=KNOWN)
-        self._servers = _servers(options, self.options.get("urls"))
+        secret = "ENGINE_URL has a user or a password in it: a key belongs into ENGINE_API_KEY."
+        self._servers = ServerList(
+            named_servers(
+                options,
+                self.options.get("urls"),
+                as_source,
+                secret=secret,
+                expected="a list of URLs like http://127.0.0.1:8001",
+            )
+        )
         self._api_key = options.text("api_key") or ""
         if not (self._api_key.isascii() and self._api_key.isprintable()):
             raise EngineConfigurationError("ENGINE_API_KEY has characters that no HTTP header can carry.")
@@ -127,19 +133,20 @@ class VllmServerEngine(BaseEngine):
 
     def _open_pool(self) -> ReplicaPool:
         if self._pool is None:
-            session = self._session = open_session(self._api_key)
-
-            def make(url: str) -> Replica:
-                client = VllmClient(url, session=session, timeouts=self._timeouts)
-                return Replica(client, model=self.model, harmony=self._harmony, others_serve=pool.others_serve)
-
-            self._pool = pool = ReplicaPool(self._servers, make, refresh_seconds=self._refresh_seconds)
+            self._session = open_session(self._api_key)
+            self._pool = ReplicaPool(
+                self._servers,
+                partial(VllmClient, session=self._session, timeouts=self._timeouts),
+                model=self.model,
+                harmony=self._harmony,
+                refresh_seconds=self._refresh_seconds,
+            )
         return self._pool
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
         pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
-        max_tokens = _max_tokens(request, replicas)
+        max_tokens = room(request, min(each.service.max_model_len for each in replicas if each.service))
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
@@ -194,28 +201,15 @@ class VllmServerEngine(BaseEngine):
         finally:
             replica.running -= 1
 
-    async def check_grammar(self, grammar: TurnGrammar) -> None:
-        """Have a server compile a grammar, once: it keeps what it has compiled."""
-        await self._grammars.check(grammar)
-
-    async def _try_grammar(self, grammar: TurnGrammar) -> None:
+    async def _compile(self, grammar: TurnGrammar) -> None:
         """Ask for one token. Raises `GrammarRefused` for what is the grammar's fault, and not the server's."""
-        request = GenerationRequest(
-            request_id=f"grammar-{uuid4().hex}",
-            prompt_token_ids=generation_start() if self._harmony else (0,),
-            sampling=SamplingOptions(max_output_tokens=1),
-            affinity=grammar.structural_tag,
-            grammar=grammar,
-        )
         try:
-            async with aclosing(self.generate(request)) as chunks:
-                async for _ in chunks:
-                    pass
+            await self._sample_one(grammar, generation_start() if self._harmony else (0,))
         except GenerationFailed as error:
             refusal = error.__cause__
             if isinstance(refusal, Refusal) and refusal.status in (400, 422):
                 raise GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}") from error
-            raise EngineUnavailable(str(error)) from error  # of the server's: `GrammarChecks` must not remember it
+            raise EngineUnavailable(str(error)) from error  # of the server's: it must not be remembered
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
         """Have a server render a conversation; one that is away is skipped for the next."""
@@ -286,27 +280,6 @@ class VllmServerEngine(BaseEngine):
 
 def _closed() -> EngineUnavailable:
     return EngineUnavailable("The vllm-server engine is closed.")
-
-
-def _servers(options: OptionReader, given: object) -> ServerList:
-    """Read where the servers are."""
-    named = given if isinstance(given, list | tuple) else ()
-    if any(map(has_secret, named)):
-        raise EngineConfigurationError("ENGINE_URL has a user or a password in it: a key belongs into ENGINE_API_KEY.")
-    sources = [source for source in map(as_source, named) if source is not None]
-    if not sources or len(sources) < len(named):
-        raise options.wrong("urls", "a list of URLs like http://127.0.0.1:8001")
-    return ServerList(sources)
-
-
-def _max_tokens(request: GenerationRequest, replicas: list[Replica]) -> int:
-    """Return how many tokens a generation may have on any of these servers; raises `PromptTooLong`."""
-    max_model_len = min(replica.service.max_model_len for replica in replicas if replica.service)
-    room = max_model_len - len(request.prompt_token_ids)
-    if room < 1:
-        raise PromptTooLong(prompt_tokens=len(request.prompt_token_ids), max_model_len=max_model_len)
-    wanted = request.sampling.max_output_tokens
-    return room if wanted is None else min(room, wanted)
 
 
 def _described(replicas: Sequence[Replica]) -> str:

@@ -1,17 +1,13 @@
 """Where the servers of a pool are: URLs, a DNS name with several addresses, a file of URLs; the last two may change.
 
-`server_urls` says how they are named. In a file each line is the URL of a server; empty lines and those that begin with
-# are left out.
-
-What cannot be read, is empty or is not a list of URLs leaves the servers that were known, and says so once.
-
-What a part of ENGINE_URL may be, and how it is used; also a line of a file of servers.
+What a part of ENGINE_URL may be:
 
     http://gpu-1:8001            the URL of a server; https://, a path before /v1 too
     dns+http://vllm:8001         a DNS name, each address of which is a server
-    file:///etc/vllm/servers     a file of URLs
+    file:///etc/vllm/servers     a file of URLs, one a line; empty lines and those that begin with # are left out
 
-What belongs to the API is left out: `https://models.example.com/vllm/v1/` is used as `https://models.example.com/vllm`.
+A list that cannot be read, is empty or is not one of URLs leaves the servers that were known, and says so once. What
+belongs to the API is left out: `https://models.example.com/vllm/v1/` is used as `https://models.example.com/vllm`.
 A user or a password is refused: URLs are logged.
 """
 
@@ -19,19 +15,28 @@ import asyncio
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from yarl import URL
 
-from engine.errors import EngineUnavailable
+from engine.backends.base import OptionReader
+from engine.errors import EngineConfigurationError, EngineUnavailable
 
+logger = logging.getLogger("respsite.engine")
+
+MAX_SERVERS = 256
+MAX_FILE_BYTES = 65536
+RESOLVE_SECONDS = 5.0
 DNS, FILE = "dns+http://", "file:///"
 WANTED = (
     "URLs of vLLM servers, separated by commas, like http://127.0.0.1:8001, dns+http://vllm:8001 for all "
     "addresses of a name, or file:///etc/vllm-servers for a file of URLs"
 )
+
+Server = TypeVar("Server")
 
 
 def as_part(given: object) -> str | None:
@@ -64,11 +69,17 @@ def has_secret(given: object) -> bool:
         return False
 
 
-logger = logging.getLogger("respsite.engine")
-
-MAX_SERVERS = 256
-MAX_FILE_BYTES = 65536
-RESOLVE_SECONDS = 5.0
+def named_servers(
+    options: OptionReader, urls: object, read: Callable[[str], Server | None], *, secret: str, expected: str
+) -> list[Server]:
+    """Read the option `urls`, at least one; `secret` and `expected` are what an operator is told of a wrong one."""
+    parts = urls if isinstance(urls, list | tuple) else ()
+    if any(map(has_secret, parts)):
+        raise EngineConfigurationError(secret)
+    servers = [server for each in parts if isinstance(each, str) and (server := read(each)) is not None]
+    if not servers or len(servers) < len(parts):
+        raise options.wrong("urls", expected)
+    return servers
 
 
 class UnreadableList(Exception):
@@ -76,26 +87,11 @@ class UnreadableList(Exception):
 
 
 class ServerSource(ABC):
-    """Something that says where servers are. `changes`: it may say another thing later."""
-
-    changes = True
+    """Something that says where servers are, and may say another thing later."""
 
     @abstractmethod
     async def read(self) -> Sequence[str]:
         """Return the URLs, one at least. Raises `UnreadableList`."""
-
-
-class FixedServer(ServerSource):
-    """One URL."""
-
-    changes = False
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    async def read(self) -> Sequence[str]:
-        """Return it."""
-        return (self._url,)
 
 
 class NamedServers(ServerSource):
@@ -112,12 +108,12 @@ class NamedServers(ServerSource):
         assert self._url.host is not None
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
-                found = await asyncio.get_running_loop().getaddrinfo(
+                entries = await asyncio.get_running_loop().getaddrinfo(
                     self._url.host, self._url.port, type=socket.SOCK_STREAM
                 )
         except OSError as error:  # TimeoutError is one
             raise UnreadableList(f"{self} cannot be resolved: {error or 'no answer'}") from error
-        addresses = sorted({str(address[0]) for *_, address in found})
+        addresses = sorted({str(address[0]) for *_, address in entries})
         return [str(self._url.with_host(address)).rstrip("/") for address in addresses]
 
 
@@ -152,24 +148,24 @@ class ServerFile(ServerSource):
 
 
 class ServerList:
-    """What all sources say together, without those that are named twice."""
+    """What URLs and sources say together, without those that are named twice."""
 
-    def __init__(self, sources: Sequence[ServerSource]) -> None:
+    def __init__(self, sources: Sequence[str | ServerSource]) -> None:
         self._sources = sources
-        self._known: dict[ServerSource, Sequence[str]] = {}
+        self._known: dict[str | ServerSource, Sequence[str]] = {}
         self._problem = ""  # the one that was logged last
 
     @property
     def changes(self) -> bool:
         """Whether it is worth reading again."""
-        return any(source.changes for source in self._sources)
+        return any(isinstance(source, ServerSource) for source in self._sources)
 
     async def read(self) -> tuple[str, ...]:
         """Return the URLs, `MAX_SERVERS` at most; raises `EngineUnavailable` where none is known."""
         problems = []
         for source in self._sources:
             try:
-                self._known[source] = await source.read()
+                self._known[source] = (source,) if isinstance(source, str) else await source.read()
             except UnreadableList as problem:
                 problems.append(str(problem))
         urls = tuple(dict.fromkeys(url for source in self._sources for url in self._known.get(source, ())))
@@ -188,11 +184,9 @@ class ServerList:
         self._problem = problem
 
 
-def as_source(given: object) -> ServerSource | None:
+def as_source(given: object) -> str | ServerSource | None:
     """Return what a part of ENGINE_URL names, None for what names nothing."""
     part = as_part(given)
-    if part is None:
-        return None
-    if part.startswith(FILE):
+    if part is not None and part.startswith(FILE):
         return ServerFile(part)
-    return NamedServers(part) if part.startswith(DNS) else FixedServer(part)
+    return NamedServers(part) if part is not None and part.startswith(DNS) else part
