@@ -76,7 +76,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "axes",
     "channels",
-    "engine",
 ]
 
 # The first one answers the API's paths itself; the others serve the admin alone (they cost 3 ms a request).

@@ -281,7 +281,7 @@ def test_only_wiring_knows_a_model_format() -> None:
 
 def test_only_what_may_imports_django() -> None:
     def may(module: str) -> bool:
-        return room_of(module) in KNOWS_DJANGO or module == "engine.apps"
+        return room_of(module) in KNOWS_DJANGO
 
     found = [each for each in imports() if each.imported.partition(".")[0] in DJANGO and not may(each.importer)]
     assert [str(each) for each in found] == []
@@ -336,7 +336,7 @@ def loaded_by(*names: str, **environ: str) -> set[str]:
 
 def test_engine_protocol_and_runs_load_no_django() -> None:
     pure = ("engine.backends", "engine.formats", "responses_app.protocol", "responses_app.runs")
-    names = [name for name in modules() if name.startswith(pure) and name not in ("engine.apps",)]
+    names = [name for name in modules() if name.startswith(pure)]
     assert len(names) > 20
     assert loaded_by(*names) & (DJANGO | HEAVY | {"twisted", "redis", "openai"}) == set()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from engine.backends.base import BaseEngine
 from engine.backends.model_folder import read_vocabulary
-from engine.backends.vllm.chat import VllmParsers
+from engine.backends.vllm.chat import vllm_parsers
 from engine.formats.base import ModelFormat, RenderedMessage, Told
 from engine.formats.chat_template import prompt
 from engine.formats.chat_template.format import ChatTemplateFormat, Manners
@@ -17,9 +17,8 @@ from engine.models.family import ModelFamily
 
 MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of functions
 # By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
-REASONING: Mapping[
-    str, tuple[bool, bool] | None
-] = {  # whether it thinks between tags, and whether the first is in the prompt
+# Of reasoning: whether a model thinks between tags, and whether the first of them is in the prompt.
+REASONING: Mapping[str, tuple[bool, bool] | None] = {
     "auto": None,  # as its vocabulary tells
     "none": (False, False),
     "think": (True, False),
@@ -74,7 +73,7 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
 
 
 def _vllms(family: ModelFamily, reasoning: str, tool: str) -> MakeReader:
-    return VllmParsers(family.tokenizer or family.model, reasoning=reasoning, tool=tool).reader
+    return vllm_parsers(family.tokenizer or family.model, reasoning, tool)
 
 
 def _style_of(vocabulary: Vocabulary) -> CallStyle:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.backends.demo.engine import DemoEngine
-from engine.backends.vllm.chat import VllmParsers
+from engine.backends.vllm.chat import vllm_parsers
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded, ItemKind, ItemStarted, Text, TurnParser
 from engine.formats.chat_template.reader import Said
@@ -68,7 +68,7 @@ def test_they_read_what_ours_reads(family: Family, names: tuple[str, str], text:
 
 def test_what_breaks_a_parser_is_text(tmp_path: Path) -> None:
     QWEN.write(tmp_path)
-    reader = VllmParsers(str(tmp_path), "qwen3", "hermes").reader(["f"])
+    reader = vllm_parsers(str(tmp_path), "qwen3", "hermes")(["f"])
     said = reader.feed("<think>Hm.")
     reader._parser = Broken()
     said += reader.feed("Hello") + reader.feed(" world") + reader.end(stopped=True)

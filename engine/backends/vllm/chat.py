@@ -1,14 +1,13 @@
-"""Conversations and texts → prompts by the tokenizer of a model that vLLM loads in this process.
+"""What is done in this process with a model's own tokenizer: prompts of conversations and texts, and vLLM's parsers.
 
-vLLM's own reasoning and tool parsers, as a reader of turns: for families whose calls our reader does not know.
-
+`vllm_parsers` has vLLM's own reasoning and tool parsers read turns, of families whose calls our reader does not know.
 They are asked token by token, so that the same tokens give the same items however they came. Where a parser of vLLM's
 fails, what follows is text of the answer: nothing that a model says is an error of the server.
 """
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,8 @@ from engine.errors import EngineConfigurationError, EngineUnavailable, NotRender
 from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
 from engine.formats.chat_template.reader import LINE, BaseReader, Gap, Kind, Read, ReadEnded, ReadStarted, Said
 from engine.types import ChatPrompt
+
+logger = logging.getLogger("respsite.engine")
 
 
 def load_template(tokenizer: str, options: Mapping[str, object]) -> Any:
@@ -68,29 +69,26 @@ def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": calls}
 
 
-logger = logging.getLogger("respsite.engine")
+def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collection[str]], BaseReader]:
+    """Return what makes readers of turns with vLLM's parsers of these names, given what functions can be called.
 
+    `tokenizer` is a folder, or a name of the hub. Raises `EngineConfigurationError` where vLLM has no such parsers.
+    """
+    try:
+        from vllm.parser import ParserManager
 
-class VllmParsers:
-    """The parsers of one model, by vLLM's names. Raises `EngineConfigurationError` where vLLM has none of that name."""
+        loaded = load_template(tokenizer, {})
+        make = ParserManager.get_parser(
+            tool_parser_name=tool or None, reasoning_parser_name=reasoning or None, enable_auto_tools=bool(tool)
+        )
+    except Exception as error:
+        raise EngineConfigurationError(
+            f"vLLM's parsers {', '.join(filter(None, (reasoning, tool)))} cannot be used here: {error}. They need "
+            "vLLM in this process."
+        ) from error
+    assert make is not None, "a parser was named"
 
-    def __init__(self, tokenizer: str, reasoning: str, tool: str) -> None:
-        """Load the tokenizer of a folder, or of the hub, and find the parsers."""
-        try:
-            from vllm.parser import ParserManager
-
-            self._tokenizer = load_template(tokenizer, {})
-            self._make = ParserManager.get_parser(
-                tool_parser_name=tool or None, reasoning_parser_name=reasoning or None, enable_auto_tools=bool(tool)
-            )
-        except Exception as error:
-            raise EngineConfigurationError(
-                f"vLLM's parsers {', '.join(filter(None, (reasoning, tool)))} cannot be used here: {error}. They need "
-                "vLLM in this process."
-            ) from error
-
-    def reader(self, functions: Collection[str]) -> "VllmReader":
-        """Return what reads one turn, in which these functions can be called."""
+    def reader(functions: Collection[str]) -> BaseReader:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
         request = ChatCompletionRequest.model_validate(
@@ -99,8 +97,9 @@ class VllmParsers:
                 "tools": [{"type": "function", "function": {"name": name}} for name in functions] or None,
             }
         )
-        assert self._make is not None, "a parser was named"
-        return VllmReader(self._make(self._tokenizer, request.tools), request)
+        return VllmReader(make(loaded, request.tools), request)
+
+    return reader
 
 
 class VllmReader(BaseReader):
@@ -186,8 +185,7 @@ class VllmReader(BaseReader):
             self._call = call.index
         if function is not None and function.arguments:
             self._held += function.arguments
-            found = FREEFORM_ARGUMENTS.match(self._held, partial=True)
-            if found is None:
+            if FREEFORM_ARGUMENTS.match(self._held, partial=True) is None:
                 read.append(Said(self._held))
                 self._held = ""
 

@@ -1,6 +1,7 @@
-"""`BaseCore`: where a `VllmEngine` gets its AsyncLLM from: one with an engine core of its own, or of a shared one.
+"""Where an engine gets its `AsyncLLM` of vLLM from, and what replaces one whose engine core has died.
 
-`KeptLlm`: an `AsyncLLM` of vLLM that is replaced whenever its engine core has died. The states:
+`BaseCore` makes AsyncLLMs: `OwnCore` with an engine core that is a child of this process, `SharedCore` at one that
+several processes talk to. `KeptLlm` keeps one, which a dead one is replaced by. Its states:
 
     state      llm        a request gets       left by
     loading    None       "is loading"         the core: it is loaded, or it failed
@@ -14,12 +15,11 @@ that replaces an engine: it lets the rest of the dead one go (0.1 s, `CORE_STOP_
 loads another one, which takes a minute. Until then requests get a 503. If that fails, it tries again after 2, 5, 10 and
 then every 30 s.
 
-`OwnCore`: an engine core that is a child of this process, and the AsyncLLM that talks to it.
-
-A thread cannot be cancelled, and an engine core that was started must not outlive us. `aclose()` sets `_closed` and
-then looks at `_launching`; the thread sets `_launching` and then looks at `_closed`. So one of them sees the other's
-flag: the thread starts no core, or `aclose()` kills the core that loads. Which process that is vLLM does not say before
-it is loaded: the children from before the launch are noted (`_foreign`), and only a new one with its name is killed.
+`OwnCore` starts its core on a thread. A thread cannot be cancelled, and an engine core that was started must not
+outlive us. `aclose()` sets `_closed` and then looks at `_launching`; the thread sets `_launching` and then looks at
+`_closed`. So one of them sees the other's flag: the thread starts no core, or `aclose()` kills the core that loads.
+Which process that is vLLM does not say before it is loaded: the children from before the launch are noted (`_foreign`),
+and only a new one with its name is killed.
 """
 
 import asyncio
@@ -42,12 +42,22 @@ from engine.errors import EngineError, EngineUnavailable
 logger = logging.getLogger("respsite.engine")
 
 CORE_STOP_SECONDS = 8  # an engine core takes 4 to 5 s to stop; then it is killed. Container runtimes kill us after 10.
+WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is asked
 
 
 class BaseCore(ABC):
     """Makes AsyncLLMs, one after the other. `lost` is called where the core of the last one is known to be gone."""
 
     lost: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, model: str, options: Mapping[str, object]) -> None:
+        self._model = model
+        self._options = options
+        self._closed = False
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineUnavailable("The vLLM engine is closed.")
 
     @abstractmethod
     async def load(self) -> Any:
@@ -86,9 +96,6 @@ class BaseCore(ABC):
         import vllm
 
         return f"vLLM {vllm.__version__}, block size {llm.vllm_config.cache_config.block_size}"
-
-
-WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is asked
 
 
 class KeptLlm:
@@ -173,12 +180,10 @@ class OwnCore(BaseCore):
     """Starts engine cores, one at a time."""
 
     def __init__(self, model: str, options: Mapping[str, object]) -> None:
-        self._model = model
-        self._options = options
+        super().__init__(model, options)
         self._loading: asyncio.Future[Any] | None = None  # an AsyncLLM that a thread is building, or built last
         self._launching = False  # that thread may have started an engine core
         self._foreign: set[int | None] = set()  # processes that were there before it
-        self._closed = False
         self._vocabulary = TemporaryDirectory(prefix="respsite-vocabulary-", ignore_cleanup_errors=True)
 
     async def load(self) -> Any:
@@ -213,10 +218,6 @@ class OwnCore(BaseCore):
     def described(self, llm: Any) -> str:
         """Say that it is in this process."""
         return f"in this process, {self.version(llm)}"
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise EngineUnavailable("The vLLM engine is closed.")
 
     def _build(self) -> Any:
         config, engine_args = vllm_config.configure(self._model, self._options, Path(self._vocabulary.name))

@@ -1,7 +1,7 @@
-"""`SharedCore`: an engine core that another process has started, and that several processes talk to over ZMQ.
+"""`SharedCore`: an engine core that another process has started, and a place at it that is leased to this one.
 
-That is how vLLM's own front ends (`--api-server-count`) share one: no HTTP in between, and each of them does the work
-of its own streams. `core_host` is the process that has started it; `lease` is what is said between the two.
+Several processes talk to it over ZMQ. That is how vLLM's own front ends (`--api-server-count`) share one: no HTTP in
+between, and each of them does the work of its own streams. `core_host` is the process that has started it.
 
 vLLM's client waits until the core introduces itself, and the core does that once for each place: who takes a place over
 would wait for ever. So we introduce it ourselves, to every client, with the words that the host has kept:
@@ -13,10 +13,8 @@ would wait for ever. So we introduce it ourselves, to every client, with the wor
 What the core had sent to the one who was there before comes first. Those are outputs of requests that are not known
 here, which vLLM's client passes over.
 
-A place at a shared engine core, as the process that owns the core leases it to one that serves.
-
 vLLM's engine core knows its front ends as numbered places, each with two ZMQ addresses. Which process has which place
-is agreed upon over a Unix socket (`core_host` listens, `shared_core` connects), in lines:
+is agreed upon over a Unix socket (`core_host` listens, `SharedCore` connects), in lines:
 
     host → front end    one JSON object: a `Lease`, as soon as the core is loaded, or {"refused": why}
     front end → host    +ID    the core is about to get this request
@@ -43,19 +41,25 @@ from engine.backends.vllm.config import FrontEnd
 from engine.backends.vllm.core import CORE_STOP_SECONDS, BaseCore
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 
+logger = logging.getLogger("respsite.engine")
+
 MAX_LINE_BYTES = 64 * 1024  # a lease has 1 KiB, a request's id 80 bytes
 BEGAN, ENDED = b"+", b"-"
+CONNECT_SECONDS = 0.5  # between two looks for a host that is not there (yet)
+ANSWER_SECONDS = 1.0  # the core answers within this, or it has not connected yet, and is asked again
+ANSWERS = 30  # how often it is asked
+MAX_UNREAD_BYTES = 1024 * 1024  # a host that stands still for so long is told no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A place among `places`, its two ZMQ addresses, and how vLLM's core introduces itself (`greeting`)."""
+    """A place at an engine core."""
 
-    place: int
-    places: int
-    input_address: str
-    output_address: str
-    greeting: bytes
+    place: int  # from 1 on; 0 is the host's own
+    places: int  # that there are, with the host's
+    input_address: str  # of ZMQ, where the core gets requests
+    output_address: str  # where it sends what it has sampled
+    greeting: bytes  # how it introduces itself
     version: str  # vLLM's
     pid: int  # the host's
 
@@ -80,25 +84,15 @@ def decode_lease(line: bytes) -> Lease:
     return Lease(**fields | {"greeting": base64.b64decode(fields["greeting"])})
 
 
-logger = logging.getLogger("respsite.engine")
-
-CONNECT_SECONDS = 0.5  # between two looks for a host that is not there (yet)
-ANSWER_SECONDS = 1.0  # the core answers within this, or it has not connected yet, and is asked again
-ANSWERS = 30  # how often it is asked
-MAX_UNREAD_BYTES = 1024 * 1024  # a host that stands still for so long is told no more
-
-
 class SharedCore(BaseCore):
     """Attaches to the engine core behind the Unix socket `path`."""
 
     def __init__(self, model: str, options: Mapping[str, object], path: str) -> None:
-        self._model = model
-        self._options = options
+        super().__init__(model, options)
         self._path = path
         self._place: _Place | None = None
         self._building: asyncio.Future[Any] | None = None
         self._llm: Any = None
-        self._closed = False
         self._folder = TemporaryDirectory(prefix="respsite-front-", ignore_cleanup_errors=True)
 
     async def load(self) -> Any:
@@ -144,10 +138,6 @@ class SharedCore(BaseCore):
         """Say whose core it is."""
         assert self._place is not None
         return f"in a core of process {self._place.lease.pid} that workers share, {self.version(llm)}"
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise EngineUnavailable("The vLLM engine is closed.")
 
     async def _let_go(self) -> None:
         building, self._building = self._building, None

@@ -1,21 +1,22 @@
 """What is said to a vLLM server, and what it answers: two wire formats, written and read without any I/O.
 
+`Wire` writes what is asked, `TokenStream` and `WholeAnswer` read the answer.
+
 `/inference/v1/generate` is made for tokens; `/v1/completions` is there on every vLLM. Both stream one JSON object per
 server-sent event: chunks with `choices`, then one with the `usage`, then `[DONE]`. What goes wrong once a stream has
 begun (a prompt too long, a full queue) comes in it, as `{"error": {"message", "code"}}` under HTTP status 200.
 Facts are of vLLM 0.32: `entrypoints/scale_out/token_in_token_out` and `entrypoints/openai/completion`.
 
-`WholeAnswer`: an answer of vLLM that is not streamed, read as the one chunk that it is.
-
-vLLM tells the log probabilities of a prompt, and the `kv_transfer_params` that the next engine needs, in such answers
-alone (0.32: `serve_tokens_full_generator`, `request_output_to_completion_response`).
+vLLM tells the log probabilities of a prompt, and the `kv_transfer_params` that the next engine needs, in answers alone
+that are not streamed: those are read as the one chunk that they are (0.32: `serve_tokens_full_generator`,
+`request_output_to_completion_response`).
 """
 
 import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, overload
 
 import orjson
@@ -35,10 +36,12 @@ JsonObject = dict[str, Any]
 Alternatives = list[tuple[int, float]]
 
 MAX_LINE = 16 * 1024 * 1024  # bytes of one event; the first one of a completion repeats the prompt
+MAX_ANSWER = 256 * 1024 * 1024  # bytes: 20 alternatives to each of 100,000 tokens of a prompt are 150 MB
 MAX_TEXT = 300  # characters of a server's own words in a message of ours
 MAX_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
 IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
 FINISH_REASONS = {each.value: each for each in FinishReason}
+NO_TOKEN_IDS = "vLLM sent text and no token ids: it knows no return_token_ids."
 
 
 class Refusal(Exception):
@@ -99,11 +102,11 @@ class GenerateWire(Wire):
 
     def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
         """Read entries with token ids; the sampled token stands first among its alternatives, likely or not."""
-        given = choice.get("logprobs")
-        if given is None:
+        logprobs = choice.get("logprobs")
+        if logprobs is None:
             return None
         read = []
-        for entry in given["content"]:
+        for entry in logprobs["content"]:
             likely = [each for each in entry["top_logprobs"] if (each.get("rank") or 0) <= top]
             alternatives = [(_token_id(each), each["logprob"]) for each in likely]
             read.append(_logprob(_token_id(entry), entry["logprob"], alternatives, top))
@@ -120,11 +123,11 @@ class CompletionsWire(Wire):
 
     def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
         """Read parallel lists whose tokens read `token_id:123`, as `return_tokens_as_token_ids` makes them."""
-        given = choice.get("logprobs")
-        if given is None:
+        logprobs = choice.get("logprobs")
+        if logprobs is None:
             return None
         read = []
-        rows = zip(given["tokens"], given["token_logprobs"], given["top_logprobs"], strict=True)
+        rows = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
         for token, logprob, likely in rows:
             alternatives = [(_number(name), value) for name, value in (likely or {}).items()]
             read.append(_logprob(_number(token), IMPOSSIBLE if logprob is None else logprob, alternatives, top))
@@ -138,10 +141,15 @@ COMPLETIONS = CompletionsWire()
 class AnswerReader(ABC):
     """Turns the bytes of one answer into chunks, however they are cut."""
 
+    def __init__(self, wire: Wire, top_logprobs: int | None) -> None:
+        self._wire = wire
+        self._top_logprobs = top_logprobs
+        self._last: TokenChunk | None = None
+
     @property
-    @abstractmethod
     def finished(self) -> bool:
-        """Whether a finish reason has come."""
+        """Whether a finish reason has come; the usage may come after it."""
+        return self._last is not None
 
     @abstractmethod
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
@@ -154,27 +162,24 @@ class AnswerReader(ABC):
         """Say whether the answer may end here, where no more bytes come. Raises as `feed` does."""
         return False
 
-    @abstractmethod
     def last(self) -> TokenChunk:
         """Return the chunk with the finish reason."""
+        assert self._last is not None, "asked for before it was there"
+        return self._last
+
+    def _logprobs(self, choice: JsonObject) -> list[TokenLogprob] | None:
+        return None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
 
 
 class TokenStream(AnswerReader):
     """One streamed answer."""
 
     def __init__(self, wire: Wire, *, max_tokens: int, top_logprobs: int | None = None) -> None:
-        self._wire = wire
-        self._top_logprobs = top_logprobs
+        super().__init__(wire, top_logprobs)
         self._tokens_left = max_tokens
         self._kept: list[bytes] = []  # of a line whose end has not come
         self._kept_bytes = 0
-        self._last: TokenChunk | None = None
         self._cached_tokens: int | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether a finish reason has come; the usage may come after it."""
-        return self._last is not None
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
         """Yield the chunks that `data` completes, all but the last one."""
@@ -185,14 +190,7 @@ class TokenStream(AnswerReader):
 
     def last(self) -> TokenChunk:
         """Return the chunk with the finish reason, and the cached tokens if the server told them in time."""
-        assert self._last is not None, "asked for before it was there"
-        last = self._last
-        return TokenChunk(
-            token_ids=last.token_ids,
-            finish_reason=last.finish_reason,
-            cached_tokens=self._cached_tokens,
-            logprobs=last.logprobs,
-        )
+        return replace(super().last(), cached_tokens=self._cached_tokens)
 
     def _events(self, data: bytes) -> list[bytes]:
         """Return the data of the events that `data` completes. vLLM writes each on one line."""
@@ -227,12 +225,12 @@ class TokenStream(AnswerReader):
         if "error" in message:
             raise refusal_in(message)
         if usage := message.get("usage"):
-            self._cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+            self._cached_tokens = _cached_tokens(usage)
         if self._last is not None or not message["choices"]:
             return None
         choice = message["choices"][0]
         token_ids, finish = choice.get("token_ids"), choice["finish_reason"]
-        logprobs = None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
+        logprobs = self._logprobs(choice)
         if finish is not None:
             self._last = TokenChunk(
                 token_ids=token_ids or [],
@@ -241,11 +239,15 @@ class TokenStream(AnswerReader):
             )
             return None
         if not isinstance(token_ids, list):
-            raise GenerationFailed("vLLM sent text and no token ids: it knows no return_token_ids.")
+            raise GenerationFailed(NO_TOKEN_IDS)
         self._tokens_left -= len(token_ids)
         if self._tokens_left < 0:
             raise GenerationFailed("vLLM sent more tokens than it was asked for.")
         return TokenChunk(token_ids=token_ids, logprobs=logprobs) if token_ids else None
+
+
+def _cached_tokens(usage: JsonObject) -> int | None:
+    return (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
 def error_text(content: bytes) -> str:
@@ -279,14 +281,12 @@ def unreached(error: BaseException | None) -> str:
 
 
 def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
-    wanted = sampling.named()
+    options = sampling.named()
     if sampling.top_logprobs is not None:
-        wanted["logprobs"] = sampling.top_logprobs
-    if sampling.logit_bias is not None:
-        wanted["logit_bias"] = {  # whose names are texts in JSON
-            str(token): bias for token, bias in sampling.logit_bias.items()
-        }
-    return {"max_tokens": max_tokens, "stop_token_ids": list(sampling.stop_token_ids), **wanted}
+        options["logprobs"] = sampling.top_logprobs
+    if sampling.logit_bias is not None:  # names are texts in JSON
+        options["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    return {"max_tokens": max_tokens, "stop_token_ids": list(sampling.stop_token_ids), **options}
 
 
 def refusal_in(message: JsonObject) -> Refusal:
@@ -350,9 +350,6 @@ def _finite(logprob: float | None) -> float:
     return IMPOSSIBLE if logprob is None or not math.isfinite(logprob) else max(logprob, IMPOSSIBLE)
 
 
-MAX_ANSWER = 256 * 1024 * 1024  # bytes: 20 alternatives to each of 100,000 tokens of a prompt are 150 MB
-
-
 def is_whole(request: GenerationRequest) -> bool:
     """Whether a generation is asked for in one answer. One that reads another engine's caches need not wait for it."""
     reads_caches = (request.kv_transfer_params or {}).get("do_remote_prefill")
@@ -364,17 +361,10 @@ class WholeAnswer(AnswerReader):
     """Collects the bytes of one answer."""
 
     def __init__(self, wire: Wire, prompt: Sequence[int], *, top_logprobs: int | None = None) -> None:
-        self._wire = wire
+        super().__init__(wire, top_logprobs)
         self._prompt = prompt
-        self._top_logprobs = top_logprobs
         self._parts: list[bytes] = []
         self._bytes = 0
-        self._last: TokenChunk | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has come to its end."""
-        return self._last is not None
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
         """Keep `data`; there is no chunk before the end. Raises `GenerationFailed` for more than vLLM would send."""
@@ -396,25 +386,18 @@ class WholeAnswer(AnswerReader):
             raise GenerationFailed(f"vLLM sent an answer that cannot be read: {shown(content)}") from error
         return True
 
-    def last(self) -> TokenChunk:
-        """Return all of it."""
-        assert self._last is not None, "asked for before it was there"
-        return self._last
-
     def _read(self, message: JsonObject) -> TokenChunk:
         if "error" in message:
             raise refusal_in(message)
         choice = message["choices"][0]
         token_ids = choice["token_ids"]
         if not isinstance(token_ids, list):
-            raise GenerationFailed("vLLM sent text and no token ids: it knows no return_token_ids.")
-        usage = message.get("usage") or {}
-        logprobs = None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
+            raise GenerationFailed(NO_TOKEN_IDS)
         return TokenChunk(
             token_ids=token_ids,
             finish_reason=FINISH_REASONS[choice["finish_reason"]],
-            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-            logprobs=logprobs,
+            cached_tokens=_cached_tokens(message.get("usage") or {}),
+            logprobs=self._logprobs(choice),
             prompt_logprobs=self._of_prompt(message.get("prompt_logprobs") or choice.get("prompt_logprobs")),
             kv_transfer_params=message.get("kv_transfer_params"),
         )
