@@ -8,7 +8,8 @@ import pytest
 
 from engine.backends.demo.arguments import Hints, make_argument, make_content, read_functions, read_hints
 from engine.backends.demo.engine import DemoEngine, _rest_of_reply
-from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
+from engine.backends.demo.replies import reply_to, reply_tokens
+from engine.backends.demo.tools import DemoAnswer, DemoCall
 from engine.backends.transcript import PromptTranscript
 from engine.contents.derivations import derives
 from engine.errors import EngineConfigurationError, EngineUnavailable

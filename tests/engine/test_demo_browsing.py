@@ -2,7 +2,8 @@
 
 import json
 
-from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to
+from engine.backends.demo.replies import reply_to
+from engine.backends.demo.tools import DemoAnswer, DemoCall
 from engine.backends.transcript import PromptTranscript
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.format import HarmonyFormat

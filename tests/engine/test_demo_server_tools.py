@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from engine.backends.demo.arguments import read_functions, read_server_tools
-from engine.backends.demo.replies import DemoAnswer, DemoCall, reply_to, reply_tokens
+from engine.backends.demo.replies import reply_to, reply_tokens
+from engine.backends.demo.tools import DemoAnswer, DemoCall
 from engine.backends.transcript import PromptTranscript
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens

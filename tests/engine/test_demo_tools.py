@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.backends.demo.replies import DemoAnswer, DemoCall, render_reply, reply_to
+from engine.backends.demo.replies import render_reply, reply_to
+from engine.backends.demo.tools import DemoAnswer, DemoCall
 from engine.backends.transcript import PromptTranscript
 from engine.formats.base import ToolNamespace
 from engine.formats.harmony.encoding import decode_tokens

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from engine.backends import transcript
-from engine.backends.demo.replies import DemoAnswer, reply_to, reply_tokens
+from engine.backends.demo.replies import reply_to, reply_tokens
+from engine.backends.demo.tools import DemoAnswer
 from engine.backends.transcript import PromptTranscript, turn_beginnings
 from engine.formats.base import as_tokens
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony

@@ -1,8 +1,9 @@
-"""The functions that a developer message declares, and arguments made up for them.
+"""The functions that a developer message declares, and what the demo engine makes up for their arguments.
 
-Harmony declares a function as `type NAME = (_: {PROPERTY: TYPE, PROPERTY?: TYPE, // default: VALUE ... }) => any;`.
-The declarations are not always well formed (a second line of a description has no `//`), so what cannot be read is
-skipped: nothing in a declaration raises.
+`read_functions` and `read_server_tools` read declarations, `make_argument` makes a value of a type, and `make_content`
+what fits a content that has a rule: something small that is always valid. Harmony declares a function as `type NAME =
+(_: {PROPERTY: TYPE, PROPERTY?: TYPE, // default: VALUE ... }) => any;`. The declarations are not always well formed (a
+second line of a description has no `//`), so what cannot be read is skipped: nothing in a declaration raises.
 """
 
 import json

@@ -16,7 +16,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.backends.demo.arguments import (
@@ -29,7 +29,7 @@ from engine.backends.demo.arguments import (
     read_hints,
     read_server_tools,
 )
-from engine.backends.demo.tools import SEARCH, Browsing, FileSearching, image_call, python_code
+from engine.backends.demo.tools import DemoAnswer, DemoCall, of_server_tools
 from engine.backends.transcript import PromptTranscript, TranscriptMessage
 from engine.formats.harmony.encoding import (
     CALL,
@@ -57,25 +57,6 @@ _SAID = "- The user said: "
 _REPEAT = "repeat:"
 _THINK = "think:"
 _COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class DemoAnswer:
-    """A thought, then text for the user."""
-
-    thought: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class DemoCall:
-    """A thought, then a call of a function; `arguments` is JSON, `freeform` is text as it is."""
-
-    thought: str
-    name: str
-    arguments: str
-    hosted: bool = False
-    freeform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +112,7 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     text = text[:MAX_READ]
     last = transcript.last
     if last is not None and last.role != "assistant":
-        reply = _of_server_tools(transcript, text) or _next_call(transcript, text)
+        reply = of_server_tools(transcript, text) or _next_call(transcript, text)
         if reply is not None:
             return reply
     if last is not None and last.output_of is not None:
@@ -140,29 +121,6 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     if 1 <= end <= MAX_COUNT:
         return DemoAnswer("The user wants me to count.", " ".join(map(str, range(1, end + 1))))
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
-
-
-def _of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
-    """Return what is done with the server's own tools, None where the user wants nothing of them."""
-    code = python_code(transcript, text)
-    if code is not None:
-        return DemoCall("The user wants code to be run.", "python", code, hosted=True, freeform=True)
-    files = FileSearching(transcript, text)
-    if files.wanted:
-        if files.has_searched:
-            return DemoAnswer("The files have said something. I tell the user.", files.answer())
-        return DemoCall("The user wants the files searched.", SEARCH, files.arguments(), hosted=True)
-    image = image_call(transcript, text)
-    if image is not None:
-        return DemoCall("The user wants an image.", image[0], json.dumps({"prompt": image[1]}), hosted=True)
-    browsing = Browsing(transcript, text)
-    if not browsing.wanted:
-        return None
-    call = browsing.next_call()
-    if call is None:
-        return DemoAnswer("The web has said something. I tell the user.", browsing.answer())
-    name, arguments = call
-    return DemoCall("The user wants the web searched.", name, json.dumps(arguments, ensure_ascii=False), hosted=True)
 
 
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules: TurnRules) -> DemoAnswer | DemoCall:
@@ -174,11 +132,12 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules:
     if call is None and rules.must_call:
         made = Counter(message.called for message in transcript.since_last_user())
         call = min(rules.calls, key=lambda each: made[each.name])  # an agent that always forces a call has to end, too
-        known = dict((*_served(transcript), *_declared(transcript)))
+        known = _declared(transcript, read_server_tools) | _declared(transcript, read_functions)
         wanted = _arguments(known.get(call.name, ObjectType()), hints)
     if call is not None:
         arguments = make_content(call.content, hints, wanted)
-        return DemoCall(reply.thought, call.name, arguments, call.hosted, _is_code(call.name, hosted=call.hosted))
+        is_code = call.hosted and call.name == "python"
+        return DemoCall(reply.thought, call.name, arguments, call.hosted, is_code)
     text = reply.text if isinstance(reply, DemoAnswer) else _uncalled(transcript, reply.name)
     return DemoAnswer(reply.thought, make_content(rules.answer, hints, text or _introduction(transcript, "")))
 
@@ -188,10 +147,6 @@ def _uncalled(transcript: PromptTranscript, name: str) -> str:
     said = f"The demo engine would call {name} now, and may not."
     has_outputs = any(message.output_of is not None for message in transcript.since_last_user())
     return f"{_report(transcript)} {said}" if has_outputs else said
-
-
-def _is_code(name: str, *, hosted: bool) -> bool:
-    return hosted and name == "python"
 
 
 def without_thought(reply: Sequence[int]) -> Sequence[int]:
@@ -215,8 +170,8 @@ def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
 
 
 def _next_call(transcript: PromptTranscript, text: str) -> DemoCall | None:
-    own, served = dict(_declared(transcript)), dict(_served(transcript))
-    functions = {**served, **own}
+    own, served = _declared(transcript, read_functions), _declared(transcript, read_server_tools)
+    functions = served | own
     if not functions:
         return None
     short = {name.rpartition(".")[2]: name for name in served}  # `ask` for `wiki.ask`
@@ -236,12 +191,11 @@ def _arguments(parameters: ParameterType, hints: Hints) -> str:
     return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, separators=(",", ":"))
 
 
-def _declared(transcript: PromptTranscript) -> tuple[tuple[str, ParameterType], ...]:
-    return next(filter(None, (read_functions(message.text()) for message in transcript.of_developer())), ())
-
-
-def _served(transcript: PromptTranscript) -> tuple[tuple[str, ParameterType], ...]:
-    return next(filter(None, (read_server_tools(message.text()) for message in transcript.of_developer())), ())
+def _declared(
+    transcript: PromptTranscript, read: Callable[[str], tuple[tuple[str, ParameterType], ...]]
+) -> dict[str, ParameterType]:
+    """Return what the first developer message declares in which `read` finds anything."""
+    return dict(next(filter(None, (read(message.text()) for message in transcript.of_developer())), ()))
 
 
 def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
