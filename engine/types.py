@@ -51,36 +51,30 @@ Content = AnyText | AnyObject | JsonSchema | Regex | Lark
 
 @dataclass(frozen=True, slots=True)
 class CallRule:
-    """A tool that can be called, and what may stand in a call of it.
+    """A tool that can be called."""
 
-    `name` is without the format's own prefix; `hosted`: a tool of the server's, else of the client's.
-    """
-
-    name: str
-    content: Content = AnyText()
-    hosted: bool = False
+    name: str  # without the format's own prefix
+    content: Content = AnyText()  # what may stand in a call of it
+    hosted: bool = False  # a tool of the server's, else of the client's
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """What a turn may be. `calls` are the only tools that can be called; with `must_call` the turn ends with a call."""
+    """What a turn may be."""
 
-    calls: tuple[CallRule, ...] = ()
-    must_call: bool = False
-    answer: Content = AnyText()
+    calls: tuple[CallRule, ...] = ()  # the only tools that can be called
+    must_call: bool = False  # the turn ends with a call
+    answer: Content = AnyText()  # what an answer may be, where there may be one
 
 
 @dataclass(frozen=True, slots=True)
 class TurnGrammar:
-    """Rules in the words of a model's format.
+    """Rules in the words of a model's format."""
 
-    `structural_tag` is JSON as xgrammar reads it, at the level of tokens: vLLM takes it as it is. Engines without a
-    model read the `rules`. `loose`: it begins in the middle of a content that has a rule, and lets that one go on as
-    any text; whether it fits is to be asked once it has ended (`ModelFormat.problem_of`).
-    """
-
-    rules: TurnRules
-    structural_tag: str
+    rules: TurnRules  # what engines without a model read
+    structural_tag: str  # JSON as xgrammar reads it, at the level of tokens: vLLM takes it as it is
+    # It begins in the middle of a content that has a rule, and lets that one go on as any text; whether it fits is
+    # to be asked once it has ended (`ModelFormat.problem_of`).
     loose: bool = False
 
 
@@ -94,15 +88,9 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How to sample; `None` leaves the choice to the model's own defaults.
+    """How to sample; `None` leaves the choice to the model's own defaults."""
 
-    `top_logprobs` asks for every token's log probability and that many alternatives; 0 for the token's own alone.
-    `prompt_logprobs` asks for the same of the prompt's tokens; an engine that has none is never asked. `logit_bias` is
-    added to the logits of tokens, by their ids. `ignore_eos`: the tokenizer's own end of a text ends nothing; those in
-    `stop_token_ids` do.
-    """
-
-    max_output_tokens: int | None = None
+    max_output_tokens: int | None = None  # stop tokens included
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
@@ -111,10 +99,10 @@ class SamplingOptions:
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    logit_bias: Mapping[int, float] | None = None
-    ignore_eos: bool | None = None
-    top_logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    logit_bias: Mapping[int, float] | None = None  # what is added to the logits of tokens, by their ids
+    ignore_eos: bool | None = None  # the tokenizer's own end of a text ends nothing; those in `stop_token_ids` do
+    top_logprobs: int | None = None  # every token's log probability and so many alternatives; 0: the token's own alone
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens; an engine that has none is never asked
     stop_token_ids: tuple[int, ...] = ()
 
     def of_choice(self, place: int) -> "SamplingOptions":
@@ -134,60 +122,46 @@ _AS_VLLM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One generation: a prompt of token ids and how to continue it.
+    """One generation: a prompt of token ids and how to continue it."""
 
-    `request_id` is unique among the running generations of an engine. `priority` is vLLM's: lower runs first.
-    `cache_salt` separates prefix caches: two salts never share a cached block. Requests with the same `affinity` go to
-    the same replica, where an engine has several: their prompts share a beginning. The one that `avoid` names (it is
-    that of a `GenerationCut`) is asked last. `grammar` is what the model is held to; an engine that cannot do that is
-    never given one. `kv_transfer_params` are for the part of the engine that moves caches between engines, as vLLM has
-    them; an engine that has none is never given any. `trace_headers` are for an engine that traces what it does:
-    `traceparent` names the span above (W3C Trace Context).
-    """
-
-    request_id: str
+    request_id: str  # unique among the running generations of an engine
     prompt_token_ids: Sequence[int]
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
-    priority: int = 0
-    cache_salt: str | None = None
-    affinity: str = ""
-    avoid: str = ""
-    grammar: TurnGrammar | None = None
+    priority: int = 0  # vLLM's: lower runs first
+    cache_salt: str | None = None  # two salts never share a block of a prefix cache
+    affinity: str = ""  # those with the same one share a beginning, and go to the same replica of several
+    avoid: str = ""  # the replica that is asked last: `at` of a `GenerationCut`
+    grammar: TurnGrammar | None = None  # what the model is held to; only for an engine that can do that
+    # For the part of vLLM that moves caches between engines; an engine that has none is never given any.
     kv_transfer_params: Mapping[str, Any] | None = None
-    trace_headers: Mapping[str, str] = field(default_factory=dict)
+    trace_headers: Mapping[str, str] = field(default_factory=dict)  # `traceparent`: the span above (W3C Trace Context)
 
 
 @dataclass(slots=True)
 class ChatPrompt:
-    """A conversation in the shape of Chat Completions, which a model's chat template makes a prompt of.
-
-    `template_kwargs` are variables that some templates read.
-    """
+    """A conversation in the shape of Chat Completions, which a model's chat template makes a prompt of."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
-    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    template_kwargs: dict[str, Any] = field(default_factory=dict)  # variables that some templates read
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """How likely a sampled token was; `top` are the likeliest tokens at its place, likeliest first."""
+    """How likely a sampled token was."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens at its place, likeliest first
 
 
 @dataclass(frozen=True, slots=True)
 class RankedToken:
-    """How likely a token was at a place of the prompt; of all tokens the `rank`-th, from 1 on.
-
-    `logprob` is finite: where the engine says that a token is impossible, -9999, as vLLM's servers say it.
-    """
+    """How likely a token was at a place of the prompt."""
 
     token_id: int
-    logprob: float
-    rank: int
+    logprob: float  # finite: where the engine says that a token is impossible, -9999, as vLLM's servers say it
+    rank: int  # among all tokens, from 1 on
 
 
 PromptLogprobs = Sequence[Sequence[RankedToken] | None]
@@ -195,32 +169,23 @@ PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 
 @dataclass(slots=True, kw_only=True)  # not frozen: there is one a token, and a frozen one takes longer to make
 class TokenChunk:
-    """What an engine sampled since its last chunk; stop tokens included.
-
-    The last chunk, and only it, has a `finish_reason`. `cached_tokens` is the part of the prompt that came from the
-    engine's prefix cache, once the engine knows it (at the latest in the last chunk). `logprobs` has one entry
-    per token where the request asked for them and the engine gives them. `prompt_logprobs` comes once, with the first
-    chunk, where it was asked for: for each token of the prompt what stands there, first, and its likeliest
-    alternatives; None for the first token, before which nothing stands. `kv_transfer_params` comes with the last chunk,
-    where the engine has any to tell.
-    """
+    """What an engine sampled since its last chunk; stop tokens included."""
 
     token_ids: Sequence[int]
-    finish_reason: FinishReason | None = None
-    cached_tokens: int | None = None
-    logprobs: Sequence[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None  # of the last chunk, and only of it
+    cached_tokens: int | None = None  # of the prompt, from the prefix cache; known at the latest in the last chunk
+    logprobs: Sequence[TokenLogprob] | None = None  # one a token, where they were asked for and the engine has them
+    # Once, with the first chunk, where they were asked for: for each token of the prompt what stands there, first, and
+    # its likeliest alternatives; None for the first token, before which nothing stands.
     prompt_logprobs: PromptLogprobs | None = None
-    kv_transfer_params: Mapping[str, Any] | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None  # with the last chunk, where the engine has any to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What a started engine says of itself.
-
-    `max_model_len` counts prompt and output tokens together; `detail` is for the operator: how it is reached.
-    """
+    """What a started engine says of itself."""
 
     backend: str
     model: str
-    max_model_len: int
-    detail: str = ""
+    max_model_len: int  # prompt and output tokens together
+    detail: str = ""  # for the operator: how it is reached

@@ -1,4 +1,4 @@
-"""What a model's folder says of itself, read from one small file before anything heavy is imported."""
+"""What a model's folder says of itself, without anything heavy: the kind of model, and its tokenizer's vocabulary."""
 
 import json
 from pathlib import Path

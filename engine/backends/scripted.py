@@ -1,4 +1,7 @@
-"""An engine that plays completions from a script, for tests, in their process and in real server processes."""
+"""An engine that plays completions from a script, for tests, in their process and in real server processes.
+
+A script is a list of `ScriptEntry`, given by a test or read from a JSON file.
+"""
 
 import asyncio
 import json
@@ -31,24 +34,19 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEntry:
-    """One completion, and when and how it is played.
+    """One completion, and when and how it is played."""
 
-    `when` must occur in the last message of the prompt. After `hang_after` tokens the generation waits until it is
-    closed, or until `wait_for_file` exists. After `fault_after` tokens it raises `fault`. `delay` is in seconds before
-    each chunk.
-    """
-
-    when: str | None = None
-    say: str | None = None
-    tokens: tuple[int, ...] | None = None
-    times: int | None = None
+    when: str | None = None  # what must occur in the last message of the prompt
+    say: str | None = None  # a transcript of Harmony
+    tokens: tuple[int, ...] | None = None  # the same as tokens
+    times: int | None = None  # how often it may be played; None: without limit
     chunk_tokens: int = 1
-    delay: float = 0.0
+    delay: float = 0.0  # seconds before each chunk
     finish: FinishReason = FinishReason.STOP
-    hang_after: int | None = None
+    hang_after: int | None = None  # tokens after which it waits until it is closed, or `wait_for_file` exists
     wait_for_file: Path | None = None
     fault: Fault | None = None
-    fault_after: int = 0
+    fault_after: int = 0  # tokens after which it raises `fault`
     cached_tokens: int | None = None
 
     @classmethod

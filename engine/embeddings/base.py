@@ -1,4 +1,7 @@
-"""The contract every embeddings engine fulfils; `tests/contracts/embeddings.py` runs over each of them."""
+"""The contract every embeddings engine fulfils, and what such a model refuses, in words that a client may read.
+
+`tests/contracts/embeddings.py` runs over each of them.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,21 +18,18 @@ EmbeddingInput = str | Sequence[int]  # text, or token ids of the model's own vo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingRequest:
-    """Inputs to embed, each by itself; none is empty.
+    """Inputs to embed, each by itself."""
 
-    `dimensions` asks for shorter vectors: the beginning of each, brought to length 1 again. None means all of it.
-    """
-
-    inputs: Sequence[EmbeddingInput]
-    dimensions: int | None = None
+    inputs: Sequence[EmbeddingInput]  # none is empty
+    dimensions: int | None = None  # of shorter vectors: the beginning of each, brought to length 1 again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """One vector for each input, in their order, and how many tokens all inputs had together."""
+    """The answer to an `EmbeddingRequest`."""
 
-    vectors: Sequence["Vector[float]"]
-    tokens: int
+    vectors: Sequence["Vector[float]"]  # one for each input, in their order
+    tokens: int  # of all inputs together
 
 
 class BaseEmbeddings(ABC):

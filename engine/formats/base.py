@@ -34,16 +34,13 @@ class ToldKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A message. `name` is what a call calls, or whose output it is, without a format's own prefix.
-
-    `hosted`: a tool of the server's, else the client's function. `freeform`: it is called with text, which is not JSON.
-    """
+    """What a message says, in no format's own words: so a conversation goes on with a model of another format."""
 
     kind: ToldKind
     text: str
-    name: str = ""
-    hosted: bool = False
-    freeform: bool = False
+    name: str = ""  # of what a call calls, or whose output it is, without a format's own prefix
+    hosted: bool = False  # a tool of the server's, else the client's function
+    freeform: bool = False  # it is called with text, which is not JSON
 
 
 Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
@@ -74,27 +71,21 @@ class RenderedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A function the model may call. `schema` is the JSON schema of its parameters, as JSON text; "" for none.
-
-    `freeform`: it is called with text as it is, which is not JSON.
-    """
+    """A function the model may call."""
 
     name: str
     description: str
-    schema: str
-    freeform: bool = False
+    schema: str  # the JSON schema of its parameters, as JSON text; "" for none
+    freeform: bool = False  # it is called with text as it is, which is not JSON
 
 
 @dataclass(frozen=True, slots=True)
 class ToolNamespace:
-    """Tools of the server's own that the model calls as `NAME.FUNCTION`; without `functions` as `NAME` alone, by text.
-
-    A format may know some names that its models were trained on (`python`, `browser`), and tell of them elsewhere.
-    """
+    """Tools of the server's own. A format may know some names that its models were trained on (`python`, `browser`)."""
 
     name: str
     description: str = ""
-    functions: tuple[FunctionTool, ...] = ()
+    functions: tuple[FunctionTool, ...] = ()  # called as `NAME.FUNCTION`; where there are none, `NAME` alone, with text
 
 
 class ItemKind(Enum):
@@ -109,10 +100,10 @@ class ItemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ItemStarted:
-    """An item begins. `name` is what a call calls, without the format's own prefix; None for everything else."""
+    """An item begins."""
 
     kind: ItemKind
-    name: str | None = None
+    name: str | None = None  # of what a call calls, without the format's own prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +125,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ItemEnded:
-    """The open item ends; `message` is how the model reads it in a later turn.
+    """The open item ends."""
 
-    `reasoning_tokens` counts what of it is reasoning. `truncated`: the generation ended before the item did.
-    `called`: the model waits for what the call gives back.
-    """
-
-    message: RenderedMessage
+    message: RenderedMessage  # how the model reads it in a later turn
     reasoning_tokens: int = 0
-    truncated: bool = False
-    called: bool = False
+    truncated: bool = False  # the generation ended before the item did
+    called: bool = False  # the model waits for what the call gives back
 
 
 TurnEvent = ItemStarted | Text | ItemEnded

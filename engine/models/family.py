@@ -13,24 +13,21 @@ FORMATS = (HARMONY, CHAT_TEMPLATE, AUTO)  # MODEL_FORMAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFamily:
-    """What an operator says of a model: `model` is what its engine loads, `tokenizer` the folder of its tokenizer."""
+    """What an operator says of a model."""
 
     format: str = HARMONY
-    model: str = ""
-    tokenizer: str = ""
+    model: str = ""  # what its engine loads
+    tokenizer: str = ""  # the folder of its tokenizer, or a name of the hub; "": that of the model
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # what its chat template is told
 
     @property
     def vllm_parsers(self) -> tuple[str, str] | None:
         """The names of vLLM's own parsers of reasoning and of calls, where one is to be used."""
-        names = [each.removeprefix(VLLMS) if each.startswith(VLLMS) else "" for each in self._parsers]
+        parsers = (self.reasoning_parser, self.tool_parser)
+        names = [each.removeprefix(VLLMS) if each.startswith(VLLMS) else "" for each in parsers]
         return (names[0], names[1]) if any(names) else None
-
-    @property
-    def _parsers(self) -> tuple[str, str]:
-        return self.reasoning_parser, self.tool_parser
 
     @property
     def is_harmony(self) -> bool:

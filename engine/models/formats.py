@@ -1,21 +1,20 @@
 """Which format a model has: what an operator names, or what its files say."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 
 from engine.backends.base import BaseEngine
 from engine.backends.model_folder import read_vocabulary
 from engine.backends.vllm.chat import vllm_parsers
 from engine.formats.base import ModelFormat, RenderedMessage, Told
 from engine.formats.chat_template import prompt
-from engine.formats.chat_template.format import ChatTemplateFormat, Manners
-from engine.formats.chat_template.reader import CALL, PYTHON, THINK, BaseReader, CallStyle
+from engine.formats.chat_template.format import ChatTemplateFormat, MakeReader, Manners
+from engine.formats.chat_template.reader import CALL, PYTHON, THINK, CallStyle
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.formats.harmony import messages
 from engine.formats.harmony.encoding import START
 from engine.formats.harmony.format import HarmonyFormat
 from engine.models.family import ModelFamily
 
-MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of functions
 # By REASONING_PARSER and TOOL_PARSER: our own words, and vLLM's names for what our reader reads, too.
 # Of reasoning: whether a model thinks between tags, and whether the first of them is in the prompt.
 REASONING: Mapping[str, tuple[bool, bool] | None] = {

@@ -34,16 +34,11 @@ class Silent(GenerationFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait, in seconds.
+    """How long to wait, in seconds."""
 
-    `connect` is for a connection, and for the answer to a question that generates nothing; `silence` is how long a
-    server may send no byte of a generation, and all that finding out what it can do may take; `look` is between two
-    looks at how a server is, and for the answer to each.
-    """
-
-    connect: float
-    silence: float
-    look: float
+    connect: float  # for a connection, and for the answer to a question that generates nothing
+    silence: float  # that a server may send no byte of a generation, and that finding out what it can do may take
+    look: float  # between two looks at how a server is, and for the answer to each
 
 
 def open_session(api_key: str) -> aiohttp.ClientSession:

@@ -1,4 +1,4 @@
-"""`ChatTemplateFormat`: any model that vLLM serves, written to by its own chat template.
+"""Any model that vLLM serves, written to by its own chat template (`ChatTemplateFormat`) and read by `ChatParser`.
 
 items ──> records (a chain keeps them) ──> a conversation ── vLLM's renderer ──> prompt tokens, spliced
 sampled tokens ──> text ──> reasoning, answers, calls ──> records, with their tokens
@@ -53,6 +53,11 @@ from engine.formats.chat_template.reader import (
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.types import ChatPrompt, TurnGrammar, TurnRules
 
+Render = Callable[[ChatPrompt], Sequence[int]]
+Tokenize = Callable[[str], Sequence[int]]
+MakeReader = Callable[[Collection[str]], BaseReader]  # given the names of functions that can be called
+
+LABEL = 8  # bytes of the longest text of which `is_one_token` knows
 # The template decides about old reasoning, so the chain keeps it: see `MessageKind`.
 KINDS = {
     Kind.REASONING: MessageKind.COMMENTARY,
@@ -177,29 +182,17 @@ class ChatParser(TurnParser):
         return self._functions is not None and (bool(self._functions) or "." in name)
 
 
-Render = Callable[[ChatPrompt], Sequence[int]]
-Tokenize = Callable[[str], Sequence[int]]
-
-LABEL = 8  # bytes of the longest text of which `is_one_token` knows
-
-
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How a family of models says what it says.
+    """How a family of models says what it says."""
 
-    `thinks`: between think tags; `thinks_first`: the template ends a prompt with the first of them. `calls` is how it
-    writes calls. `thinks_under_grammar`: what is held to a grammar may begin with a thought, too.
-    `reader` reads its turns in place of ours, given the names of the functions, and `quiet_reader` where it is told not
-    to think. `template_kwargs` are what an operator tells the template.
-    """
-
-    calls: CallStyle = CallStyle.HERMES
-    thinks: bool = True
-    thinks_first: bool = False
-    thinks_under_grammar: bool = True
-    reader: Callable[[Collection[str]], BaseReader] | None = None
-    quiet_reader: Callable[[Collection[str]], BaseReader] | None = None
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    calls: CallStyle = CallStyle.HERMES  # how it writes calls
+    thinks: bool = True  # between think tags
+    thinks_first: bool = False  # the template ends a prompt with the first of them
+    thinks_under_grammar: bool = True  # what is held to a grammar may begin with a thought, too
+    reader: MakeReader | None = None  # what reads its turns in place of ours
+    quiet_reader: MakeReader | None = None  # the same, where it is told not to think
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # what an operator tells the template
 
     @property
     def quiet(self) -> "Manners":

@@ -1,7 +1,10 @@
-"""Messages as this format keeps them in a chain: what was said, as JSON, and beside it the tokens it was sampled as.
+"""Messages as this format keeps them in a chain, and the prompt that they are rendered to.
 
-A chat template renders a conversation as a whole, so a message has no tokens of its own. It is kept as a record, in an
-array of the same kind as tokens, where all other parts of the server take it for a message like any other:
+    messages ── record() ──> records ── conversation_of() ──> a conversation ── vLLM ──> tokens ── spliced() ──> prompt
+
+Records: what was said, as JSON, and beside it the tokens it was sampled as. A chat template renders a conversation as a
+whole, so a message has no tokens of its own. It is kept as a record, in an array of the same kind as tokens, where all
+other parts of the server take it for a message like any other:
 
     MARK, words of JSON, tokens, the JSON (4 bytes of UTF-8 a word, spaces at its end), the tokens
 
@@ -9,23 +12,21 @@ A word of JSON is about what a token is, so the length of a record is an estimat
 number of `MARK`, so a record is never taken for the tokens of another format. The JSON of a message that was sampled
 says of which vocabulary its tokens are: a model with another one reads its text alone.
 
-How much a model is to think → what its chat template is told.
+How much a model is to think is told to its template. Templates of families that think by default (Qwen3, GLM, …) know
+`enable_thinking`, those of others (DeepSeek, Granite) `thinking`; some know `reasoning_effort`. A template looks at no
+variable that it does not know.
 
-Templates of families that think by default (Qwen3, GLM, …) know `enable_thinking`, those of others (DeepSeek, Granite)
-`thinking`; some know `reasoning_effort`. A template looks at no variable that it does not know.
+A conversation is in the shape of Chat Completions:
 
-Records → the conversation that vLLM renders, in the shape of Chat Completions.
+    frame, developer's messages before all others     one system message, and the tools
+    reasoning, answers, calls of the model in a row   one message of the assistant
+    the output of a tool                              a tool's message, with the id of the earliest call it may answer
 
-frame, developer's messages before all others     one system message, and the tools
-reasoning, answers, calls of the model in a row   one message of the assistant
-the output of a tool                              a tool's message, with the id of the earliest call it may answer
-
-A rendered prompt goes on with the very tokens that were sampled, wherever it says the same.
-
-What a model has sampled, and its text encoded again, are often different tokens of the same bytes; from the first
-difference on an engine's prefix cache finds nothing. So in a new rendering each turn's sampled tokens take the place of
-what has exactly their bytes. Where the rendering says anything else (a template that drops old reasoning, or writes a
-call's JSON in its own way), it stays as it is.
+A rendered prompt goes on with the very tokens that were sampled, wherever it says the same. What a model has sampled,
+and its text encoded again, are often different tokens of the same bytes; from the first difference on an engine's
+prefix cache finds nothing. So in a new rendering each turn's sampled tokens take the place of what has exactly their
+bytes. Where the rendering says anything else (a template that drops old reasoning, or writes a call's JSON in its own
+way), it stays as it is.
 
 White space with which a turn begins may be one token there with the line end before it, which the template wrote and
 the prompt of that turn ended with. Then the line end is a token again.
@@ -149,9 +150,9 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 @dataclass(slots=True)
 class ChatConversation(ChatPrompt):
-    """What is to be rendered. `sampled` are the tokens of the assistant's messages that were sampled here, in order."""
+    """What is to be rendered."""
 
-    sampled: list[list[int]] = field(default_factory=list)
+    sampled: list[list[int]] = field(default_factory=list)  # tokens of the assistant's messages that were sampled here
 
 
 def frame_of(

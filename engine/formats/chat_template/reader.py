@@ -8,13 +8,13 @@
 
 Text is taken as it comes, cut anywhere: whatever may be the beginning of a tag, or of a call, is held until that is
 decided. What looks like a call and is not one is the answer's text: nothing that a model says is lost, but the white
-space around tags that is the template's (`white_space`).
+space around tags that is the template's.
 
     CONTENT ── <think> ──> REASONING ── </think> ──> CONTENT
        │ └── <tool_call>, "{" ──> HEAD ── name, "{" ──> ARGUMENTS ── "}" ──> TAIL ──> CONTENT
        └── the end                 └── not so ──> WHOLE (a call once it is all there, or the answer) ──> CONTENT
 
-White space between items: what of it an item's text begins with, and what a chat template writes by itself.
+White space between items is an item's, or what a chat template writes by itself (`Gap`):
 
     <think>⏎Hm.⏎</think>⏎⏎Hello.⏎<tool_call>…        the line ends shown here belong to the template
 
