@@ -183,17 +183,17 @@ def restart_pause(failed: int) -> int:
 class OptionReader:
     """Reads values that an operator gave; says in one sentence what is wrong with one. `None` means not given."""
 
-    def __init__(self, place: str, given: Mapping[str, object], *, known: Collection[str]) -> None:
+    def __init__(self, place: str, values: Mapping[str, object], *, known: Collection[str]) -> None:
         """Refuse names that are not `known`. `place` begins every sentence: `The demo engine`."""
         self._place = place
-        self._given = given
-        for name in given:
+        self._values = values
+        for name in values:
             if name not in known:
                 raise EngineConfigurationError(f"{place} does not know {name!r}; it knows {', '.join(sorted(known))}.")
 
     def whole_number(self, name: str, default: Default, *, minimum: int) -> int | Default:
         """Return a whole number of at least `minimum`."""
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
@@ -218,14 +218,14 @@ class OptionReader:
 
     def text(self, name: str) -> str | None:
         """Return a string."""
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is None or isinstance(value, str):
             return value
         raise self.wrong(name, "a string")
 
     def choice(self, name: str, choices: Collection[str]) -> str | None:
         """Return one of `choices`."""
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is None:
             return None
         if not isinstance(value, str) or value not in choices:
@@ -234,7 +234,7 @@ class OptionReader:
 
     def token_ids(self, name: str) -> tuple[int, ...] | None:
         """Return a list of token ids."""
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(_is_token_id(each) for each in value):
@@ -243,12 +243,12 @@ class OptionReader:
 
     def wrong(self, name: str, expected: str) -> EngineConfigurationError:
         """Return the error that says what `name` should have been."""
-        shown = repr(self._given.get(name))
+        shown = repr(self._values.get(name))
         shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
         return EngineConfigurationError(f"{self._place} needs {name} to be {expected}, not {shown}.")
 
     def _number(self, name: str) -> float | None:
-        value = self._given.get(name)
+        value = self._values.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

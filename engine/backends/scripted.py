@@ -50,14 +50,14 @@ class ScriptEntry:
     cached_tokens: int | None = None
 
     @classmethod
-    def read(cls, place: str, given: object) -> "ScriptEntry":
+    def read(cls, place: str, value: object) -> "ScriptEntry":
         """Read an entry; `place` is where it stands: `script[0]`.
 
         Raises `EngineConfigurationError`, which names the place and the field.
         """
-        if not isinstance(given, Mapping):
-            raise EngineConfigurationError(f"{place} is to be an object, not {type(given).__name__}.")
-        options = OptionReader(place, given, known=cls.__slots__)
+        if not isinstance(value, Mapping):
+            raise EngineConfigurationError(f"{place} is to be an object, not {type(value).__name__}.")
+        options = OptionReader(place, value, known=cls.__slots__)
         finish = options.choice("finish", (FinishReason.STOP.value, FinishReason.LENGTH.value))
         fault = options.choice("fault", tuple(each.value for each in Fault))
         path = options.text("wait_for_file")
@@ -238,14 +238,14 @@ class ScriptedEngine(SimulatedEngine):
         """Return the entry that fits, and how many of its tokens the prompt ends with: a turn that was cut goes on."""
         text, prompt = "", request.prompt_token_ids
         for begin in turn_beginnings(prompt):
-            last, said = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
+            last, begun = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
             text = last.text() if last else ""
             for part in self._parts:
                 if part.left != 0 and (part.entry.when is None or part.entry.when in text):
-                    if part.completion[: len(said)] != said:
+                    if part.completion[: len(begun)] != begun:
                         break
                     part.left = None if part.left is None else part.left - 1
-                    return part, len(said)
+                    return part, len(begun)
         raise GenerationFailed(f"The script has no entry for {text[:80]!r}.")
 
     async def _wait_and_fail(self, entry: ScriptEntry, generation: _Generation) -> None:

@@ -106,22 +106,22 @@ class _GrammarReader:
         if START not in bodies:
             raise GrammarRefused("The grammar has no rule named 'start'.")
         self.ignored = bool(self.loaded.ignore)
-        found: dict[str, Tree] = {}
+        rules: dict[str, Tree] = {}
         waiting = [START]
         while waiting:
             name = waiting.pop()
-            if name in found:
+            if name in rules:
                 continue
             if name == IGNORED:
-                found[name] = Repeat(Alternation(tuple(RuleName(str(each)) for each in self.loaded.ignore)), 0, None)
+                rules[name] = Repeat(Alternation(tuple(RuleName(str(each)) for each in self.loaded.ignore)), 0, None)
             elif name in bodies:
-                found[name] = self._rule(name, *bodies[name])
+                rules[name] = self._rule(name, *bodies[name])
             elif name in terminals:
-                found[name] = self._tree(terminals[name], inside=True)
+                rules[name] = self._tree(terminals[name], inside=True)
             else:
                 raise GrammarRefused(f"The grammar uses {name!r}, which it does not define.")
-            waiting += [each for each in references(found[name]) if each not in found]
-        return found
+            waiting += [each for each in references(rules[name]) if each not in rules]
+        return rules
 
     def _rule(self, name: str, parameters: object, body: Any) -> Tree:
         if parameters:
@@ -193,10 +193,10 @@ def _literal(token: Token) -> Tree:
 
 def _string(quoted: str) -> str:
     try:
-        found: str = literal_eval(quoted)
+        text: str = literal_eval(quoted)
     except (SyntaxError, ValueError):  # an escape that is none, a NUL, or a range's end that is any case
         raise GrammarRefused(f"The grammar has a text that cannot be read: {quoted[:200]}") from None
-    return found
+    return text
 
 
 def _range(first: Token, last: Token) -> Tree:
@@ -269,8 +269,8 @@ class _Shortest:
             case Concatenation(parts):
                 return self._in_a_row(parts)
             case Alternation(options):
-                found = [text for option in options if (text := self.of(option)) is not None]
-                return min(found, key=len, default=None)
+                texts = [text for option in options if (text := self.of(option)) is not None]
+                return min(texts, key=len, default=None)
             case Repeat(part, least, _):
                 if not least:
                     return ""
@@ -308,17 +308,17 @@ class _Matcher:
         here = self._ends.setdefault(begin, {})
         if name in here:
             return here[name]
-        found = here[name] = set()
+        ends = here[name] = set()
         self._open.add((name, begin))
         while True:  # a rule that begins with itself needs what was found for it before
             new = self.after(self._rules[name], {begin})
-            if new <= found:
+            if new <= ends:
                 break
-            found |= new
+            ends |= new
             for other in [each for each in here if (each, begin) not in self._open]:
                 del here[other]
         self._open.remove((name, begin))
-        return found
+        return ends
 
     def after(self, tree: Tree, begins: set[int]) -> set[int]:
         """Return where a tree's derivations end that begin at one of `begins`."""
@@ -327,9 +327,9 @@ class _Matcher:
             case RuleName(name):
                 ends: set[int] = set()
                 for begin in begins:
-                    found = self.rule(name, begin)
-                    self._count(len(found))
-                    ends |= found
+                    more = self.rule(name, begin)
+                    self._count(len(more))
+                    ends |= more
                 return ends
             case OneCharacter(ranges):
                 return {at + 1 for at in begins if at < len(self._text) and _is_in(ord(self._text[at]), ranges)}
@@ -353,13 +353,13 @@ class _Matcher:
             before, begins = begins, self.after(tree.part, begins)
             if begins == before:  # nothing, or what may be empty: so it stays
                 break
-        found, fresh = set(begins), begins
+        ends, fresh = set(begins), begins
         for _ in range(len(self._text) if tree.most is None else tree.most - tree.least):
-            fresh = self.after(tree.part, fresh) - found
+            fresh = self.after(tree.part, fresh) - ends
             if not fresh:
                 break
-            found |= fresh
-        return found
+            ends |= fresh
+        return ends
 
 
 def _is_in(character: int, ranges: tuple[tuple[int, int], ...]) -> bool:

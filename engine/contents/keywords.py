@@ -128,19 +128,19 @@ def _any_of(one: list[object], other: list[object]) -> list[object]:
 
 def _types(one: object, other: object) -> list[str]:
     mine, its = ([each] if isinstance(each, str) else list(each) for each in (one, other))  # type: ignore[call-overload]
-    found = [kind for kind in mine if kind in its or (kind == "integer" and "number" in its)]
-    found += [kind for kind in its if kind == "integer" and "number" in mine and kind not in found]
-    if not found:
+    common = [kind for kind in mine if kind in its or (kind == "integer" and "number" in its)]
+    common += [kind for kind in its if kind == "integer" and "number" in mine and kind not in common]
+    if not common:
         raise Unsatisfiable(f"nothing is of the types {', '.join(mine)} and {', '.join(its)}")
-    return found
+    return common
 
 
 def _enum(one: list[object], other: list[object]) -> list[object]:
     its = set(map(frozen, other))
-    found = [value for value in one if frozen(value) in its]
-    if not found:
+    common = [value for value in one if frozen(value) in its]
+    if not common:
         raise Unsatisfiable("two enums have no value in common")
-    return found
+    return common
 
 
 def _all_of(one: object, other: object) -> object:
@@ -291,19 +291,17 @@ def _bounds(own: Schema) -> tuple[float | None, bool, float | None, bool]:
 def integer(own: Schema, place: str) -> Schema:
     """Return what holds for a whole number."""
     least, after, most, before = _bounds(own)
-    found: Schema = {}
+    made: Schema = {}
     if least is not None:
-        found["minimum"] = max(
-            _floor(least) + 1 if after or least != _floor(least) else _floor(least), -LARGEST_INTEGER
-        )
+        made["minimum"] = max(_floor(least) + 1 if after or least != _floor(least) else _floor(least), -LARGEST_INTEGER)
     if most is not None:
-        found["maximum"] = min(-_floor(-most) - 1 if before else _floor(most), LARGEST_INTEGER)
-    if found.get("minimum", -LARGEST_INTEGER) > found.get("maximum", LARGEST_INTEGER):
+        made["maximum"] = min(-_floor(-most) - 1 if before else _floor(most), LARGEST_INTEGER)
+    if made.get("minimum", -LARGEST_INTEGER) > made.get("maximum", LARGEST_INTEGER):
         raise Unsatisfiable("its minimum is above its maximum")
     step = own.get("multipleOf", 1)
     if step == 1:
-        return found
-    if found or step != _floor(step) or step > LARGEST_NUMBER:
+        return made
+    if made or step != _floor(step) or step > LARGEST_NUMBER:
         raise GrammarRefused(
             f"{place or 'The schema'}: multipleOf can be enforced for whole numbers without bounds only."
         )
@@ -325,9 +323,9 @@ def number(own: Schema, place: str) -> Schema:
         raise GrammarRefused(f"{place or 'The schema'}: bounds of a number beyond 10^15 cannot be enforced.")
     if least is not None and most is not None and (least > most or (least == most and (after or before))):
         raise Unsatisfiable("its minimum is above its maximum")
-    found: Schema = {}
+    made: Schema = {}
     if least is not None:
-        found["exclusiveMinimum" if after else "minimum"] = least
+        made["exclusiveMinimum" if after else "minimum"] = least
     if most is not None:
-        found["exclusiveMaximum" if before else "maximum"] = most
-    return found
+        made["exclusiveMaximum" if before else "maximum"] = most
+    return made

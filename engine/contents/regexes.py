@@ -87,9 +87,9 @@ def parse(pattern: str, flags: str = "") -> Tree:
     return _PatternReader(pattern, parsed.state.flags).sequence(parsed)
 
 
-def _quiet(found: re.Match[str]) -> str:
+def _quiet(match: re.Match[str]) -> str:
     """Return a class in which `re` sees no sets of its future: it would write a warning for each to the log."""
-    text = found[0]
+    text = match[0]
     if not text.startswith("["):
         return text
     return "[" + _FUTURE.sub(lambda each: each[0] if len(each[0]) > 1 else f"\\{each[0]}", text[1:]).replace(
@@ -214,10 +214,10 @@ class _PatternReader:
     def _one(self, ranges: Ranges, *, negated: bool = False) -> Tree:
         if self._any_case:
             ranges = _in_any_case(ranges)
-        found = complement(ranges) if negated else complement(complement(ranges))
-        if not found:
+        chosen = complement(ranges) if negated else complement(complement(ranges))
+        if not chosen:
             raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has a class without a character.")
-        return OneCharacter(found)
+        return OneCharacter(chosen)
 
 
 def _in_any_case(ranges: Ranges) -> Ranges:
@@ -232,14 +232,14 @@ def _in_any_case(ranges: Ranges) -> Ranges:
 
 def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return all other characters, in order."""
-    found, begin = [], 0
+    others, begin = [], 0
     for first, last in sorted((*ranges, _SURROGATES)):
         if first > begin:
-            found.append((begin, first - 1))
+            others.append((begin, first - 1))
         begin = max(begin, last + 1)
     if begin <= LAST:
-        found.append((begin, LAST))
-    return tuple(found)
+        others.append((begin, LAST))
+    return tuple(others)
 
 
 MAX_CHARACTERS = 8192

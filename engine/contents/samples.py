@@ -121,14 +121,14 @@ class _Sampler:
         pattern = schema["pattern"]
         if matches(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1]):
             return self._text
-        found: str = json.loads(f'"{smallest_match(pattern)}"')  # it is what JSON writes
-        return found
+        match: str = json.loads(f'"{smallest_match(pattern)}"')  # it is what JSON writes
+        return match
 
     def _integer(self, schema: Schema) -> int:
-        found = int(self._number)
+        number = int(self._number)
         step: int = schema.get("multipleOf", 1)
-        found = max(found, int(schema.get("minimum", found)))
-        return min(found, int(schema.get("maximum", found))) // step * step
+        number = max(number, int(schema.get("minimum", number)))
+        return min(number, int(schema.get("maximum", number))) // step * step
 
     def _of_number(self, schema: Schema) -> Any:
         least, above = schema.get("minimum"), schema.get("exclusiveMinimum")

@@ -244,15 +244,15 @@ class _Translation:
             branches = [self._both(siblings, self._resolved(each, place, ())) for each in flat["anyOf"]]
         if len(branches) > MAX_BRANCHES:
             raise GrammarRefused(f"{place or 'The schema'!r} has more than {MAX_BRANCHES} alternatives.")
-        found, problem = [], "it has no alternative"
+        alternatives, problem = [], "it has no alternative"
         for each in branches:
             try:
-                found.append(self._node(each, f"{place}/anyOf"))
+                alternatives.append(self._node(each, f"{place}/anyOf"))
             except Unsatisfiable as error:
                 problem = str(error)
-        if not found:
+        if not alternatives:
             raise Unsatisfiable(problem)
-        return _alternatives(found)
+        return _alternatives(alternatives)
 
     def _require_disjoint(self, branches: list[object], place: str, inside: tuple[str, ...]) -> None:
         if len(branches) > MAX_BRANCHES:
@@ -288,9 +288,9 @@ class _Translation:
 
     def _string(self, own: Schema, place: str) -> Schema:
         self._budget.take(CHARACTER * len(own.get("pattern", "")))
-        found = string(own, place)
-        self._budget.take(len(found.get("pattern", "")) // 4)
-        return found
+        translated = string(own, place)
+        self._budget.take(len(translated.get("pattern", "")) // 4)
+        return translated
 
     def _object(self, own: Schema, place: str) -> Schema:
         properties, required = own.get("properties", {}), own.get("required", [])
@@ -312,16 +312,16 @@ class _Translation:
                 if extra is False:
                     raise Unsatisfiable(f"{name!r} is required and not among the properties of {place or 'the schema'}")
                 built[name] = self._node(extra, f"{place}/additionalProperties")
-        found: Schema = {"properties": built, "required": list(required)} if built else {}
+        made: Schema = {"properties": built, "required": list(required)} if built else {}
         open_ = extra is not False and (declared or not built)
         if open_ and extra is not True:
-            found["additionalProperties"] = self._node(extra, f"{place}/additionalProperties")
+            made["additionalProperties"] = self._node(extra, f"{place}/additionalProperties")
         else:
-            found["additionalProperties"] = open_
-        return found | self._sizes(own, place, open_=open_, named=bool(built))
+            made["additionalProperties"] = open_
+        return made | self._sizes(own, place, open_=open_, named=bool(built))
 
     def _sizes(self, own: Schema, place: str, *, open_: bool, named: bool) -> Schema:
-        found: Schema = {name: own[name] for name in ("minProperties", "maxProperties") if name in own}
+        made: Schema = {name: own[name] for name in ("minProperties", "maxProperties") if name in own}
         if open_ and own.get("minProperties", 0) > len(own.get("required", [])):
             raise GrammarRefused(
                 f"{place or 'The schema'}: minProperties cannot be enforced where other properties are allowed."
@@ -329,30 +329,30 @@ class _Translation:
         if "propertyNames" in own and open_:
             if named:
                 raise GrammarRefused(f"{place or 'The schema'}: propertyNames cannot be enforced beside properties.")
-            found["propertyNames"] = {"type": "string", **self._node(own["propertyNames"], f"{place}/propertyNames")}
-        return found
+            made["propertyNames"] = {"type": "string", **self._node(own["propertyNames"], f"{place}/propertyNames")}
+        return made
 
     def _array(self, own: Schema, place: str) -> Schema:
         if own.get("uniqueItems"):
             raise GrammarRefused(f"{place or 'The schema'}: uniqueItems cannot be enforced.")
         first = [self._node(each, f"{place}/prefixItems") for each in own.get("prefixItems", ())]
-        found: Schema = {name: own[name] for name in ("minItems", "maxItems") if name in own}
-        least, most = found.get("minItems", 0), found.get("maxItems")
+        made: Schema = {name: own[name] for name in ("minItems", "maxItems") if name in own}
+        least, most = made.get("minItems", 0), made.get("maxItems")
         if most is not None and least > most:
             raise Unsatisfiable("minItems is above maxItems")
         items = own.get("items", True)
         if items is False:
             if least > len(first):
                 raise Unsatisfiable("minItems asks for more items than there may be")
-            return found | {"prefixItems": first, "items": False} if first else {"maxItems": 0}
+            return made | {"prefixItems": first, "items": False} if first else {"maxItems": 0}
         if first:
-            found["prefixItems"] = first
+            made["prefixItems"] = first
         try:
-            return found | {"items": self._node(items, f"{place}/items")}
+            return made | {"items": self._node(items, f"{place}/items")}
         except Unsatisfiable:
             if least > len(first):
                 raise
-            return found | {"items": False} if first else {"maxItems": 0}
+            return made | {"items": False} if first else {"maxItems": 0}
 
 
 def _refuse_unknown(schema: Schema, place: str) -> None:
@@ -363,13 +363,13 @@ def _refuse_unknown(schema: Schema, place: str) -> None:
 
 def _kinds(flat: Schema) -> list[str] | None:
     """Return the types that a node may have; None for any value at all. Keywords without a type imply theirs."""
-    given = flat.get("type")
-    if given is not None:
-        kinds = [given] if isinstance(given, str) else list(given)
+    types = flat.get("type")
+    if types is not None:
+        kinds = [types] if isinstance(types, str) else list(types)
         return [kind for kind in kinds if not (kind == "integer" and "number" in kinds)]
     implied = [kind for kind, names in OF_TYPE.items() if kind != "integer" and any(name in flat for name in names)]
     return implied or None
 
 
-def _alternatives(found: list[Schema]) -> Schema:
-    return found[0] if len(found) == 1 else {"anyOf": found}
+def _alternatives(schemas: list[Schema]) -> Schema:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}

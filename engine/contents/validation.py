@@ -35,14 +35,14 @@ def target(root: object, reference: str) -> object:
     """Return what `#/…` refers to in a schema; raises `GrammarRefused`."""
     if not reference.startswith("#"):
         raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
-    found: Any = root
+    node: Any = root
     for part in filter(None, reference[1:].split("/")):
         key = part.replace("~1", "/").replace("~0", "~")
         try:
-            found = found[int(key)] if isinstance(found, list) else found[key]
+            node = node[int(key)] if isinstance(node, list) else node[key]
         except (LookupError, ValueError, TypeError):
             raise GrammarRefused(f"The schema refers to {reference[:200]!r}, which it does not have.") from None
-    return found
+    return node
 
 
 def refuse_circles(definitions: Mapping[str, Mapping[str, Any]]) -> None:
@@ -102,14 +102,14 @@ def _const(_: Any, value: object, instance: object, schema: object) -> Errors:
     return _enum(_, [value], instance, schema)
 
 
-def _unique(_: Any, wanted: bool, instance: object, __: object) -> Errors:
-    if wanted and isinstance(instance, list) and len(set(map(frozen, instance))) < len(instance):
+def _unique(_: Any, is_on: bool, instance: object, __: object) -> Errors:
+    if is_on and isinstance(instance, list) and len(set(map(frozen, instance))) < len(instance):
         yield ValidationError("it has the same value twice")
 
 
-def _unique_counted(_: Any, wanted: bool, instance: object, schema: object) -> Errors:
+def _unique_counted(_: Any, is_on: bool, instance: object, schema: object) -> Errors:
     budget.get().take(size(instance))
-    return _unique(_, wanted, instance, schema)
+    return _unique(_, is_on, instance, schema)
 
 
 def _additional(validator: Any, extra: object, instance: object, schema: Any) -> Errors:
@@ -207,10 +207,10 @@ def _problem_of_json(schema: object, text: bytes) -> str | None:
         return f"{_shown(text)} is not JSON: {error}"
     try:
         budget.set(SchemaBudget(schema))
-        found = best_match(BoundedValidator(schema).iter_errors(value))
+        misfit = best_match(BoundedValidator(schema).iter_errors(value))
     except (GrammarRefused, RecursionError) as error:
         return f"the schema cannot be used: {error}"
-    return None if found is None else f"{_shown(text)} does not fit its schema: {found.message[:MAX_SHOWN]}"
+    return None if misfit is None else f"{_shown(text)} does not fit its schema: {misfit.message[:MAX_SHOWN]}"
 
 
 def _no_constant(name: str) -> object:
@@ -219,12 +219,12 @@ def _no_constant(name: str) -> object:
 
 def _problem_of_match(pattern: str, text: str) -> str | None:
     try:
-        found = _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS, concurrent=True)
+        match = _compiled(pattern).fullmatch(text, timeout=MATCH_SECONDS, concurrent=True)
     except regex.error as error:
         return f"the regular expression cannot be used: {error}"
     except TimeoutError:
         return f"{_shown(text.encode())} could not be matched within {MATCH_SECONDS:g} s"
-    return None if found else f"{_shown(text.encode())} does not match {pattern[:MAX_SHOWN]!r}"
+    return None if match else f"{_shown(text.encode())} does not match {pattern[:MAX_SHOWN]!r}"
 
 
 @lru_cache(maxsize=64)
@@ -234,12 +234,12 @@ def _compiled(pattern: str) -> "regex.Pattern[str]":
 
 def _problem_of_derivation(grammar: str, text: str) -> str | None:
     try:
-        found = derives(grammar, text)
+        is_derived = derives(grammar, text)
     except GrammarRefused as error:
         return error.reason
     except RecursionError:
         return f"{_shown(text.encode())} is nested too deeply to be read by its Lark grammar"
-    return None if found else f"{_shown(text.encode())} is not what its Lark grammar derives"
+    return None if is_derived else f"{_shown(text.encode())} is not what its Lark grammar derives"
 
 
 def _shown(text: bytes) -> str:

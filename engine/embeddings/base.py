@@ -92,10 +92,10 @@ def input_too_long(index: int | None, max_model_len: int, tokens: int | None = N
     )
 
 
-def too_many_dimensions(wanted: int, dimensions: int) -> EmbeddingRefused:
+def too_many_dimensions(more: int, dimensions: int) -> EmbeddingRefused:
     """More dimensions are wanted than the model's vectors have."""
     return EmbeddingRefused(
-        f"This model's embeddings have {dimensions} dimensions, and {wanted} were asked for. Ask for {dimensions} or "
+        f"This model's embeddings have {dimensions} dimensions, and {more} were asked for. Ask for {dimensions} or "
         "fewer.",
         param="dimensions",
     )

@@ -77,11 +77,11 @@ class HashingEmbeddings(BaseEmbeddings):
         self._is_closed = True
 
 
-def _embed(given: EmbeddingInput, index: int, dimensions: int | None) -> tuple["Vector[float]", int]:
+def _embed(value: EmbeddingInput, index: int, dimensions: int | None) -> tuple["Vector[float]", int]:
     """Return the vector of an input, and how many tokens it has."""
-    if not isinstance(given, str) and not all(0 <= token < SPECIAL_TOKENS.stop for token in given):
+    if not isinstance(value, str) and not all(0 <= token < SPECIAL_TOKENS.stop for token in value):
         raise strange_token()
-    text, tokens = (given, len(encode_text(given))) if isinstance(given, str) else (decode_tokens(given), len(given))
+    text, tokens = (value, len(encode_text(value))) if isinstance(value, str) else (decode_tokens(value), len(value))
     if tokens > MAX_MODEL_LEN:
         raise input_too_long(index, MAX_MODEL_LEN, tokens)
     return unit(hashed(text, dimensions or DIMENSIONS)), tokens

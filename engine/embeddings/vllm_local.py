@@ -101,15 +101,15 @@ class VllmEmbeddings(BaseEmbeddings):
         """Stop the engine core."""
         await self._kept.aclose()
 
-    def _check_dimensions(self, llm: Any, wanted: int | None) -> None:
+    def _check_dimensions(self, llm: Any, dimensions: int | None) -> None:
         """Refuse what vLLM would refuse (`PoolingParams.verify`)."""
-        if wanted is None or wanted == self.dimensions:
+        if dimensions is None or dimensions == self.dimensions:
             return
-        if wanted > self.dimensions:
-            raise too_many_dimensions(wanted, self.dimensions)
+        if dimensions > self.dimensions:
+            raise too_many_dimensions(dimensions, self.dimensions)
         config = llm.vllm_config.model_config
         known = config.matryoshka_dimensions
-        if not config.is_matryoshka or (known is not None and wanted not in known):
+        if not config.is_matryoshka or (known is not None and dimensions not in known):
             raise not_resizable(self.dimensions)
 
     async def _vector(self, llm: Any, tokens: list[int], dimensions: int | None) -> "Vector[float]":
@@ -135,15 +135,15 @@ def _tokens_of(llm: Any, inputs: Sequence[EmbeddingInput]) -> list[list[int]]:
     """Return each input as tokens, with those that the tokenizer puts around a text. Raises `EmbeddingRefused`."""
     tokenizer, config = llm.renderer.get_tokenizer(), llm.vllm_config.model_config
     size = config.get_vocab_size()
-    found = []
+    prompts = []
     for index, each in enumerate(inputs):
         tokens = [int(token) for token in (tokenizer.encode(each) if isinstance(each, str) else each)]
         if len(tokens) > config.max_model_len:
             raise input_too_long(index, config.max_model_len, len(tokens))
         if not all(0 <= token < size for token in tokens):
             raise strange_token()
-        found.append(tokens)
-    return found
+        prompts.append(tokens)
+    return prompts
 
 
 def _in_own_names(error: EngineConfigurationError) -> EngineConfigurationError:

@@ -100,19 +100,19 @@ class VllmServerEmbeddings(BaseEmbeddings):
 
     async def embed(self, request: EmbeddingRequest) -> Embedded:
         """Ask a server for all inputs at once; one that cannot be reached is passed over for another."""
-        wanted = request.dimensions
-        if wanted is not None and self.dimensions and wanted > self.dimensions:
-            raise too_many_dimensions(wanted, self.dimensions)
-        asked: dict[str, Any] = {
+        dimensions = request.dimensions
+        if dimensions is not None and self.dimensions and dimensions > self.dimensions:
+            raise too_many_dimensions(dimensions, self.dimensions)
+        body: dict[str, Any] = {
             "model": self.model,
             "input": request.inputs if isinstance(request.inputs[0], str) else [list(each) for each in request.inputs],
             "encoding_format": "base64",
             "embed_dtype": "float32",
             "endianness": "little",
         }
-        if wanted is not None and wanted != self.dimensions:
-            asked["dimensions"] = wanted
-        status, content = await self._somewhere("POST", _PATH, orjson.dumps(asked))
+        if dimensions is not None and dimensions != self.dimensions:
+            body["dimensions"] = dimensions
+        status, content = await self._somewhere("POST", _PATH, orjson.dumps(body))
         if status != 200:
             raise self._refusal(status, content, request)
         return await asyncio.to_thread(_read, content, len(request.inputs))

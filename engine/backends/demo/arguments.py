@@ -103,8 +103,8 @@ _PARAMETERS: dict[str | None, ParameterType] = {"FREEFORM": SimpleType("string")
 
 @lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
 def _read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
-    before, _, declarations = developer_text.rpartition(_FUNCTIONS)
-    return () if not before and _NAMESPACE.search(declarations) else _read(declarations)
+    others, _, declarations = developer_text.rpartition(_FUNCTIONS)
+    return () if not others and _NAMESPACE.search(declarations) else _read(declarations)
 
 
 @lru_cache(maxsize=32)
@@ -138,12 +138,12 @@ def read_hints(*texts: str) -> Hints:
     return Hints(next(strings, "example")[:_LONGEST_STRING], float(number) if "." in number else int(number))
 
 
-def make_argument(wanted: ParameterType, hints: Hints) -> FunctionArgument:
+def make_argument(kind: ParameterType, hints: Hints) -> FunctionArgument:
     """Make up a value of a type: the required properties, or where none is, the optional ones with simple types.
 
     Made-up values of optional ones would spoil a call: a client's shell with a `timeout_ms` of 1 runs nothing.
     """
-    match wanted:
+    match kind:
         case ObjectType(properties):
             required = [each for each in properties if each.required]
             filled = required or [each for each in properties if _is_simple(each.type)]
@@ -162,8 +162,8 @@ def make_argument(wanted: ParameterType, hints: Hints) -> FunctionArgument:
             return hints.string
 
 
-def _is_simple(wanted: ParameterType) -> bool:
-    return isinstance(wanted, LiteralType) or (isinstance(wanted, SimpleType) and wanted not in (ANY, NULL))
+def _is_simple(kind: ParameterType) -> bool:
+    return isinstance(kind, LiteralType) or (isinstance(kind, SimpleType) and kind not in (ANY, NULL))
 
 
 def _strings(text: str) -> Iterator[str]:
@@ -195,10 +195,10 @@ class _TypeReader:
         return next((each for each in alternatives if each != NULL), NULL)
 
     def _alternative(self) -> ParameterType:
-        found = self._without_suffix()
+        element = self._without_suffix()
         while self._take("[]"):
-            found = ArrayType(found)
-        return found
+            element = ArrayType(element)
+        return element
 
     def _without_suffix(self) -> ParameterType:
         if self._depth > _DEEPEST:
@@ -219,9 +219,9 @@ class _TypeReader:
     def _object(self) -> ObjectType:
         properties: list[Property] = []
         while not self._take("}") and self._position < len(self._text):
-            found = self._match(_PROPERTY)
-            if found:
-                properties.append(Property(found[1], self.read(), required=not found[2]))
+            name = self._match(_PROPERTY)
+            if name:
+                properties.append(Property(name[1], self.read(), required=not name[2]))
                 self._take(",")
             else:
                 self._match(_REST_OF_LINE)
@@ -236,10 +236,10 @@ class _TypeReader:
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         self._skip_blanks()
-        found = pattern.match(self._text, self._position)
-        if found:
-            self._position = found.end()
-        return found
+        match = pattern.match(self._text, self._position)
+        if match:
+            self._position = match.end()
+        return match
 
     def _skip_blanks(self) -> None:
         blank = _BLANK.match(self._text, self._position)
@@ -251,15 +251,15 @@ _PATCH = "*** Begin Patch\n"
 _HARMLESS = f"{_PATCH}*** Add File: example.txt\n+example\n*** End Patch"  # the smallest patch deletes a file
 
 
-def make_content(content: Content, hints: Hints, wanted: str = "") -> str:
-    """Return what a content may be; `wanted` itself, where it is. Raises `GrammarRefused` where nothing is found."""
-    if wanted and problem_of(content, wanted.encode()) is None:
-        return wanted
+def make_content(content: Content, hints: Hints, text: str = "") -> str:
+    """Return what a content may be; `text` itself, where it is. Raises `GrammarRefused` where nothing is found."""
+    if text and problem_of(content, text.encode()) is None:
+        return text
     match content:
         case AnyText():
-            return wanted or hints.string
+            return text or hints.string
         case AnyObject():
-            return _written({"text": wanted or hints.string})
+            return _written({"text": text or hints.string})
         case JsonSchema(schema):
             return _written(smallest_value(json.loads(enforceable(schema)), text=hints.string, number=hints.number))
         case Regex(pattern):

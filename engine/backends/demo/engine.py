@@ -83,9 +83,9 @@ def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[i
     if is_raw(prompt):
         return raw_reply_tokens(prompt)
     for begin in turn_beginnings(prompt):
-        said = list(prompt[begin:])
+        begun = list(prompt[begin:])
         whole = reply_tokens(prompt[:begin], rules)
         for reply in (whole, without_thought(whole)):
-            if reply[: len(said)] == said:
-                return reply[len(said) :]
+            if reply[: len(begun)] == begun:
+                return reply[len(begun) :]
     return reply_tokens(prompt, rules)

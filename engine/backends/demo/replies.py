@@ -84,23 +84,23 @@ def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
 
     It begins with a sign that is not text, by which a completion that was cut is known again: then the rest comes.
     """
-    said: list[int] = []
+    begun: list[int] = []
     prompt = list(prompt_token_ids)
     if MESSAGE in prompt:
         begin = len(prompt) - 1 - prompt[::-1].index(MESSAGE)
-        prompt, said = prompt[:begin], prompt[begin:]
+        prompt, begun = prompt[:begin], prompt[begin:]
     text = decode_tokens(token for token in prompt if token not in SPECIAL_TOKENS)
-    asked = [START, *encode_text("user"), MESSAGE, *encode_text(text), END, START, *encode_text("assistant")]
-    reply = reply_to(PromptTranscript(asked))
+    conversation = [START, *encode_text("user"), MESSAGE, *encode_text(text), END, START, *encode_text("assistant")]
+    reply = reply_to(PromptTranscript(conversation))
     answer = reply.text if isinstance(reply, DemoAnswer) else reply.arguments
     whole = [MESSAGE, *encode_text(f" {answer}"), RETURN]
-    return whole[len(said) :] if whole[: len(said)] == said else whole
+    return whole[len(begun) :] if whole[: len(begun)] == begun else whole
 
 
 def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     """Choose the reply to a conversation."""
-    asked = transcript.last_user
-    text = asked.text() if asked else ""
+    message = transcript.last_user
+    text = message.text() if message else ""
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_THOUGHT_SUMMARY_WANTED):
@@ -125,17 +125,17 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
 
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules: TurnRules) -> DemoAnswer | DemoCall:
     """Return a reply as the rules allow it: the call that was meant, or any where one is needed, or else an answer."""
-    asked = transcript.last_user
-    hints = read_hints(asked.text()[:MAX_READ] if asked else "")
-    meant, wanted = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
+    question = transcript.last_user
+    hints = read_hints(question.text()[:MAX_READ] if question else "")
+    meant, intended = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
     call = next((each for each in rules.calls if each.name == meant), None)
     if call is None and rules.must_call:
         made = Counter(message.called for message in transcript.since_last_user())
         call = min(rules.calls, key=lambda each: made[each.name])  # an agent that always forces a call has to end, too
         known = _declared(transcript, read_server_tools) | _declared(transcript, read_functions)
-        wanted = _arguments(known.get(call.name, ObjectType()), hints)
+        intended = _arguments(known.get(call.name, ObjectType()), hints)
     if call is not None:
-        arguments = make_content(call.content, hints, wanted)
+        arguments = make_content(call.content, hints, intended)
         is_code = call.hosted and call.name == "python"
         return DemoCall(reply.thought, call.name, arguments, call.hosted, is_code)
     text = reply.text if isinstance(reply, DemoAnswer) else _uncalled(transcript, reply.name)
@@ -144,9 +144,9 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules:
 
 def _uncalled(transcript: PromptTranscript, name: str) -> str:
     """Say that a call may not be made, such as one more than `max_tool_calls`, and what came of those before."""
-    said = f"The demo engine would call {name} now, and may not."
+    sentence = f"The demo engine would call {name} now, and may not."
     has_outputs = any(message.output_of is not None for message in transcript.since_last_user())
-    return f"{_report(transcript)} {said}" if has_outputs else said
+    return f"{_report(transcript)} {sentence}" if has_outputs else sentence
 
 
 def without_thought(reply: Sequence[int]) -> Sequence[int]:
@@ -201,19 +201,19 @@ def _declared(
 def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
     longest_first = sorted(names, key=len, reverse=True)
     either = "|".join(map(re.escape, longest_first))
-    found = list(re.finditer(rf"(?<![\w.-])(?:{either})(?![\w-]|\.\w)", text))
-    ends = [*(match.start() for match in found), len(text)][1:]
-    for match, end in zip(found, ends, strict=True):
+    matches = list(re.finditer(rf"(?<![\w.-])(?:{either})(?![\w-]|\.\w)", text))
+    ends = [*(match.start() for match in matches), len(text)][1:]
+    for match, end in zip(matches, ends, strict=True):
         yield _Mention(match[0], text[match.end() : end])
 
 
 def _summary(transcript: PromptTranscript) -> str:
     """List the user's messages, those of an earlier summary first; the last one asks for the summary."""
     texts = [message.text() for message in transcript.of_user()][:-1]
-    said = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
-    left_out = max(0, len(said) - MAX_SUMMARY)
+    lines = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
+    left_out = max(0, len(lines) - MAX_SUMMARY)
     earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
-    return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *said[left_out:]])
+    return "\n".join(["Summary by the demo engine (no model is loaded).", *earlier, *lines[left_out:]])
 
 
 def _thought_in_short(transcript: PromptTranscript) -> str:
@@ -255,8 +255,8 @@ def _quoted(text: str) -> str:
 
 def _end_of_count(text: str) -> int:
     """Return the number to count to, 0 where the text asks for no count."""
-    found = _COUNT.search(text)
-    return int(found[1][:15].replace(",", "")) if found else 0
+    match = _COUNT.search(text)
+    return int(match[1][:15].replace(",", "")) if match else 0
 
 
 def _shortened(text: str, longest: int) -> str:

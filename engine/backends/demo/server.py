@@ -78,10 +78,10 @@ class DemoServer:
     async def _embed(self, request: web.Request) -> web.Response:
         try:
             body = await request.json()
-            given = body["input"]
-            several = given if isinstance(given, list) and isinstance(given[0], str | list) else [given]
-            asked = EmbeddingRequest(inputs=several, dimensions=body.get("dimensions"))
-            embedded = await self.embeddings.embed(asked)
+            value = body["input"]
+            several = value if isinstance(value, list) and isinstance(value[0], str | list) else [value]
+            embedding = EmbeddingRequest(inputs=several, dimensions=body.get("dimensions"))
+            embedded = await self.embeddings.embed(embedding)
         except (ValueError, LookupError, TypeError, AttributeError, EmbeddingRefused) as problem:
             return web.json_response(error(str(problem), 400), status=400)
         data = [
@@ -96,7 +96,7 @@ class DemoServer:
         """Stream a generation. A client that is gone ends it: aiohttp cancels this then."""
         try:
             body = await request.json()
-            asked = read_request(body)
+            generation = read_request(body)
         except (ValueError, LookupError, TypeError, AttributeError):
             return web.json_response(error("The request cannot be read.", 400), status=400)
         if body.get("model") != self.engine.model:
@@ -107,16 +107,16 @@ class DemoServer:
         await answer.prepare(request)
         self.running += 1
         try:
-            await self._stream(answer, asked)
+            await self._stream(answer, generation)
         finally:
             self.running -= 1
         return answer
 
-    async def _stream(self, answer: web.StreamResponse, asked: GenerationRequest) -> None:
+    async def _stream(self, answer: web.StreamResponse, generation: GenerationRequest) -> None:
         """Say the chunks, the usage and the end; what is wrong with a request comes in the stream, as vLLM has it."""
         sampled = 0
         try:
-            async with aclosing(self.engine.generate(asked)) as chunks:
+            async with aclosing(self.engine.generate(generation)) as chunks:
                 async for chunk in chunks:
                     sampled += len(chunk.token_ids)
                     await answer.write(_event(generate_event(chunk)))
@@ -127,7 +127,7 @@ class DemoServer:
             await answer.write(_event(error(str(problem), 500, kind="InternalServerError")))
         else:
             details = {"cached_tokens": 0}
-            usage = {"prompt_tokens": len(asked.prompt_token_ids), "completion_tokens": sampled}
+            usage = {"prompt_tokens": len(generation.prompt_token_ids), "completion_tokens": sampled}
             await answer.write(_event({"choices": [], "usage": {**usage, "prompt_tokens_details": details}}))
         await answer.write(b"data: [DONE]\n\n")
 
@@ -195,8 +195,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m engine.backends.demo.server", description=about)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--tokens-per-second", type=float, help="pace of each answer; without it as fast as it goes")
-    given = parser.parse_args()
-    asyncio.run(_serve(given.port, given.tokens_per_second))
+    options = parser.parse_args()
+    asyncio.run(_serve(options.port, options.tokens_per_second))
 
 
 if __name__ == "__main__":

@@ -76,13 +76,14 @@ def configure(
             )
     if has_tokenizer(options) and speaks_harmony(options):
         write_vocabulary(vocabulary)
-    given: dict[str, Any] = {"tokenizer": str(vocabulary), **DEFAULT_OPTIONS, **options}
-    if isinstance(given.get("structured_outputs_config", {}), Mapping):
-        given["structured_outputs_config"] = {**STRUCTURED_OUTPUTS, **given.get("structured_outputs_config", {})}
+    arguments: dict[str, Any] = {"tokenizer": str(vocabulary), **DEFAULT_OPTIONS, **options}
+    outputs = arguments.get("structured_outputs_config", {})
+    if isinstance(outputs, Mapping):  # an operator's own words count before ours
+        arguments["structured_outputs_config"] = {**STRUCTURED_OUTPUTS, **outputs}
     if not has_tokenizer(options):
-        del given["structured_outputs_config"]
+        del arguments["structured_outputs_config"]
     try:
-        engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **given)
+        engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **arguments)
         engine_args._api_process_rank, engine_args._api_process_count = front_end
         config = engine_args.create_engine_config()
     except Exception as error:

@@ -249,16 +249,16 @@ class ReplicaPool:
         for url in await self._servers.read():
             if url not in self._replicas:
                 self._replicas[url] = self._new(url)
-        asked = {asyncio.create_task(each.inspect(), name=f"inspect {each}"): each for each in self.replicas}
+        tasks = {asyncio.create_task(each.inspect(), name=f"inspect {each}"): each for each in self.replicas}
         try:
-            late = await _late_ones(asked)
-            self._take_answers({replica: task for task, replica in asked.items() if task not in late})
+            late = await _late_ones(tasks)
+            self._take_answers({replica: task for task, replica in tasks.items() if task not in late})
         finally:
-            for task in asked:
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(asked)
+            await asyncio.wait(tasks)
         for task in late:
-            asked[task].lose(f"{asked[task]} takes longer than others to say what it can do")
+            tasks[task].lose(f"{tasks[task]} takes longer than others to say what it can do")
 
     def _take_answers(self, answers: Mapping[Replica, asyncio.Task[Service]]) -> None:
         """Use those that can be used, if there is one, and lose the others. Raises as `inspect` does."""
@@ -329,9 +329,9 @@ class ReplicaPool:
             await asyncio.wait([task])
 
 
-async def _late_ones(asked: Iterable[asyncio.Task[Service]]) -> Collection[asyncio.Task[Service]]:
+async def _late_ones(tasks: Iterable[asyncio.Task[Service]]) -> Collection[asyncio.Task[Service]]:
     """Wait for the first answer that is a good one, and then a little for the others; return those that are missing."""
-    waiting, good = set(asked), False
+    waiting, good = set(tasks), False
     while waiting and not good:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         good = any(task.exception() is None for task in done)

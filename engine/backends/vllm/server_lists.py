@@ -39,32 +39,32 @@ WANTED = (
 Server = TypeVar("Server")
 
 
-def as_part(given: object) -> str | None:
+def as_part(text: object) -> str | None:
     """Return a part of ENGINE_URL as it is used, None for what names nothing."""
-    if not isinstance(given, str):
+    if not isinstance(text, str):
         return None
-    if given.startswith(FILE):
-        return given if len(given) > len(FILE) else None
-    if given.startswith(DNS):
-        url = as_server(given.removeprefix("dns+"))
+    if text.startswith(FILE):
+        return text if len(text) > len(FILE) else None
+    if text.startswith(DNS):
+        url = as_server(text.removeprefix("dns+"))
         return None if url is None else f"dns+{url}"
-    return as_server(given)
+    return as_server(text)
 
 
-def as_server(given: str) -> str | None:
+def as_server(text: str) -> str | None:
     """Return the URL of a server as it is used, None for what cannot be one."""
     try:
-        url = URL(given)
+        url = URL(text)
         is_one = url.scheme in ("http", "https") and bool(url.host) and url.port is not None and not url.query_string
     except ValueError:
         return None
-    return given.rstrip("/").removesuffix("/v1") if is_one and not has_secret(given) else None
+    return text.rstrip("/").removesuffix("/v1") if is_one and not has_secret(text) else None
 
 
-def has_secret(given: object) -> bool:
+def has_secret(url: object) -> bool:
     """Whether a URL has a user or a password in it."""
     try:
-        return isinstance(given, str) and "@" in URL(given).raw_authority
+        return isinstance(url, str) and "@" in URL(url).raw_authority
     except ValueError:
         return False
 
@@ -184,9 +184,9 @@ class ServerList:
         self._problem = problem
 
 
-def as_source(given: object) -> str | ServerSource | None:
+def as_source(value: object) -> str | ServerSource | None:
     """Return what a part of ENGINE_URL names, None for what names nothing."""
-    part = as_part(given)
+    part = as_part(value)
     if part is not None and part.startswith(FILE):
         return ServerFile(part)
     return NamedServers(part) if part is not None and part.startswith(DNS) else part

@@ -45,24 +45,24 @@ def call_of(text: str) -> tuple[str, str, bool] | None:
     name = call.get("name") if isinstance(call, dict) else None
     if not _is_name(name):
         return None
-    given = call.get("arguments", call.get("parameters", {}))
-    freeform = _freeform_of(given)
+    arguments = call.get("arguments", call.get("parameters", {}))
+    freeform = _freeform_of(arguments)
     if freeform is not None:
         return name, freeform, True
-    return name, given if isinstance(given, str) else orjson.dumps(given).decode(), False
+    return name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(), False
 
 
 def freeform_text(arguments: str) -> str | None:
     """Return the text that a tool is called with which takes text as it is; None for any other arguments."""
     try:
-        given = orjson.loads(arguments)
+        parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return None
-    return _freeform_of(given)
+    return _freeform_of(parsed)
 
 
-def _freeform_of(given: object) -> str | None:
-    text = given[FREEFORM] if isinstance(given, dict) and given.keys() == {FREEFORM} else None
+def _freeform_of(arguments: object) -> str | None:
+    text = arguments[FREEFORM] if isinstance(arguments, dict) and arguments.keys() == {FREEFORM} else None
     return text if isinstance(text, str) else None
 
 
@@ -72,12 +72,12 @@ def matched(pattern: regex.Pattern[str], text: str, *, final: bool) -> tuple[reg
     A match may be partial only where the text is `final`, which means that nothing follows it. Whatever does not end
     within these characters is no match: else each token would make all of them be read again.
     """
-    found = pattern.match(text[:MAX_HEAD], partial=True)
-    if found is None or not found.partial:
-        return found, False
+    match = pattern.match(text[:MAX_HEAD], partial=True)
+    if match is None or not match.partial:
+        return match, False
     if len(text) > MAX_HEAD:
         return None, False
-    return found, not final
+    return match, not final
 
 
 @dataclass(slots=True)

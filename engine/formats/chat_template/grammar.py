@@ -57,8 +57,8 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
     options = [_row(calls, style)] if calls else []
     if not rules.must_call:
         options.append(_answer(rules.answer))
-    said: Tag = options[0] if len(options) == 1 else {"type": "or", "elements": options}
-    return _grammar(rules, *((_thought(open=open), said) if thinks else (said,)))
+    outcome: Tag = options[0] if len(options) == 1 else {"type": "or", "elements": options}
+    return _grammar(rules, *((_thought(open=open), outcome) if thinks else (outcome,)))
 
 
 def _grammar(rules: TurnRules, *parts: Tag, loose: bool = False) -> TurnGrammar:
@@ -110,16 +110,16 @@ def _answer(content: Content) -> Tag:
     raise GrammarRefused("This model's answers can be held to JSON only.")
 
 
-def rest_of(whole: TurnGrammar, said: str, *, open: bool) -> TurnGrammar:
+def rest_of(whole: TurnGrammar, text: str, *, open: bool) -> TurnGrammar:
     """Return the grammar of what is left of a turn behind what was said; `open`: the prompt ends in a thought."""
     shape = orjson.loads(whole.structural_tag)["format"]
     if shape["type"] == "triggered_tags":
-        is_between = said.rfind(CALL) <= said.rfind(CALL_END) and not _may_begin(said, CALL)
+        is_between = text.rfind(CALL) <= text.rfind(CALL_END) and not _may_begin(text, CALL)
         return whole if is_between else _loose(whole.rules)
     if shape["type"] != "sequence":
         return _loose(whole.rules)
     _, held = shape["elements"]
-    begun, ends, behind = said.partition(THINK_END)
+    begun, ends, behind = text.partition(THINK_END)
     if not ends:
         in_thought = (open or begun.startswith(THINK)) and not _may_begin(begun, THINK_END)
         return _grammar(whole.rules, _thought(open=True), held) if in_thought else _loose(whole.rules)
@@ -134,9 +134,9 @@ def _loose(rules: TurnRules) -> TurnGrammar:
     return _grammar(rules, {"type": "any_text"}, loose=True)
 
 
-def _may_begin(said: str, tag: str) -> bool:
+def _may_begin(text: str, tag: str) -> bool:
     """Whether a text ends with the beginning of a tag."""
-    return any(said.endswith(tag[:size]) for size in range(1, len(tag)))
+    return any(text.endswith(tag[:size]) for size in range(1, len(tag)))
 
 
 def problem_of(rules: TurnRules, events: Sequence[TurnEvent], *, has_ended: bool, repairs: int) -> str | None:
@@ -146,13 +146,13 @@ def problem_of(rules: TurnRules, events: Sequence[TurnEvent], *, has_ended: bool
     """
     if repairs:
         return "a call is malformed"
-    said = list(_contents(events))
-    problem = next(filter(None, (_problem_of_item(rules, item, text) for item, text in said)), None)
+    items = list(_contents(events))
+    problem = next(filter(None, (_problem_of_item(rules, item, text) for item, text in items)), None)
     if problem is not None or not has_ended:
         return problem
-    if rules.must_call and not any(item.kind in _CALLS for item, _ in said):
+    if rules.must_call and not any(item.kind in _CALLS for item, _ in items):
         return "it has to call something"
-    has_content = any(item.kind is not ItemKind.REASONING for item, _ in said)
+    has_content = any(item.kind is not ItemKind.REASONING for item, _ in items)
     return None if has_content or isinstance(rules.answer, AnyText) else "it has no answer"
 
 

@@ -121,13 +121,13 @@ def told_of(message: RenderedMessage) -> list[Told]:
 def _told(said: Saying, kind: MessageKind) -> Told:
     match said["is"]:
         case "system":
-            told = ToldKind.NOTE if said.get("note") else ToldKind.DEVELOPER
+            meaning = ToldKind.NOTE if said.get("note") else ToldKind.DEVELOPER
         case "answer":
-            told = ToldKind.PREAMBLE if kind is MessageKind.COMMENTARY else ToldKind.ANSWER
+            meaning = ToldKind.PREAMBLE if kind is MessageKind.COMMENTARY else ToldKind.ANSWER
         case other:
-            told = _TOLD[other]
+            meaning = _TOLD[other]
     flags = {flag: bool(said.get(flag)) for flag in ("hosted", "freeform")}
-    return Told(told, said["text"], said.get("name", ""), **flags)
+    return Told(meaning, said["text"], said.get("name", ""), **flags)
 
 
 NONE = "none"

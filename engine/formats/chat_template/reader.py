@@ -310,15 +310,15 @@ class Reader(BaseReader):
         if self._tag == PYTHON and not self._held.strip() and not self._final:
             return False
         pattern = HERMES_HEAD if self._tag == CALL else JSON_HEAD
-        found, waits = matched(pattern, self._held, final=self._final)
+        match, waits = matched(pattern, self._held, final=self._final)
         if waits:
             return False
         self._scan = ObjectScan()
-        name = name_of(found[1]) if found is not None and not found.partial else None
-        if found is None or name is None or not (self._tag == CALL or self._is_call(name)):
+        name = name_of(match[1]) if match is not None and not match.partial else None
+        if match is None or name is None or not (self._tag == CALL or self._is_call(name)):
             self._state = self._whole if self._tag == CALL else self._text_after_all
             return True
-        arguments = self._held[found.end() - 1 :]
+        arguments = self._held[match.end() - 1 :]
         freeform, waits = matched(FREEFORM_ARGUMENTS, arguments, final=self._final)
         if waits:
             return False
@@ -362,12 +362,12 @@ class Reader(BaseReader):
     def _tail(self) -> bool:
         """Read what closes a call; anything else that stands there is text behind it."""
         pattern = HERMES_TAIL if self._tag == CALL else JSON_TAIL
-        found, waits = matched(pattern, self._held, final=self._final)
+        match, waits = matched(pattern, self._held, final=self._final)
         if waits:
             return False
-        if found is not None and not found.partial:
-            self._held = self._held[found.end() :]
-        elif found is None:
+        if match is not None and not match.partial:
+            self._held = self._held[match.end() :]
+        elif match is None:
             self.repairs += 1
         else:
             self._held = ""  # the turn has ended in the middle of it

@@ -123,9 +123,9 @@ def _slices(text: str) -> Iterator[str]:
     begin = 0
     while len(text) - begin > MAX_SLICE:
         end = begin + MAX_SLICE
-        found = _PIECE_ENDS.search(text, begin + MAX_SLICE // 2, end)
-        if found:
-            end = found.end()
+        match = _PIECE_ENDS.search(text, begin + MAX_SLICE // 2, end)
+        if match:
+            end = match.end()
         yield text[begin:end]
         begin = end
     yield text[begin:] if begin else text

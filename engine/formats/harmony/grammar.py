@@ -282,8 +282,8 @@ def turn_grammar(rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | 
 def problem_of_turn(rules: TurnRules, tokens: Sequence[int], *, cut: bool = False) -> str | None:
     """Say what in a completion, stop token included, breaks the rules; None for nothing. `cut`: it is a beginning."""
     ended = bool(tokens) and tokens[-1] in _LAST
-    said = tokens[:-1] if ended else tokens
-    left, problem = _follow(turn_shape(rules), said)
+    sampled = tokens[:-1] if ended else tokens
+    left, problem = _follow(turn_shape(rules), sampled)
     if problem is not None:
         return problem
     if (cut and not ended) or any(shape.may_end() for shape in left):
@@ -348,8 +348,8 @@ def _follow(shape: Shape, tokens: Sequence[int]) -> tuple[list[Shape], str | Non
         after = [each for shape in left for each, rest in shape.advance(step) if rest == b""]
         if not after:
             shown = decode_tokens(tokens[max(0, read - MAX_SHOWN) : read])
-            found = decode_tokens(tokens[read : read + size])
-            return [], f"{found[:200]!r} cannot follow {shown!r}{_because(left)}"
+            wrong = decode_tokens(tokens[read : read + size])
+            return [], f"{wrong[:200]!r} cannot follow {shown!r}{_because(left)}"
         left, read = list(dict.fromkeys(after)), read + size
     return left, None
 

@@ -67,10 +67,10 @@ def parse_header(text: str, *, complete: bool = True) -> Header:
 
 
 def _parse(text: str) -> Header:
-    found = _RECIPIENT.search(text)
-    recipient = found[1] if found and found[1] not in NOBODY else None
-    if found:
-        text = f"{text[: found.start()]} {text[found.end() :]}"
+    match = _RECIPIENT.search(text)
+    recipient = match[1] if match and match[1] not in NOBODY else None
+    if match:
+        text = f"{text[: match.start()]} {text[match.end() :]}"
     before, *channels = text.split("<|channel|>")
     channel, after = _take_last_channel(channels)
     role, before = _take_role(before)

@@ -127,14 +127,14 @@ def _property(named: str, schema: Schema, indent: str) -> str:
 def _property_of_variants(named: str, schema: Schema, variants: Sequence[Schema], indent: str) -> str:
     """Return a property with `oneOf`: what is said of the property itself is not said of its first variant again."""
     own = _text(schema, "description")
-    said = [_text(each, "description") for each in variants]
+    descriptions = [_text(each, "description") for each in variants]
     comments = list(_comments(schema))
-    if own is not None and own not in said[:1]:
+    if own is not None and own not in descriptions[:1]:
         comments.append(f"// {own}")
     if _has(schema, "default"):
         comments.append(f"// {_default(schema)}")
     types = (
-        _variant(each, indent, described=own is None or (place > 0 and said[place] != own))
+        _variant(each, indent, described=own is None or (place > 0 and descriptions[place] != own))
         for place, each in enumerate(variants)
     )
     options = "".join(f"{indent} | {each}\n" for each in types)
@@ -165,10 +165,10 @@ def _variant(schema: Schema, indent: str, *, described: bool, named: bool = True
     """Return one of several types, with what is said of it behind it; `named`: it is a property's."""
     kind = _or_null(schema, _type(schema, indent + _VARIANT_STEP))
     description = _text(schema, "description") if described else None
-    said = [] if description is None else [description]
+    remarks = [] if description is None else [description]
     if _has(schema, "default"):
-        said.append(_default(schema, named=named))
-    return f"{kind} // {' '.join(said)}" if said else kind
+        remarks.append(_default(schema, named=named))
+    return f"{kind} // {' '.join(remarks)}" if remarks else kind
 
 
 def _default(schema: Schema, *, named: bool = True) -> str:
