@@ -93,7 +93,7 @@ def cut_into_chunks(
     also_at: Collection[int] = (),
 ) -> Iterator[TokenChunk]:
     """Yield chunks of at most `chunk_tokens`, cut at the positions `also_at` too; the last has the finish reason."""
-    begins = sorted({0, *range(0, len(token_ids), chunk_tokens), *also_at})
+    begins = sorted({0, *range(0, len(token_ids), chunk_tokens), *also_at})  # 0 also of no tokens: one chunk ends them
     for begin, end in pairwise(begins):
         yield TokenChunk(token_ids=token_ids[begin:end])
     yield TokenChunk(token_ids=token_ids[begins[-1] :], finish_reason=finish_reason, cached_tokens=cached_tokens)

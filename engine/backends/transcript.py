@@ -81,7 +81,7 @@ class PromptTranscript:
         """Find where messages begin and which are the user's; nothing else is read before somebody asks."""
         self._token_ids = token_ids
         self._bounds = list(pairwise([*_positions(token_ids, START), len(token_ids)]))
-        if self._bounds and token_ids[-1] not in END_TOKENS:
+        if self._bounds and token_ids[-1] not in END_TOKENS:  # the message that the model is to go on with
             self._bounds.pop()
         self._user_positions = self._positions_of("user")
 
@@ -114,13 +114,9 @@ class PromptTranscript:
         after = self._user_positions[-1] + 1 if self._user_positions else 0
         return tuple(self._read(range(after, len(self._bounds))))
 
-    def of_developer(self) -> Iterator[TranscriptMessage]:
-        """Yield the developer messages."""
-        return self._read(self._positions_of("developer"))
-
-    def of_system(self) -> Iterator[TranscriptMessage]:
-        """Yield the system messages."""
-        return self._read(self._positions_of("system"))
+    def of(self, role: str) -> Iterator[TranscriptMessage]:
+        """Yield the messages of the system, or of the developer."""
+        return self._read(self._positions_of(role))
 
     def _positions_of(self, role: str) -> list[int]:
         header = [*_role_tokens(role), MESSAGE]

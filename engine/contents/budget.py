@@ -120,7 +120,7 @@ def length(value: object) -> int:
 def frozen(value: object) -> object:
     """Return what is equal for values that JSON has as the same: 1 and 1.0, not 1 and true."""
     match value:
-        case bool():
+        case bool():  # Python has True == 1
             return bool, value
         case list():
             return tuple(map(frozen, value))

@@ -315,6 +315,7 @@ class _Matcher:
             if new <= ends:
                 break
             ends |= new
+            # What other rules have been found to derive from here may lack what this one has just gained: look again.
             for other in [each for each in here if (each, begin) not in self._open]:
                 del here[other]
         self._open.remove((name, begin))
@@ -354,6 +355,7 @@ class _Matcher:
             if begins == before:  # nothing, or what may be empty: so it stays
                 break
         ends, fresh = set(begins), begins
+        # Without a limit a character each time is the most: what derives nothing more leaves nothing fresh.
         for _ in range(len(self._text) if tree.most is None else tree.most - tree.least):
             fresh = self.after(tree.part, fresh) - ends
             if not fresh:

@@ -128,6 +128,7 @@ def _any_of(one: list[object], other: list[object]) -> list[object]:
 
 def _types(one: object, other: object) -> list[str]:
     mine, its = ([each] if isinstance(each, str) else list(each) for each in (one, other))  # type: ignore[call-overload]
+    # Every integer is a number, so of the two what is left is an integer.
     common = [kind for kind in mine if kind in its or (kind == "integer" and "number" in its)]
     common += [kind for kind in its if kind == "integer" and "number" in mine and kind not in common]
     if not common:
@@ -292,7 +293,7 @@ def integer(own: Schema, place: str) -> Schema:
     """Return what holds for a whole number."""
     least, after, most, before = _bounds(own)
     made: Schema = {}
-    if least is not None:
+    if least is not None:  # the least whole number that is allowed
         made["minimum"] = max(_floor(least) + 1 if after or least != _floor(least) else _floor(least), -LARGEST_INTEGER)
     if most is not None:
         made["maximum"] = min(-_floor(-most) - 1 if before else _floor(most), LARGEST_INTEGER)

@@ -116,6 +116,7 @@ def repetition(tree: Tree) -> int:
         else:
             texts[-1].append(character)
     for text in texts:
+        # Each character is compared with the one a period before: a run of ones is a stretch that repeats itself.
         for period in range(1, min(MAX_PERIOD, len(text) - longest)):
             longest = max(longest, *map(len, bytes(map(eq, text, text[period:])).split(b"\0")))
     return longest

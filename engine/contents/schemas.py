@@ -120,7 +120,7 @@ def _too_deep() -> GrammarRefused:
 
 
 def _require_schema(root: object) -> None:
-    level = [root]
+    level = [root]  # level by level: where a schema is too deep, recursion would end before the count does
     for _ in range(MAX_DEPTH + 1):
         level = [child for each in level for child in _children(each)]
         if not level:
@@ -313,6 +313,7 @@ class _Translation:
                     raise Unsatisfiable(f"{name!r} is required and not among the properties of {place or 'the schema'}")
                 built[name] = self._node(extra, f"{place}/additionalProperties")
         made: Schema = {"properties": built, "required": list(required)} if built else {}
+        # An object that names properties and says nothing of others gets no others: that is stricter, never looser.
         open_ = extra is not False and (declared or not built)
         if open_ and extra is not True:
             made["additionalProperties"] = self._node(extra, f"{place}/additionalProperties")

@@ -205,7 +205,7 @@ def _read(content: bytes, count: int) -> Embedded:
     """Read an answer; raises `GenerationFailed` for what no vLLM says."""
     try:
         answer = orjson.loads(content)
-        entries = sorted(answer["data"], key=lambda each: int(each["index"]))
+        entries = sorted(answer["data"], key=lambda each: int(each["index"]))  # they may come in any order
         vectors = [_vector(each["embedding"]) for each in entries]
         tokens = int(answer["usage"]["prompt_tokens"])
     except (ValueError, LookupError, TypeError) as error:

@@ -19,7 +19,7 @@ from engine.formats.harmony.encoding import (
     harmony_encoding,
     token_bytes,
 )
-from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, MessageCompleted, MessageStarted
+from engine.formats.harmony.parser import HarmonyEvent, HarmonyStream, Header, MessageCompleted
 from tests.kit.laws import Transcript, transcripts
 
 Read = tuple[str | None, str | None, str]  # channel, recipient, text
@@ -37,7 +37,7 @@ def messages_of(events: Iterable[HarmonyEvent]) -> tuple[list[Read], list[Messag
     completed: list[MessageCompleted] = []
     for event in events:
         match event:
-            case MessageStarted():
+            case Header():
                 messages.append((event.channel, event.recipient, ""))
             case Text():
                 channel, recipient, text = messages.pop()

@@ -195,7 +195,7 @@ def _declared(
     transcript: PromptTranscript, read: Callable[[str], tuple[tuple[str, ParameterType], ...]]
 ) -> dict[str, ParameterType]:
     """Return what the first developer message declares in which `read` finds anything."""
-    return dict(next(filter(None, (read(message.text()) for message in transcript.of_developer())), ()))
+    return dict(next(filter(None, (read(message.text()) for message in transcript.of("developer"))), ()))
 
 
 def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
@@ -223,7 +223,7 @@ def _thought_in_short(transcript: PromptTranscript) -> str:
 
 def _summed_up(transcript: PromptTranscript) -> list[str]:
     """Return what an earlier summary says of the user's messages."""
-    lines = (line for message in transcript.of_developer() for line in message.text().splitlines())
+    lines = (line for message in transcript.of("developer") for line in message.text().splitlines())
     return [line for line in lines if line.startswith(_SAID)]
 
 

@@ -63,7 +63,7 @@ def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | Dem
 def _python(transcript: PromptTranscript, text: str) -> DemoCall | None:
     """Run the code behind `python:`, the rest of the text or what is fenced there, once."""
     code = _PYTHON.search(text)
-    is_offered = any("\n## python\n" in message.text() for message in transcript.of_system())
+    is_offered = any("\n## python\n" in message.text() for message in transcript.of("system"))
     if code is None or not is_offered or "python" in _called(transcript):
         return None
     plain = (code["fenced"] or code["plain"] or "").strip()
@@ -75,7 +75,7 @@ def _image(transcript: PromptTranscript, text: str) -> DemoCall | None:
     draw = _DRAW.search(text)
     if draw is None and not re.search(rf"\b{_IMAGES}\b(?!\.)", text):
         return None
-    names = (name for message in transcript.of_developer() for name, _ in read_server_tools(message.text()))
+    names = (name for message in transcript.of("developer") for name, _ in read_server_tools(message.text()))
     tool = next((name for name in names if name.startswith(f"{_IMAGES}.")), None)
     if tool is None or any((name or "").startswith(f"{_IMAGES}.") for name in _called(transcript)):
         return None
@@ -84,7 +84,7 @@ def _image(transcript: PromptTranscript, text: str) -> DemoCall | None:
 
 
 def _file_search(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
-    query = _query(_SEARCH_FILES, text, "namespace file_search {", transcript.of_developer())
+    query = _query(_SEARCH_FILES, text, "namespace file_search {", transcript.of("developer"))
     if not query:
         return None
     shown = [message for message in transcript.since_last_user() if message.role == _FILE_SEARCH]
@@ -102,7 +102,7 @@ def _file_search(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCa
 
 
 def _browser(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
-    query = _query(_SEARCH_WEB, text, "\nnamespace browser {", transcript.of_system())
+    query = _query(_SEARCH_WEB, text, "\nnamespace browser {", transcript.of("system"))
     if not query:
         return None
     shown = [message for message in transcript.since_last_user() if message.role.startswith("browser.")]

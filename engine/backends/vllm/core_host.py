@@ -160,7 +160,7 @@ class CoreHost:
         """Give a front end a place for as long as it is connected."""
         import vllm
 
-        if not self._free:
+        if not self._free:  # a worker that is replaced may still have its place
             writer.write(refusal("all its places are taken, until one that stops has ended"))
             writer.close()
             return

@@ -103,7 +103,7 @@ class SharedCore(BaseCore):
             self._building = in_thread(lambda: self._build(place.lease))
             self._llm = llm = await asyncio.shield(self._building)
             await _wait_for_the_core(llm, place)
-        except BaseException as error:
+        except BaseException as error:  # of being cancelled, too: a place that is not given back is lost to others
             if not self._closed:  # `aclose()` does it then
                 await self._let_go()
             if isinstance(error, Exception) and not isinstance(error, EngineError):
@@ -112,6 +112,7 @@ class SharedCore(BaseCore):
                 ) from error
             raise
         self._require_open()
+        # The host hears of a request before the core gets it: else one could run that nobody would ever abort.
         plain = llm.engine_core.add_request_async
         llm.engine_core.add_request_async = lambda request: place.begin(plain, request)
         return llm

@@ -104,7 +104,7 @@ class ObjectScan:
             self.escaped = character == "\\" and not self.escaped
         elif character == '"':
             self.in_string = True
-        elif character in "{}":
+        elif character in "{}":  # lists need no count: one that is open ends before its object does
             self.depth += 1 if character == "{" else -1
             return self.depth == 0
         return False

@@ -67,11 +67,6 @@ KINDS = {
 _ITEMS = {Kind.REASONING: ItemKind.REASONING, Kind.ANSWER: ItemKind.ANSWER}
 
 
-def _tags(vocabulary: Vocabulary) -> frozenset[int]:
-    """Return the special tokens that the reader is to see."""
-    return frozenset(vocabulary.added[tag] for tag in TAGS if tag in vocabulary.added)
-
-
 class ChatParser(TurnParser):
     """Reads one generation, token by token: so it reads the same however the tokens come.
 
@@ -89,7 +84,8 @@ class ChatParser(TurnParser):
         self._functions = functions
         self._reader = make_reader(functions or (), self._is_call)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._silent = set() if self._reader.takes_special_tokens else vocabulary.special - _tags(vocabulary)
+        seen = vocabulary.special if self._reader.takes_special_tokens else {vocabulary.added.get(tag) for tag in TAGS}
+        self._silent = vocabulary.special - seen  # special tokens that are not for the reader
         self._unread: list[int] = []  # tokens whose text is not whole yet
         self._ended = False
         self._started = ReadStarted(Kind.ANSWER)

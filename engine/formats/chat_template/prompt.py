@@ -318,6 +318,7 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
     prompt, done = as_tokens(), 0
     for turn in turns:
         said = b"".join([pieces[token] for token in turn]) if max(turn) < len(pieces) else b""
+        # Turns stand there in their order, so each is looked for behind the one before; one that is not there is left.
         begin = _found(text, said, ends[done], places) if said else None
         before = b""  # of the token that is split
         if begin is None and said[:1].isspace():

@@ -41,8 +41,8 @@ from engine.formats.harmony.parser import (
     FUNCTIONS,
     HarmonyEvent,
     HarmonyStream,
+    Header,
     MessageCompleted,
-    MessageStarted,
 )
 from engine.formats.harmony.prompt import (
     IN_SYSTEM_MESSAGE,
@@ -69,7 +69,7 @@ class HarmonyParser(TurnParser):
     def __init__(self, functions: Collection[str] | None) -> None:
         self._functions = functions
         self._stream = HarmonyStream()
-        self._started = MessageStarted(None, None)
+        self._header = Header(None, None)
         self._texts: list[str] = []  # of the open message: a malformed one is rendered anew
 
     @property
@@ -92,8 +92,8 @@ class HarmonyParser(TurnParser):
             if isinstance(event, Text):  # nearly always
                 self._texts.append(event.text)
                 read.append(event)
-            elif isinstance(event, MessageStarted):
-                self._started = event
+            elif isinstance(event, Header):
+                self._header = event
                 self._texts.clear()
                 read.append(self._item_of(event.channel, event.recipient))
             else:
@@ -101,7 +101,7 @@ class HarmonyParser(TurnParser):
         return read
 
     def _ended(self, event: MessageCompleted) -> ItemEnded:
-        channel, recipient = self._started.channel, self._started.recipient
+        channel, recipient = self._header.channel, self._header.recipient
         message = sampled_message(
             event, channel=channel, recipient=recipient, text="".join(self._texts) if event.repaired else ""
         )

@@ -44,12 +44,12 @@ _SPECIAL = re.compile(r"<\|(?:channel|constrain|start)\|>")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Where a message goes. `loose` is text that belongs to no part of a header; `well_formed` says there was none."""
+    """A message begins, and where it goes."""
 
-    channel: str | None
-    recipient: str | None
-    loose: str
-    well_formed: bool
+    channel: str | None  # None where the model named none
+    recipient: str | None  # the tool that it calls
+    loose: str = ""  # text that belongs to no part of a header: the message begins with it
+    well_formed: bool = True
 
 
 def parse_header(text: str, *, complete: bool = True) -> Header:
@@ -134,29 +134,16 @@ def _without_content_type(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageStarted:
-    """A message begins. `channel` is None where the model named none."""
-
-    channel: str | None
-    recipient: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class MessageCompleted:
-    """The open message ends.
+    """The open message ends."""
 
-    `tokens` are all its tokens as sampled, from the header to the end token; `content_tokens` counts those after the
-    header, as vLLM counts reasoning. `truncated`: the output ended before the message did. `repaired`: it was
-    malformed, so `tokens` are not fit to be fed back.
-    """
-
-    tokens: tuple[int, ...]
-    content_tokens: int
-    truncated: bool = False
-    repaired: bool = False
+    tokens: tuple[int, ...]  # all of them as sampled, from the header to the end token
+    content_tokens: int  # those after the header, as vLLM counts reasoning
+    truncated: bool = False  # the output ended before the message did
+    repaired: bool = False  # it was malformed, so `tokens` are not fit to be fed back
 
 
-HarmonyEvent = MessageStarted | Text | MessageCompleted
+HarmonyEvent = Header | Text | MessageCompleted
 
 _BEGINNINGS = frozenset((START, CHANNEL))
 
@@ -251,7 +238,7 @@ class HarmonyStream:
     def _open(self, header: Header, events: list[HarmonyEvent]) -> None:
         self._state = _State.CONTENT
         self._header_tokens = len(self._tokens)
-        events.append(MessageStarted(header.channel, header.recipient))
+        events.append(header)
         if header.loose:
             events.append(Text(header.loose))
 
