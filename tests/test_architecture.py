@@ -114,7 +114,7 @@ def room_of(module: str) -> str:
 @cache
 def is_folder(package: str) -> bool:
     """Whether this is a package, and no module."""
-    return (ROOT / package.replace(".", "/")).is_dir()
+    return (ROOT / package.replace(".", "/") / "__init__.py").exists()
 
 
 def floor_of(module: str) -> int:
