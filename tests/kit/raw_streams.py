@@ -49,15 +49,23 @@ class RawStream:
         self._writer.transport.abort()
 
     async def next(self) -> Frame | None:
-        """Return the next event, None at the end. Raises one of `CUT` where the server has cut the stream."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            async for line in self._lines:
-                if line == b"data: [DONE]":
-                    self.done = True
-                elif line.startswith(b"data: ") and (frame := json.loads(line[6:]))["type"] != "response.ping":
-                    return dict(frame)
-        self.kill()
-        return None
+        """Return the next event, None at the end. Raises one of `CUT` where the server has cut the stream.
+
+        Behind an event there may be more; behind anything else the connection is closed here, too.
+        """
+        event = None
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                async for line in self._lines:
+                    if line == b"data: [DONE]":
+                        self.done = True
+                    elif line.startswith(b"data: ") and (frame := json.loads(line[6:]))["type"] != "response.ping":
+                        event = dict(frame)
+                        return event
+            return None
+        finally:
+            if event is None:
+                self.kill()
 
     async def take(self, count: int) -> list[Frame]:
         """Return up to `count` events; fewer where the stream ends."""

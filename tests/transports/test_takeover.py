@@ -8,7 +8,6 @@ import asyncio
 import os
 import random
 import signal
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -275,15 +274,13 @@ async def nothing_runs(server: Server, pair: Pair) -> bool:
 
 
 async def test_what_is_past_its_time_is_unknown_while_it_runs(folder: Path) -> None:
-    async with two_workers(folder, delay=0.02, responses_store_ttl=2) as pair:
+    async with two_workers(folder, delay=0.02, responses_store_ttl=4) as pair:
         owner, other = pair.workers
         async with http_client(owner) as http, http_client(other) as elsewhere:
             response = await begin(http, "[long]")
             stream = await RawStream.resume(other, response["id"])
             await stream.take(20)
-            began = time.monotonic()
-            await eventually(lambda: is_unknown(elsewhere, response["id"]), timeout=5)
-            assert time.monotonic() - began < 5
+            await eventually(lambda: is_unknown(elsewhere, response["id"]), timeout=10)
             last = (await stream.rest_until_cut())[-1]
             assert last["type"] == "response.output_text.delta", "nobody knows how it ends"
 
