@@ -35,6 +35,7 @@ from responses_app.stores.database.callers import create_key
 print(*(create_key(project)[0] for project in ("own", "foreign")))
 """
 PATIENCE = 1.0  # DATABASE_PATIENCE_SECONDS
+LEASE = 3.0  # WORKER_LEASE_SECONDS: a busy machine lets no worker stand still for so long
 LANES = (None, "a", "b")
 GIVEN = "Shorter!"
 
@@ -60,7 +61,7 @@ class House:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     folder = tmp_path_factory.mktemp("steering")
-    limits = {"database_timeout_seconds": 1, "database_patience_seconds": PATIENCE}
+    limits = {"database_timeout_seconds": 1, "database_patience_seconds": PATIENCE, "worker_lease_seconds": LEASE}
     pair = Pair(folder, script=SCRIPT, auth="on", **limits)
     try:
         for worker in pair.workers:
