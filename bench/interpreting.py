@@ -6,7 +6,7 @@ from statistics import median
 
 from bench.report import Result
 from bench.servers import Bench
-from responses_app.tools.sandbox.base import MIB, Limits
+from responses_app.tools.sandbox.base import MIB, SandboxSettings
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from tests.kit.sandboxes import plain_python
@@ -47,7 +47,7 @@ def interpreting(bench: Bench) -> list[Result]:
 
 async def _measured() -> tuple[list[float], list[float], float]:
     """Return starts and calls in ms, and the MiB of a container."""
-    python, limits = plain_python(), Limits()
+    python, limits = plain_python(), SandboxSettings()
     sessions, starts, calls = [], [], []
     try:
         for _ in range(CONTAINERS):
