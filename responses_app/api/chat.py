@@ -1,10 +1,7 @@
-"""Chat Completions.
+"""`/v1/chat/completions`: chats, on the same runs as responses (see `protocol.chat`), and those that are stored.
 
-`/v1/chat/completions`: chats, on the same runs as responses; see `protocol.chat`.
-
-How the choices of a chat are read to their end: in chunks as they come, or as one completion.
-
-A stream's status is open until its first chunk: `server_sent.seconds_to_head` says how long.
+`ChatReading` reads the choices of a chat to their end: in chunks as they come, or as one completion. A stream's status
+is open until its first chunk: `web.http.seconds_to_head` says how long.
 """
 
 import asyncio
@@ -95,63 +92,6 @@ class ChatMessageList(TypedDict):
     first_id: str
     last_id: str
     has_more: bool
-
-
-async def _list(request: HttpRequest) -> ChatCompletionList:
-    query = parse_chat_query(query_of(request))
-    return page_of(await get_site().chats.listed(project_of(request), query), query.page, lambda each: each)
-
-
-async def _get(request: HttpRequest, completion_id: str) -> ChatCompletion:
-    return await get_site().chats.get(project_of(request), completion_id)
-
-
-async def _update(request: HttpRequest, completion_id: str) -> ChatCompletion:
-    site = get_site()
-    metadata = await read_json(request, parse_chat_changes, site.reader)
-    return await site.chats.change(project_of(request), completion_id, metadata)
-
-
-async def _delete(request: HttpRequest, completion_id: str) -> DeletedChatCompletion:
-    await get_site().chats.delete(project_of(request), completion_id)
-    return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
-
-
-async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList:
-    wanted = parse_list_query(query_of(request), descending=False)
-    found = await get_site().chats.messages(project_of(request), completion_id)
-    return page_behind(found, wanted)
-
-
-_CHATS = "/v1/chat/completions"
-_CHAT = f"{_CHATS}/{{completion_id}}"
-_ORDER = Parameter("order", "Whether the oldest or the newest come first.", text(enum=["asc", "desc"], default="asc"))
-_PAGED = (LIMIT, _ORDER, AFTER)
-_MODEL = Parameter("model", "Only completions of this model.", text())
-_METADATA = Parameter(
-    "metadata",
-    "Only completions with these pairs of metadata, as `metadata[key]=value`.",
-    {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
-)
-_endpoint = partial(Endpoint, tag="Chat", scope=Area.RESPONSES)
-
-_STORED = (
-    _endpoint(
-        *("GET", _CHATS, _list, "listChatCompletions", "List the stored chat completions"),
-        takes=(_MODEL, _METADATA, *_PAGED),
-    ),
-    _endpoint("GET", _CHAT, _get, "getChatCompletion", "Return a stored chat completion"),
-    _endpoint(
-        *("POST", _CHAT, _update, "updateChatCompletion", "Change the metadata of a stored chat completion"),
-        body=ChatCompletionChanges,
-    ),
-    _endpoint("DELETE", _CHAT, _delete, "deleteChatCompletion", "Delete a stored chat completion"),
-    _endpoint(
-        *("GET", f"{_CHAT}/messages", _messages),
-        *("getChatCompletionMessages", "List the messages of a stored chat completion"),
-        takes=_PAGED,
-    ),
-)
 
 
 Remember = Callable[[bytes, KnownTurn], Awaitable[None]]
@@ -380,13 +320,63 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
     )
 
 
+async def _list(request: HttpRequest) -> ChatCompletionList:
+    query = parse_chat_query(query_of(request))
+    return page_of(await get_site().chats.listed(project_of(request), query), query.page, lambda each: each)
+
+
+async def _get(request: HttpRequest, completion_id: str) -> ChatCompletion:
+    return await get_site().chats.get(project_of(request), completion_id)
+
+
+async def _update(request: HttpRequest, completion_id: str) -> ChatCompletion:
+    site = get_site()
+    metadata = await read_json(request, parse_chat_changes, site.reader)
+    return await site.chats.change(project_of(request), completion_id, metadata)
+
+
+async def _delete(request: HttpRequest, completion_id: str) -> DeletedChatCompletion:
+    await get_site().chats.delete(project_of(request), completion_id)
+    return {"id": completion_id, "object": "chat.completion.deleted", "deleted": True}
+
+
+async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList:
+    wanted = parse_list_query(query_of(request), descending=False)
+    found = await get_site().chats.messages(project_of(request), completion_id)
+    return page_behind(found, wanted)
+
+
+_CHATS = "/v1/chat/completions"
+_CHAT = f"{_CHATS}/{{completion_id}}"
+_ORDER = Parameter("order", "Whether the oldest or the newest come first.", text(enum=["asc", "desc"], default="asc"))
+_PAGED = (LIMIT, _ORDER, AFTER)
+_MODEL = Parameter("model", "Only completions of this model.", text())
+_METADATA = Parameter(
+    "metadata",
+    "Only completions with these pairs of metadata, as `metadata[key]=value`.",
+    {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_PAIRS},
+)
+_endpoint = partial(Endpoint, tag="Chat", scope=Area.RESPONSES)  # what a chat makes are responses
+
 ENDPOINTS = (
-    *_STORED,
-    Endpoint(
-        *("POST", "/v1/chat/completions", _create),
+    _endpoint(
+        *("GET", _CHATS, _list, "listChatCompletions", "List the stored chat completions"),
+        takes=(_MODEL, _METADATA, *_PAGED),
+    ),
+    _endpoint("GET", _CHAT, _get, "getChatCompletion", "Return a stored chat completion"),
+    _endpoint(
+        *("POST", _CHAT, _update, "updateChatCompletion", "Change the metadata of a stored chat completion"),
+        body=ChatCompletionChanges,
+    ),
+    _endpoint("DELETE", _CHAT, _delete, "deleteChatCompletion", "Delete a stored chat completion"),
+    _endpoint(
+        *("GET", f"{_CHAT}/messages", _messages),
+        *("getChatCompletionMessages", "List the messages of a stored chat completion"),
+        takes=_PAGED,
+    ),
+    _endpoint(
+        *("POST", _CHATS, _create),
         *("createChatCompletion", "Create a chat completion, at once or as a stream"),
-        tag="Chat",
-        scope=Area.RESPONSES,  # what it makes are responses
         body="CreateChatCompletion",
         answers={JSON: ChatCompletion, EVENTS: "ChatServerSentEvent"},
         errors=(404, 409, 429),

@@ -1,4 +1,4 @@
-"""Containers of the code interpreter, and their files."""
+"""`/v1/containers`: containers of the code interpreter, and their files. Times are Unix seconds."""
 
 import mimetypes
 from collections.abc import Iterator

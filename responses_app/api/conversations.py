@@ -1,4 +1,4 @@
-"""Conversations and their items."""
+"""`/v1/conversations`: conversations and their items."""
 
 from collections.abc import Sequence
 from functools import partial

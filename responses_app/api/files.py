@@ -1,4 +1,7 @@
-"""Files, and uploads that come in parts."""
+"""`/v1/files`: files that clients upload. `/v1/uploads`: those that come in parts.
+
+Times are Unix seconds in both.
+"""
 
 from functools import partial
 from typing import Literal
@@ -137,77 +140,6 @@ def upload_object(upload: UploadRecord) -> PartUpload:
     }
 
 
-def _wrong_parts(problem: PartsWrong, *_: str) -> ApiError:
-    return parts_wrong(str(problem), problem.param)
-
-
-UPLOAD_REFUSALS: Refusals = {
-    FilesFull: lambda problem, *_: files_full(str(problem), param="bytes"),
-    UploadGone: lambda _, upload_id="": upload_not_found(upload_id),
-    UploadClosed: lambda problem, *_: upload_closed(str(problem)),
-    PartsWrong: _wrong_parts,
-}
-
-
-async def _begin(request: HttpRequest) -> PartUpload:
-    site = get_site()
-    parse = partial(parse_new_upload, max_bytes=site.settings.file_max_bytes)
-    wanted = await read_json(request, parse, site.reader)
-    now = int(site.service.now())
-    upload = UploadRecord(
-        id=site.new_id(ids.UPLOAD),
-        filename=wanted.name,
-        purpose=wanted.purpose,
-        bytes=wanted.bytes,
-        created_at=now,
-        expires_at=now + UPLOAD_SECONDS,
-        file_seconds=wanted.seconds,
-    )
-    await site.uploads.create(project_of(request), upload)
-    return upload_object(upload)
-
-
-async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
-    site, project = get_site(), project_of(request)
-    await site.uploads.get(project, upload_id)  # before its body is read
-    async with uploaded(request, name="data") as data:
-        if data.size > MAX_PART_BYTES:
-            raise part_too_large()
-        now = int(site.service.now())
-        part = PartRecord(id=site.new_id(ids.UPLOAD_PART), upload_id=upload_id, bytes=data.size, created_at=now)
-        await site.uploads.add(project, part, data.pieces(PIECE_BYTES))
-    return {"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id}
-
-
-async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
-    site, project = get_site(), project_of(request)
-    await site.uploads.get(project, upload_id)  # before the body is judged: what is another project's does not exist
-    wanted = await read_json(request, parse_completed, site.reader)
-    upload = await site.uploads.complete(
-        project, upload_id, wanted.part_ids, file_id=site.new_id(ids.FILE), md5=wanted.md5
-    )
-    return upload_object(upload)
-
-
-async def _cancel(request: HttpRequest, upload_id: str) -> PartUpload:
-    return upload_object(await get_site().uploads.cancel(project_of(request), upload_id))
-
-
-_UPLOADS = "/v1/uploads"
-_BEGUN = f"{_UPLOADS}/{{upload_id}}"
-_PART = Form("NewPart", form_schema("A form with a part of a file.", name="data"), Size.PART)
-_of_uploads = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=UPLOAD_REFUSALS)
-
-_UPLOAD_ENDPOINTS = (
-    _of_uploads("POST", _UPLOADS, _begin, "createUpload", "Begin a file that comes in parts", body=NewUpload),
-    _of_uploads("POST", f"{_BEGUN}/parts", _add, "addUploadPart", "Add a part", form=_PART),
-    _of_uploads(
-        *("POST", f"{_BEGUN}/complete", _complete, "completeUpload", "Make a file of the parts"), body=CompletedUpload
-    ),
-    _of_uploads("POST", f"{_BEGUN}/cancel", _cancel, "cancelUpload", "Give an upload up"),
-)
-
-
 REFUSALS: Refusals = {
     FileGone: lambda _, file_id="": file_not_found(file_id),
     FilesFull: lambda problem, *_: files_full(str(problem)),
@@ -286,6 +218,62 @@ async def _found(request: HttpRequest, file_id: str) -> FileRecord:
     return record
 
 
+def _wrong_parts(problem: PartsWrong, *_: str) -> ApiError:
+    return parts_wrong(str(problem), problem.param)
+
+
+UPLOAD_REFUSALS: Refusals = {
+    FilesFull: lambda problem, *_: files_full(str(problem), param="bytes"),
+    UploadGone: lambda _, upload_id="": upload_not_found(upload_id),
+    UploadClosed: lambda problem, *_: upload_closed(str(problem)),
+    PartsWrong: _wrong_parts,
+}
+
+
+async def _begin(request: HttpRequest) -> PartUpload:
+    site = get_site()
+    parse = partial(parse_new_upload, max_bytes=site.settings.file_max_bytes)
+    wanted = await read_json(request, parse, site.reader)
+    now = int(site.service.now())
+    upload = UploadRecord(
+        id=site.new_id(ids.UPLOAD),
+        filename=wanted.name,
+        purpose=wanted.purpose,
+        bytes=wanted.bytes,
+        created_at=now,
+        expires_at=now + UPLOAD_SECONDS,
+        file_seconds=wanted.seconds,
+    )
+    await site.uploads.create(project_of(request), upload)
+    return upload_object(upload)
+
+
+async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
+    site, project = get_site(), project_of(request)
+    await site.uploads.get(project, upload_id)  # before its body is read
+    async with uploaded(request, name="data") as data:
+        if data.size > MAX_PART_BYTES:
+            raise part_too_large()
+        now = int(site.service.now())
+        part = PartRecord(id=site.new_id(ids.UPLOAD_PART), upload_id=upload_id, bytes=data.size, created_at=now)
+        await site.uploads.add(project, part, data.pieces(PIECE_BYTES))
+    return {"id": part.id, "object": "upload.part", "created_at": now, "upload_id": upload_id}
+
+
+async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
+    site, project = get_site(), project_of(request)
+    await site.uploads.get(project, upload_id)  # before the body is judged: what is another project's does not exist
+    wanted = await read_json(request, parse_completed, site.reader)
+    upload = await site.uploads.complete(
+        project, upload_id, wanted.part_ids, file_id=site.new_id(ids.FILE), md5=wanted.md5
+    )
+    return upload_object(upload)
+
+
+async def _cancel(request: HttpRequest, upload_id: str) -> PartUpload:
+    return upload_object(await get_site().uploads.cancel(project_of(request), upload_id))
+
+
 _FILES = "/v1/files"
 _FILE = f"{_FILES}/{{file_id}}"
 _LISTED = (
@@ -302,6 +290,10 @@ _UPLOAD = form_schema(
     },
 )
 _endpoint = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=REFUSALS)
+_UPLOADS = "/v1/uploads"
+_BEGUN = f"{_UPLOADS}/{{upload_id}}"
+_PART = Form("NewPart", form_schema("A form with a part of a file.", name="data"), Size.PART)
+_of_uploads = partial(Endpoint, tag="Files", scope=Area.FILES, refusals=UPLOAD_REFUSALS)
 
 ENDPOINTS = (
     _endpoint("GET", _FILES, _list, "listFiles", "List the files", takes=_LISTED),
@@ -309,5 +301,10 @@ ENDPOINTS = (
     _endpoint("GET", _FILE, _get, "retrieveFile", "Return a file's metadata"),
     _endpoint("DELETE", _FILE, _delete, "deleteFile", "Delete a file"),
     _endpoint(*("GET", f"{_FILE}/content", _content, "downloadFile", "Return a file's content"), answers={BYTES: ""}),
-    *_UPLOAD_ENDPOINTS,
+    _of_uploads("POST", _UPLOADS, _begin, "createUpload", "Begin a file that comes in parts", body=NewUpload),
+    _of_uploads("POST", f"{_BEGUN}/parts", _add, "addUploadPart", "Add a part", form=_PART),
+    _of_uploads(
+        *("POST", f"{_BEGUN}/complete", _complete, "completeUpload", "Make a file of the parts"), body=CompletedUpload
+    ),
+    _of_uploads("POST", f"{_BEGUN}/cancel", _cancel, "cancelUpload", "Give an upload up"),
 )

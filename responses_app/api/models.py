@@ -1,6 +1,4 @@
-"""The models that are served.
-
-`GET /v1/models` and `GET /v1/models/{id}`; ids may hold slashes (`openai/gpt-oss-20b`).
+"""`GET /v1/models` and `GET /v1/models/{id}`: the models that are served; ids may hold slashes (`openai/gpt-oss-20b`).
 
 Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its own; OpenAI's SDKs never say that.
 """

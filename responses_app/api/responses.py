@@ -1,11 +1,8 @@
-"""Responses: create, read, cancel, delete.
+"""`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id.
 
-`/v1/responses`: create (JSON, server-sent events, background), and what is asked of a response by its id.
-
-How a response is read to its end: as events as they come, or as one object.
-
-A stream's status is open until the engine's first word, or until that has taken too long: STREAM_FIRST_WORD_MS says
-how long. So what the engine refuses at once is an error with a status of its own, which SDKs try again.
+`read_to_end` and `event_stream` read a response to its end: as one object, or as events as they come. A stream's status
+is open until the engine's first word, or until that has taken too long: STREAM_FIRST_WORD_MS says how long. So what the
+engine refuses at once is an error with a status of its own, which SDKs try again.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """The document's schemas: of what requests may be, by the types that validate them, and of what is answered.
 
-What the protocol reads without a type (a request's input, its tools, the format of its answer) is put in here.
+What the protocol reads without a type (a request's input, its tools, the format of its answer) is put in here, for
+responses, chats, conversations, and requests to models alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,72 @@ from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import MAX_INPUTS, MAX_TOKEN_ID, EmbeddingFields
 from responses_app.web.endpoint import INCLUDE, Endpoint, Schema
 
-CHAT_STREAM: dict[str, Any] = {
+_TEMPLATE = "#/components/schemas/{model}"
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's, without a title on each field that only repeats its name."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def ref(name: str) -> JsonObject:
+    """Return a reference to a schema."""
+    return {"$ref": _TEMPLATE.format(model=name)}
+
+
+def name_of(schema: Schema) -> str:
+    """Return the name of a schema."""
+    return schema if isinstance(schema, str) else schema.__name__
+
+
+def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject:
+    """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
+    named = [schema for each in endpoints for schema in (each.body, *each.contents.values())]
+    types: tuple[Any, ...] = (
+        *dict.fromkeys(each for each in named if not isinstance(each, str | None)),
+        *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
+        *_MODEL_REQUESTS,
+        *(ChatFields, *MESSAGES.values()),
+        ChatCompletionChunk,
+        ErrorAnswer,
+    )
+    found = _defined((each.__name__, each) for each in types)
+    found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
+    found |= _defined([("ResponseResource", ResponseObject)])  # so the specification of Open Responses calls it
+    found |= _model_requests(found)
+    found |= _tools(found) | _CREATE | _STREAM | _CHAT_STREAM
+    chat = found.pop("ChatFields")
+    found |= _chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
+    del found["Namespace"], found["McpServer"]  # only tools are such
+    found |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
+    fields = found.pop("Fields")
+    if not engine_fields:
+        fields["properties"] = {name: each for name, each in fields["properties"].items() if name not in ENGINE_FIELDS}
+    found["TextOptions"]["properties"]["format"] = _or_null(ref("TextFormat"))
+    found["CreateResponse"] = _create(fields)
+    found["CompactResponse"] = _compact(fields)
+    conversation = found.pop("ConversationFields")
+    found["NewConversation"] = _with_items(conversation)
+    found["ConversationChanges"] = _with_one_of_them(conversation)
+    found["NewItems"] = {"type": "object", "properties": {"items": _ITEMS}, "required": ["items"]}
+    return dict(sorted(found.items()))
+
+
+def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the schemas of these types and of those within them."""
+    found: dict[str, Any] = {}
+    for name, each in types:
+        schema = TypeAdapter(each).json_schema(ref_template=_TEMPLATE, schema_generator=_Generator)
+        inside = schema.pop("$defs", {})
+        for inner, described in {name: schema, **inside}.items():  # a type alias is one of those within itself
+            described.pop("title", None)  # which only repeats the name
+            assert found.setdefault(inner, described) == described, f"two types are called {inner}"
+    return found
+
+
+_CHAT_STREAM: dict[str, Any] = {
     "ChatServerSentEvent": {
         "type": "object",
         "description": "A part of a stream. The last one has `[DONE]` in the place of its data.",
@@ -44,7 +110,7 @@ CHAT_STREAM: dict[str, Any] = {
 }
 
 
-def chat_request(
+def _chat_request(
     fields: dict[str, Any], messages: Iterable[type[BaseModel]], *, engine_fields: bool
 ) -> dict[str, JsonObject]:
     """Return the schema of a request, and of its messages, made of those of its `fields`."""
@@ -92,10 +158,10 @@ def _or_null(schema: JsonObject) -> JsonObject:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-MODEL_REQUESTS = (EmbeddingFields, CompletionFields, DecisionFields)
+_MODEL_REQUESTS = (EmbeddingFields, CompletionFields, DecisionFields)
 
 
-def model_requests(found: dict[str, Any]) -> dict[str, Any]:
+def _model_requests(found: dict[str, Any]) -> dict[str, Any]:
     """Take the fields of requests from the schemas that were found, and return the whole requests."""
     embedding, completion = found.pop("EmbeddingFields"), found.pop("CompletionFields")
     decisions = found.pop("DecisionFields")
@@ -130,71 +196,6 @@ def _inputs(maximum: int) -> JsonObject:
         {"type": "array", "items": each, "minItems": 1, "maxItems": maximum} for each in (text, tokens)
     ]
     return {"anyOf": [text, tokens, *several]}
-
-
-_TEMPLATE = "#/components/schemas/{model}"
-
-
-class _Generator(GenerateJsonSchema):
-    """pydantic's, without a title on each field that only repeats its name."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def ref(name: str) -> JsonObject:
-    """Return a reference to a schema."""
-    return {"$ref": _TEMPLATE.format(model=name)}
-
-
-def name_of(schema: Schema) -> str:
-    """Return the name of a schema."""
-    return schema if isinstance(schema, str) else schema.__name__
-
-
-def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject:
-    """Return all schemas by their names; `engine_fields`: a create takes the fields that are the engine's."""
-    named = [schema for each in endpoints for schema in (each.body, *each.contents.values())]
-    types: tuple[Any, ...] = (
-        *dict.fromkeys(each for each in named if not isinstance(each, str | None)),
-        *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
-        *MODEL_REQUESTS,
-        *(ChatFields, *MESSAGES.values()),
-        ChatCompletionChunk,
-        ErrorAnswer,
-    )
-    found = _defined((each.__name__, each) for each in types)
-    found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
-    found |= _defined([("ResponseResource", ResponseObject)])  # so the specification of Open Responses calls it
-    found |= model_requests(found)
-    found |= _tools(found) | _CREATE | _STREAM | CHAT_STREAM
-    chat = found.pop("ChatFields")
-    found |= chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
-    del found["Namespace"], found["McpServer"]  # only tools are such
-    found |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
-    fields = found.pop("Fields")
-    if not engine_fields:
-        fields["properties"] = {name: each for name, each in fields["properties"].items() if name not in ENGINE_FIELDS}
-    found["TextOptions"]["properties"]["format"] = _or_null(ref("TextFormat"))
-    found["CreateResponse"] = _create(fields)
-    found["CompactResponse"] = _compact(fields)
-    conversation = found.pop("ConversationFields")
-    found["NewConversation"] = _with_items(conversation)
-    found["ConversationChanges"] = _with_one_of_them(conversation)
-    found["NewItems"] = {"type": "object", "properties": {"items": _ITEMS}, "required": ["items"]}
-    return dict(sorted(found.items()))
-
-
-def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the schemas of these types and of those within them."""
-    found: dict[str, Any] = {}
-    for name, each in types:
-        schema = TypeAdapter(each).json_schema(ref_template=_TEMPLATE, schema_generator=_Generator)
-        inside = schema.pop("$defs", {})
-        for inner, described in {name: schema, **inside}.items():  # a type alias is one of those within itself
-            described.pop("title", None)  # which only repeats the name
-            assert found.setdefault(inner, described) == described, f"two types are called {inner}"
-    return found
 
 
 def _create(fields: dict[str, Any]) -> JsonObject:

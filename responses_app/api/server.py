@@ -1,10 +1,12 @@
-"""What is asked of the server itself: health, metrics, and its documentation.
+"""What is asked of the server itself: health, metrics, its documentation, and what is not there.
 
-`/health`: the process answers. `/ready`: it can serve, and what is missing if not.
+`/health`: the process answers. `/ready`: it can serve, and what is missing if not. `/metrics`: the numbers of this
+worker, or of all workers behind one address, for Prometheus (METRICS).
 
 `GET /docs/…`: the pages of `docs/`, as `make docs` has built them, for whoever asks: they tell nothing of a project.
-
 They lie in `responses_app/docs_site/`, in a wheel too. Whatever a path says, nothing outside of that folder is read.
+
+`missing` answers where nothing is served at all, outside of the API too: JSON, in OpenAI's shape.
 """
 
 import mimetypes
@@ -30,38 +32,6 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.web.endpoint import JSON, TEXT, Endpoint, path_not_found
 from responses_app.web.http import NotServed, error_response, json_response
 from responses_app.wiring.site import get_site
-
-
-async def _metrics(request: HttpRequest) -> HttpResponse:
-    """Return all numbers in Prometheus' text format.
-
-    They are the whole server's, whatever project asks: where a key is asked for, it must be made for them.
-    """
-    site = get_site()
-    if site.settings.metrics == "off":
-        raise NotServed
-    if site.settings.metrics == "auto":
-        assert isinstance(request, ASGIRequest)
-        caller = await site.door.caller(request.scope)
-        if caller.is_known and READS_METRICS not in caller.scopes:
-            raise missing_scope(READS_METRICS)
-    from responses_app.observing.exposition import page  # where nobody reads them, its library is not loaded
-
-    content, content_type = page(await site.watch.whole(), request.headers.get("accept", ""))
-    headers = {"content-length": str(len(content)), "cache-control": "no-store"}
-    return HttpResponse(content, content_type=content_type, headers=headers)
-
-
-_METRICS = (
-    Endpoint(
-        *("GET", "/metrics", _metrics, "getMetrics", "Return the server's numbers for Prometheus"),
-        tag="Server",
-        scope=None,
-        asks_for_key=True,
-        answers={TEXT: "", "application/openmetrics-text": ""},
-        errors=(404,),
-    ),
-)
 
 
 class Health(TypedDict):
@@ -139,17 +109,24 @@ def _engines(models: Mapping[str, object], troubles: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {trouble}" for name, trouble in troubles.items()) or "ok"
 
 
-_endpoint = partial(Endpoint, "GET", tag="Server", scope=None, probed=True)
+async def _metrics(request: HttpRequest) -> HttpResponse:
+    """Return all numbers in Prometheus' text format.
 
-ENDPOINTS = (
-    _endpoint("/health", _health, "getHealth", "Say that the process answers"),
-    _endpoint(
-        *("/ready", _ready, "getReadiness", "Say whether requests can be served"),
-        answers={JSON: Readiness},
-        also={503: "Requests cannot be served now."},
-    ),
-    *_METRICS,
-)
+    They are the whole server's, whatever project asks: where a key is asked for, it must be made for them.
+    """
+    site = get_site()
+    if site.settings.metrics == "off":
+        raise NotServed
+    if site.settings.metrics == "auto":
+        assert isinstance(request, ASGIRequest)
+        caller = await site.door.caller(request.scope)
+        if caller.is_known and READS_METRICS not in caller.scopes:
+            raise missing_scope(READS_METRICS)
+    from responses_app.observing.exposition import page  # where nobody reads them, its library is not loaded
+
+    content, content_type = page(await site.watch.whole(), request.headers.get("accept", ""))
+    headers = {"content-length": str(len(content)), "cache-control": "no-store"}
+    return HttpResponse(content, content_type=content_type, headers=headers)
 
 
 SITE = Path(responses_app.__file__).resolve().parent / "docs_site"
@@ -213,3 +190,23 @@ def missing(request: HttpRequest, exception: Exception) -> HttpResponse:
     response = error_response(path_not_found(request.path_info))
     response["x-content-type-options"] = "nosniff"
     return response
+
+
+_endpoint = partial(Endpoint, "GET", tag="Server", scope=None, probed=True)
+
+ENDPOINTS = (
+    _endpoint("/health", _health, "getHealth", "Say that the process answers"),
+    _endpoint(
+        *("/ready", _ready, "getReadiness", "Say whether requests can be served"),
+        answers={JSON: Readiness},
+        also={503: "Requests cannot be served now."},
+    ),
+    Endpoint(
+        *("GET", "/metrics", _metrics, "getMetrics", "Return the server's numbers for Prometheus"),
+        tag="Server",
+        scope=None,
+        asks_for_key=True,
+        answers={TEXT: "", "application/openmetrics-text": ""},
+        errors=(404,),
+    ),
+)
