@@ -23,7 +23,7 @@ from responses_app.admin.actions import MAX_CHANGED
 from responses_app.admin.lists import BoundedChangeList, ReadOnlyAdmin, beginning_with, column
 from responses_app.models import ID_LENGTH, Conversation, ConversationItem
 from responses_app.watch.text import NONE, moment, response_link, short_id, visible
-from responses_app.watch.transcript import Block, Transcript
+from responses_app.watch.transcript import Block, PageTranscript
 
 AT_ONCE = 100  # items on a page
 
@@ -128,7 +128,7 @@ def _page(conversation: Conversation, *, after: int) -> dict[str, Any]:
     """Return what the template of the page needs: the items behind the position `after`."""
     kept = ConversationItem.objects.filter(conversation_id=conversation.pk, position__gt=after).order_by("position")
     rows = list(kept[: AT_ONCE + 1])
-    transcript = Transcript()
+    transcript = PageTranscript()
     stretches = []
     for response_id, some in groupby(rows[:AT_ONCE], key=lambda row: row.response_id):
         group = list(some)

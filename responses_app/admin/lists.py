@@ -1,4 +1,8 @@
-"""What all lists of the admin share: nothing is added or changed, and no page costs more as the tables grow."""
+"""What all lists of the admin share: nothing is added or changed, and no page costs more as the tables grow.
+
+The filters of the list of responses are answered by the index that it is sorted by. Its search reads indexes only,
+never the bodies.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

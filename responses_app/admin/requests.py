@@ -1,7 +1,8 @@
-"""The admin's login: failed ones are counted over all workers (django-axes), and too many lock for a while.
+"""What requests of the admin go through, and no request of the API: the login, and two middlewares.
 
-Failures count against the user name and against the address they came from, in the database. While either one is
-locked, the right password is refused too, so that nobody learns by guessing on that it is the right one.
+Failed logins are counted over all workers (django-axes), and too many lock for a while. They count against the user
+name and against the address they came from, in the database. While either one is locked, the right password is refused
+too, so that nobody learns by guessing on that it is the right one.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """`respsite bench URL`: how fast a server streams, at so many requests at once; bounded in count and in time.
 
-Any server with OpenAI's Responses API or Chat Completions can be measured.
+Any server with OpenAI's Responses API or Chat Completions can be measured. `ask` measures one streamed request,
+`figures_of` sums many up, then they are drawn (bars for a terminal, and as SVG); the command itself is at the end.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """`respsite chat`: a conversation in the terminal, over the WebSocket of any server of responses.
 
-In a pipe: one prompt in, the text of its answer out.
+In a pipe: one prompt in, the text of its answer out. First the tools that a file declares, those of the server, and
+what answers calls; then `Person`, who talks at a terminal; the command itself is at the end.
 """
 
 import contextlib

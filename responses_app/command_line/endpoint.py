@@ -1,4 +1,4 @@
-"""Where a command sends its requests: a base URL, as SDKs have it, and a key."""
+"""The server that a command asks: a base URL, as SDKs have it, and a key; and how commands end where that fails."""
 
 import os
 from argparse import ArgumentParser

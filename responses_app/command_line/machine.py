@@ -1,4 +1,7 @@
-"""What a check has found: that all is well, or what is the matter and what to do about it."""
+"""What `respsite doctor` finds out about this machine and this process; and `Finding`, as all its checks report.
+
+Versions, bounds of the operating system, the disk, and settings that do not fit.
+"""
 
 import os
 import platform

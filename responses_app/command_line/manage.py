@@ -1,4 +1,4 @@
-"""`respsite manage …`: Django's commands, as `manage.py` runs them in a checkout."""
+"""What the program hands to Django: `respsite manage …`, as `manage.py` in a checkout, and `respsite serve`."""
 
 import os
 import sys

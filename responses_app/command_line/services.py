@@ -1,4 +1,7 @@
-"""What the server needs to do its work: engines, a sandbox, searches, other servers, and an address to listen on."""
+"""What `respsite doctor` finds out about what the server needs: engines, a sandbox, searches, the database, Redis.
+
+Also whether the tables are this version's, what time the database and Redis have, and an address to listen on.
+"""
 
 import asyncio
 import shutil

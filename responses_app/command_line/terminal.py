@@ -1,12 +1,14 @@
-"""What commands write to: a console without colour in pipes, and text of others without control sequences."""
+"""What commands write to: a console without colour in pipes, and text of others without control sequences.
+
+`progress` shows how far long work is: a bar in a terminal, elsewhere, in a log say, a line now and then.
+"""
 
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -47,10 +49,7 @@ def one_line(text: str) -> str:
 SECONDS = 10.0  # between two lines
 
 
-class Tell(Protocol):
-    """Takes how much is done."""
-
-    def __call__(self, done: int) -> None: ...
+Tell = Callable[[int], None]  # takes how much is done
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""`respsite export FILE` and `respsite import FILE`: responses with their chains, and conversations, as JSON Lines."""
+"""`respsite export FILE` and `respsite import FILE`: responses with their chains, and conversations, as JSON Lines.
+
+Both work on the database of the settings. An export that was cut goes on, and a file can be imported several times.
+"""
 
 import os
 import re

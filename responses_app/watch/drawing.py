@@ -28,35 +28,35 @@ TICKS = 5  # at most, beside 0
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A phase: `x` and `width` in percent, `text` what the pointer shows, `inside` what stands in it."""
+class PhaseBar:
+    """A phase."""
 
     kind: str
-    x: float
+    x: float  # in percent of the picture's width, as `width`
     width: float
-    text: str
-    inside: str
-    lasts: bool
+    text: str  # what the pointer shows
+    inside: str  # what stands in it; "" where there is no room
+    lasts: bool  # it has not ended
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A turn: `y` is where its text stands, `bar_y` its bars, in pixels; `first_token` is in percent, or None."""
+class TurnRow:
+    """A turn."""
 
     name: str
-    tokens: str
-    y: int
-    bars: Sequence[Bar]
-    first_token: float | None
+    tokens: str  # how many it read and said
+    y: int  # where its text stands, in pixels
+    bars: Sequence[PhaseBar]
+    first_token: float | None  # in percent of the width
 
     @property
     def bar_y(self) -> int:
-        """Where its bars begin."""
+        """Where its bars begin, in pixels."""
         return self.y + 7
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PhaseLine:
     """A phase in the table."""
 
     turn: int
@@ -69,16 +69,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """All the template needs. `legend` has each kind of phase, its label, its time in all and its share."""
+    """All the template needs."""
 
-    key: str
+    key: str  # what the ids in the page begin with
     summary: str
-    height: int
-    ticks: Sequence[tuple[float, str]]
-    rows: Sequence[Row]
-    legend: Sequence[tuple[str, str, str, str]]
-    lines: Sequence[Line]
-    left_out: int
+    height: int  # in pixels
+    ticks: Sequence[tuple[float, str]]  # where, in percent of the width, and the time
+    rows: Sequence[TurnRow]
+    legend: Sequence[tuple[str, str, str, str]]  # each kind of phase, its label, its time in all and its share
+    lines: Sequence[PhaseLine]
+    left_out: int  # turns that are not drawn
     lines_left_out: int
     is_timed: bool
     bar: int = BAR
@@ -108,7 +108,7 @@ def draw(timeline: Timeline, *, now: int, key: str, scale: int = 0) -> Picture:
     )
 
 
-def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> Row:
+def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> TurnRow:
     def percent(at: int) -> float:
         return round(min(100.0, max(0, at - timeline.created) / span * 100), 3)
 
@@ -124,14 +124,14 @@ def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> R
         label = SHORT.get(phase.kind, LABELS[phase.kind])
         inside = label if width >= TEXT_WIDTH and phase.kind is not PhaseKind.UNKNOWN else ""
         text = f"{_told(phase)}: {milliseconds(end - phase.began)}"
-        bars.append(Bar(phase.kind.value, min(x, 100 - MIN_WIDTH), width, text, inside, phase.ended is None))
+        bars.append(PhaseBar(phase.kind.value, min(x, 100 - MIN_WIDTH), width, text, inside, phase.ended is None))
     tokens = timeline.turns[turn - 1] if turn <= len(timeline.turns) else None
     first = None if tokens is None or tokens.first_token is None else percent(tokens.first_token)
     counted = ""
     if tokens is not None:
         cached = f" ({tokens.cached:,} cached)" if tokens.cached else ""
         counted = f"{tokens.input:,} in{cached} → {tokens.output:,} out"
-    return Row(f"Turn {turn}", counted, TOP + ROW * place + 12, bars, first)
+    return TurnRow(f"Turn {turn}", counted, TOP + ROW * place + 12, bars, first)
 
 
 def _told(phase: Phase) -> str:
@@ -140,9 +140,9 @@ def _told(phase: Phase) -> str:
     return f"{label} {visible(phase.name)[:80]}" if phase.name else label
 
 
-def _line(timeline: Timeline, phase: Phase, now: int) -> Line:
+def _line(timeline: Timeline, phase: Phase, now: int) -> PhaseLine:
     end = now if phase.ended is None else phase.ended
-    return Line(
+    return PhaseLine(
         turn=phase.turn,
         kind=phase.kind.value,
         label=LABELS[phase.kind],

@@ -50,27 +50,24 @@ SELECT id, parent_id FROM after LIMIT %s
 
 @dataclass(slots=True)
 class Node:
-    """A response in the tree; one that is `gone` was deleted, or its time is over. `forks` go on beside the next one.
-
-    `more`: others go on from it that are not shown.
-    """
+    """A response in the tree."""
 
     id: str
     status: str = ""
     created_at: datetime | None = None
-    tokens: str = ""
-    asked: str = ""
-    is_current: bool = False
-    gone: bool = True
-    more: bool = False
-    forks: list["Branch"] = field(default_factory=list)
+    tokens: str = ""  # how many it read and said
+    asked: str = ""  # the beginning of what it was asked
+    is_current: bool = False  # the tree is shown for it
+    gone: bool = True  # it was deleted, or its time is over
+    more: bool = False  # others go on from it that are not shown
+    forks: list["Branch"] = field(default_factory=list)  # go on from it beside the next one of its branch
 
 
 Branch = list[Node]  # one behind the other
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ChainTree:
     """The tree: its first branch."""
 
     branch: Branch
@@ -79,7 +76,7 @@ class Family:
     following: Sequence[str]  # those that go on from it and are known, oldest first
 
 
-def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0) -> Family:
+def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0) -> ChainTree:
     """Return the tree of a response that goes on from `previous`. `ttl`: how many seconds responses are known, or 0."""
     path, before = _before(project, response_id, previous)
     parents = _Parents(path)
@@ -94,7 +91,7 @@ def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0
     branch = _branch(path[0], nodes, parents, frozenset(path), depth=0)
     known = {node.id for node in nodes.values() if not node.gone}
     following = [each for each in parents.children().get(response_id, []) if each in known]
-    return Family(branch, before, previous in known, following)
+    return ChainTree(branch, before, previous in known, following)
 
 
 class _Parents:

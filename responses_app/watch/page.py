@@ -1,6 +1,7 @@
 """The page of a response: what was asked and answered and when, what it cost, and what stands before and after it.
 
 It is one page in two frames: in the admin, and at `/watch/` for whoever may read the response by the API.
+`WatchedResponse` is what the page shows, and the comparison with it: a row, what was said so far, and a timeline.
 """
 
 import time
@@ -19,7 +20,7 @@ from responses_app.protocol.requests.resources import RUNNING
 from responses_app.protocol.response.timeline import Timeline, guess, untimed
 from responses_app.runs.by_id import Watched
 from responses_app.watch.drawing import draw
-from responses_app.watch.family import Family, family_of
+from responses_app.watch.family import ChainTree, family_of
 from responses_app.watch.text import (
     ADMIN_PAGE,
     NONE,
@@ -35,7 +36,7 @@ from responses_app.watch.text import (
     response_link,
     visible,
 )
-from responses_app.watch.transcript import MAX_ITEMS, Block, Transcript, as_dict, as_list
+from responses_app.watch.transcript import MAX_ITEMS, Block, PageTranscript, as_dict, as_list
 from responses_app.wiring.site import get_site
 
 LARGEST = 8 << 20  # bytes of a response whose input a page reads
@@ -43,7 +44,7 @@ _ALWAYS = {"id", "created_at", "output", "usage"}  # fields of a whole object
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class WatchedResponse:
     """A response as a page shows it."""
 
     row: Response  # without its request
@@ -65,7 +66,7 @@ class Shown:
         return self.body["status"] in RUNNING
 
 
-def shown_to_clients(project: str, response_id: str, *, ttl: float) -> Shown:
+def shown_to_clients(project: str, response_id: str, *, ttl: float) -> WatchedResponse:
     """Return a response as clients of its project may see it. Raises `ApiError`: 404, 503."""
     watched = async_to_sync(_look)(project, response_id)
     row = Response.objects.defer("body", "request").filter(pk=watched.response_id, project=project).first()
@@ -74,7 +75,7 @@ def shown_to_clients(project: str, response_id: str, *, ttl: float) -> Shown:
     return _shown(row, watched, items=row.input_items, ttl=ttl)
 
 
-def shown_to_staff(row: Response) -> Shown:
+def shown_to_staff(row: Response) -> WatchedResponse:
     """Return any response that is kept, also one that clients do not find any more, or whose object is damaged."""
     fits = row.size <= LARGEST
     if fits:
@@ -97,7 +98,7 @@ async def _look(project: str, response_id: str) -> Watched:
     return await get_site().responses.watch(project, response_id)
 
 
-def _shown(row: Response, watched: Watched, *, items: object, ttl: float = 0.0, unknown: str = "") -> Shown:
+def _shown(row: Response, watched: Watched, *, items: object, ttl: float = 0.0, unknown: str = "") -> WatchedResponse:
     """Put it together; a timeline without times is told what the response's row knows."""
     body: Any = watched.response
     timeline, first, took = watched.timeline, row.first_token_ms, row.duration_ms
@@ -106,7 +107,7 @@ def _shown(row: Response, watched: Watched, *, items: object, ttl: float = 0.0, 
     if timeline.ended is None and not watched.is_running:
         for phase in timeline.phases[-1:]:  # its worker died, and its log has no end
             phase.ended = timeline.ended = max(phase.began, ended or phase.began)
-    return Shown(row, body, None if items is None else as_list(items), timeline, watched.now, ttl, unknown)
+    return WatchedResponse(row, body, None if items is None else as_list(items), timeline, watched.now, ttl, unknown)
 
 
 MAX_READ_ON = 3  # of the responses that continue this one whose input is read for outputs of its calls
@@ -128,7 +129,7 @@ _USUAL = {
 
 
 @dataclass(slots=True)
-class Turn:
+class ShownTurn:
     """A response's part of the conversation."""
 
     response_id: str
@@ -138,7 +139,7 @@ class Turn:
     blocks: list[Block] = field(default_factory=list)
     left_out: int = 0  # of its first items, which only the JSON has
 
-    def read(self, transcript: Transcript, *lists: object) -> None:
+    def read(self, transcript: PageTranscript, *lists: object) -> None:
         """Add items."""
         for items in lists:
             self.left_out += max(0, len(as_list(items)) - MAX_ITEMS)
@@ -146,24 +147,24 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Surroundings:
     """Where the page is shown."""
 
     page: str  # the name of the pages that its links lead to
     staff: bool  # its reader may see everything, in the admin
 
 
-ADMIN = Frame(ADMIN_PAGE, staff=True)
+ADMIN = Surroundings(ADMIN_PAGE, staff=True)
 
 
-def response_page(shown: Shown, frame: Frame, *, turns: str = "") -> dict[str, Any]:
+def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "") -> dict[str, Any]:
     """Return what the template of the page needs. `turns`, if not empty, adds the turns before."""
     row, body, fits = shown.row, shown.body, shown.row.size <= LARGEST
     family = tree_of(shown)
-    transcript = Transcript(Room(LIVE_ROOM) if shown.running else Room())
+    transcript = PageTranscript(Room(LIVE_ROOM) if shown.running else Room())
     conversation = [_turn(transcript, each) for each in _ancestors(shown)] if turns else []
     instructions = body.get("instructions")
-    current = Turn(row.pk, row.created_at, current=True)
+    current = ShownTurn(row.pk, row.created_at, current=True)
     if isinstance(instructions, str):
         current.instructions = transcript.room.clip(instructions)
     current.read(transcript, shown.input_items, body.get("output"))
@@ -187,7 +188,7 @@ def response_page(shown: Shown, frame: Frame, *, turns: str = "") -> dict[str, A
     }
 
 
-def summary(shown: Shown, *, key: str = "run", scale: int = 0) -> dict[str, Any]:
+def summary(shown: WatchedResponse, *, key: str = "run", scale: int = 0) -> dict[str, Any]:
     """Return what both the page and the comparison show of a response; see `draw` for `key` and `scale`."""
     status = shown.body["status"]
     return {
@@ -202,19 +203,19 @@ def summary(shown: Shown, *, key: str = "run", scale: int = 0) -> dict[str, Any]
     }
 
 
-def tree_of(shown: Shown) -> Family:
+def tree_of(shown: WatchedResponse) -> ChainTree:
     """Return the chain and the forks that a response stands in."""
     row = shown.row
     return family_of(row.project, row.pk, previous=row.previous_response_id, ttl=shown.ttl)
 
 
-def _turn(transcript: Transcript, response: Response) -> Turn:
-    turn = Turn(response.pk, response.created_at)
+def _turn(transcript: PageTranscript, response: Response) -> ShownTurn:
+    turn = ShownTurn(response.pk, response.created_at)
     turn.read(transcript, response.input_items, as_dict(response.body).get("output"))
     return turn
 
 
-def _ancestors(shown: Shown) -> list[Response]:
+def _ancestors(shown: WatchedResponse) -> list[Response]:
     """Return the responses before this one, oldest first, as far as they are known and not too large."""
     known = Response.objects.defer("request").filter(project=shown.row.project, size__lte=LARGEST // TURNS)
     if shown.ttl:
@@ -230,7 +231,7 @@ def _ancestors(shown: Shown) -> list[Response]:
     return found
 
 
-def _read_on(transcript: Transcript, family: Family) -> None:
+def _read_on(transcript: PageTranscript, family: ChainTree) -> None:
     """Find outputs of this response's calls in the input of those that continue it."""
     if not transcript.unanswered():
         return
@@ -250,7 +251,7 @@ def _problem(body: dict[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-def _figures(shown: Shown) -> list[tuple[str, str, str]]:
+def _figures(shown: WatchedResponse) -> list[tuple[str, str, str]]:
     """Return the numbers that stand at the top: a name, a value, a remark."""
     row, timeline = shown.row, shown.timeline
     turns = timeline.turns
@@ -273,7 +274,7 @@ def _figures(shown: Shown) -> list[tuple[str, str, str]]:
     ]
 
 
-def _facts(shown: Shown, frame: Frame, family: Family) -> Facts:
+def _facts(shown: WatchedResponse, frame: Surroundings, family: ChainTree) -> Facts:
     row = shown.row
     facts: Facts = [
         ("Created", format_html("{} UTC, {}", moment(row.created_at), ago(row.created_at, datetime.now(UTC)))),

@@ -1,4 +1,6 @@
-"""Text of models and clients, made fit for a page: what cannot be seen is shown, and what is too long is cut.
+"""Text as the pages show it: what models and clients wrote, made fit for a page, and numbers, times, states and links.
+
+What cannot be seen is shown, and what is too long is cut.
 
 Templates escape HTML; this is about the rest. A lone surrogate cannot be encoded, a NUL ends documents early, controls
 of direction turn what stands beside them around, and tag characters say what nobody sees. All are shown as escapes.

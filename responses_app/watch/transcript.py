@@ -117,7 +117,7 @@ class Block:
         return visible(self.call_id)[:80]
 
 
-class Transcript:
+class PageTranscript:
     """Reads items in the order of the conversation; outputs find their calls in any earlier ones."""
 
     def __init__(self, room: Room | None = None) -> None:

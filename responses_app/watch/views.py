@@ -1,4 +1,8 @@
-"""`/watch/…`: the page of one response, which is live while it runs, and of two side by side; JSON for programs."""
+"""`/watch/…`: the page of one response, which is live while it runs, and of two side by side; JSON for programs.
+
+Who may watch what comes first: the staff with the admin's permission all responses, everybody else what the API gives
+them. Then how two responses are compared, and the views at the end.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +26,10 @@ from responses_app.models import PublicName, Response
 from responses_app.protocol.api_keys import Area, Caller, no_api_key
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.stores.database.conversations import can_be_known
-from responses_app.watch.family import Branch, Family
-from responses_app.watch.page import Frame, Shown, response_page, shown_to_clients, summary, tree_of
+from responses_app.watch.family import Branch, ChainTree
+from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
 from responses_app.watch.text import Room, visible
-from responses_app.watch.transcript import Transcript
+from responses_app.watch.transcript import PageTranscript
 from responses_app.web.http import error_response, json_response
 from responses_app.wiring.site import get_site
 
@@ -86,23 +90,23 @@ LONGEST = 300  # characters of a setting
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two lists of items differ: `same` is what stands before it in both, then each side's."""
+    """The first place where two lists of items differ."""
 
-    item: int
+    item: int  # its number, from 1
     left_kind: str
     right_kind: str
-    same: str
-    left: str
+    same: str  # the end of what stands before it in both
+    left: str  # the beginning of what stands there
     right: str
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Settings that differ, as name, left and right; where the input and the output first differ, None: nowhere."""
+    """Where two responses differ."""
 
-    settings: Sequence[tuple[str, str, str]]
-    asked: Difference | None
-    said: Difference | None
+    settings: Sequence[tuple[str, str, str]]  # those that differ: name, left and right
+    asked: Difference | None  # of the input; None where it is the same
+    said: Difference | None  # of the output
 
 
 Side = tuple[Mapping[str, Any], Sequence[object]]
@@ -203,11 +207,13 @@ def page(view: View) -> View:
 @page
 def response(request: HttpRequest, response_id: str) -> HttpResponse:
     """Show a response."""
-    frame = Frame("watch-response", staff=sees_everything(request))
+    frame = Surroundings("watch-response", staff=sees_everything(request))
     return shown_page(request, _load(request, response_id), frame, "watch/response.html")
 
 
-def shown_page(request: HttpRequest, shown: Shown, frame: Frame, template: str, **more: object) -> HttpResponse:
+def shown_page(
+    request: HttpRequest, shown: WatchedResponse, frame: Surroundings, template: str, **more: object
+) -> HttpResponse:
     """Show a response in a frame; `?part=live` is the part of its page that changes while it runs."""
     context = response_page(shown, frame, turns=request.GET.get("turns", ""))
     if request.GET.get("part") == "live":
@@ -253,21 +259,21 @@ def compare(request: HttpRequest) -> HttpResponse:
     room = Room(ROOM)
     sides = []
     for key, each in zip(("left", "right"), both, strict=True):
-        transcript = Transcript(room)
+        transcript = PageTranscript(room)
         blocks = [*transcript.read((each.input_items or [])[-MAX_ASKED:]), *transcript.read(each.body["output"])]
         sides.append({**summary(each, key=key, scale=scale), "blocks": blocks})
     found = differences(*((each.body, each.input_items or ()) for each in both))
-    frame = Frame("watch-response", staff=False)
+    frame = Surroundings("watch-response", staff=False)
     context |= {"sides": sides, "found": found, "frame": frame}
     return TemplateResponse(request, "response/compare.html", context)
 
 
-def _load(request: HttpRequest, response_id: str) -> Shown:
+def _load(request: HttpRequest, response_id: str) -> WatchedResponse:
     project = project_of(request, response_id)
     return shown_to_clients(project, response_id, ttl=settings.RESPSITE.responses_store_ttl)
 
 
-def _flat(family: Family) -> list[JsonObject]:
+def _flat(family: ChainTree) -> list[JsonObject]:
     """Return the tree as a list of its responses, each with the one it goes on from."""
     found: list[JsonObject] = []
 

@@ -1,17 +1,13 @@
-"""`Endpoint`: everything about one method of one path, declared once, beside its handler.
+"""The table of endpoints: `Endpoint` declares everything about one method of one path, once, beside its handler.
 
-A resource has its endpoints at the end of its module, and `api.endpoints` gathers them. From these `routes` computes
-what answers a path and which scope it needs, `bodies` how large a body may be, and `api.openapi` the document.
+A resource has its endpoints at the end of its module, and `api.endpoints` gathers them. From these `Route` computes
+what answers a path and which scope it needs, `bodies` how large a body may be, and `api.openapi` the document. The API
+stands above what serves it, so nothing here imports it: paths are found as Django finds them, by the name of the module
+that lists them.
 
-What OpenAI's API has and this server does not, by the first part of a path below /v1.
-
-`tests/conformance/test_paths_sdk.py` walks all that OpenAI's SDK can ask for: each path is served, or named here. A
-request for one is answered with what is said here, and the page "What is not built yet" has the same.
-
-What is at a path, and what answers a method there.
-
-The API stands above what serves it, so nothing here imports it. Paths are found as Django finds them: by the name of
-the module that lists them.
+What OpenAI's API has and this server does not is in NOT_SERVED, by the first part of a path below /v1. A request for it
+is answered with what is said there, and the page "What is not built yet" has the same. That each path of OpenAI's SDK
+is served or named is tested (`tests/conformance/test_paths_sdk.py`).
 """
 
 import re

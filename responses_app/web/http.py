@@ -1,6 +1,4 @@
-"""HTTP's way of saying things: JSON bodies, and OpenAI's errors.
-
-Server-sent events over HTTP: how an answer of them begins, what it says while there is nothing to say, how it ends.
+"""What handlers of HTTP need: a request's JSON, query and caller; JSON answers, OpenAI's errors, server-sent events.
 
 What the events are is for who makes them: responses, chats and completions have their own.
 """

@@ -1,14 +1,13 @@
-"""`ApiMiddleware`: standing first, it answers the API's paths itself; everything else goes on to Django's own.
+"""Who may ask: `ApiMiddleware` stands first and answers the API's paths itself; all else goes on to Django's own.
 
 So sessions, auth, CSRF and messages serve the admin alone (they cost 3 ms a request), every answer of the API has its
 headers, and every error is JSON in OpenAI's shape.
 
-Which web pages may use the server: a browser says where a request comes from, and cannot be made to lie about it.
-
-The API asks nobody for a password, and a browser inside the network reaches it for any page that its user opens. So a
-page's requests pass where the page is the server's own (same scheme, host and port as the request went to) or one of
-ALLOWED_ORIGINS. What is not a browser sends no Origin, and passes. The host that a request names is checked everywhere
-(`host_allowed`): without that, a page could call itself by any name and let it lead here (DNS rebinding).
+`Source` tells which web pages may use the server: a browser says where a request comes from, and cannot be made to lie
+about it. The API asks nobody for a password, and a browser inside the network reaches it for any page that its user
+opens. So a page's requests pass where the page is the server's own (same scheme, host and port as the request went to)
+or one of ALLOWED_ORIGINS. What is not a browser sends no Origin, and passes. The host that a request names is checked
+everywhere (`host_allowed`): without that, a page could call itself by any name and let it lead here (DNS rebinding).
 """
 
 import asyncio

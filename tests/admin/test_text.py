@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from responses_app.watch.text import CUT_BACK, PICTURES, Room, pretty, visible
-from responses_app.watch.transcript import READERS, Transcript
+from responses_app.watch.transcript import READERS, PageTranscript
 from tests.admin.samples import answered, called, gave, said, thought
 
 json_values = st.recursive(
@@ -76,7 +76,7 @@ def test_json_nested_deeply_is_written_nevertheless() -> None:
 
 
 def test_an_output_stands_with_its_call() -> None:
-    transcript = Transcript()
+    transcript = PageTranscript()
     asked = transcript.read([said("Which?"), called("call_0", "old", "{}")])
     blocks = transcript.read(
         [gave("call_0", "earlier"), thought("Hm."), called("call_1", "look", '{"a":1}'), answered("So.")]
@@ -100,7 +100,7 @@ def test_calls_of_tools_without_a_name_show_what_was_asked_for() -> None:
         {"type": "apply_patch_call", "call_id": "c2", "operation": {"type": "delete_file", "path": "a"}},
     ]
     outputs = [{"type": f"{call['type']}_output", "call_id": call["call_id"], "output": "done"} for call in calls]
-    blocks = Transcript().read([*calls, *outputs])
+    blocks = PageTranscript().read([*calls, *outputs])
     assert [(block.kind, block.title, block.code.shown) for block in blocks if block.code] == [
         ("call", "crm.note", "Hm"),
         ("call", "shell", pretty({"commands": ["ls"]})),
@@ -124,7 +124,7 @@ def test_calls_of_a_servers_tools_stand_with_what_they_gave() -> None:
         {"type": "code_interpreter_call", "outputs": None},
         {"type": "image_generation_call", "revised_prompt": "a cat", "result": "iVBO", "action": "edit"},
     ]
-    blocks = Transcript().read(items)
+    blocks = PageTranscript().read(items)
     assert {block.kind for block in blocks} == {"call"}
     asked = [(block.title, block.code.shown) for block in blocks if block.code]
     gave = [block.answer.code.shown if block.answer and block.answer.code else None for block in blocks]
@@ -156,7 +156,7 @@ def test_figures_are_pictures_and_nothing_else_is() -> None:
     drawn["outputs"] = [{"type": "logs", "logs": "2"}, *({"type": "image", "url": url} for url in [PNG, *NO_PICTURES])]
     made = {"type": "image_generation_call", "revised_prompt": "a cat", "result": "iVBO", "output_format": "webp"}
     forged = {**made, "result": "iVBO", "output_format": 'png" onerror="x'}
-    blocks = Transcript().read([drawn, made, forged])
+    blocks = PageTranscript().read([drawn, made, forged])
     shown = [block.answer.pictures for block in blocks if block.answer]
     assert shown == [[PNG], ["data:image/webp;base64,iVBO"], ["data:image/png;base64,iVBO"]]
     (logs, *_) = [block.answer for block in blocks if block.answer]
@@ -169,7 +169,7 @@ def test_figures_are_pictures_and_nothing_else_is() -> None:
 def test_a_page_has_a_bounded_amount_of_pictures() -> None:
     large = "data:image/png;base64," + "A" * (PICTURES // 2)
     item = {"type": "code_interpreter_call", "outputs": [{"type": "image", "url": large}] * 3}
-    (block,) = Transcript().read([item])
+    (block,) = PageTranscript().read([item])
     assert block.answer
     assert (len(block.answer.pictures), len(block.answer.chips)) == (1, 2)
 
@@ -182,17 +182,17 @@ def test_a_page_has_a_bounded_amount_of_pictures() -> None:
     )
 )
 def test_nothing_is_taken_for_granted_of_a_servers_call(kind: str, fields: dict[str, object]) -> None:
-    (block,) = Transcript().read([{"type": kind, **fields}])
+    (block,) = PageTranscript().read([{"type": kind, **fields}])
     assert block.kind == "call"
 
 
 def test_an_output_without_its_call_stands_alone() -> None:
-    (block,) = Transcript().read([gave("call_1", "alone")])
+    (block,) = PageTranscript().read([gave("call_1", "alone")])
     assert (block.kind, block.title) == ("output", "Output of call_1")
 
 
 def test_other_items_are_named_and_folded() -> None:
-    blocks = Transcript().read([{"type": "file_search_call", "id": "fs_1", "status": "failed"}, {"x": 1}, 7])
+    blocks = PageTranscript().read([{"type": "file_search_call", "id": "fs_1", "status": "failed"}, {"x": 1}, 7])
     assert [(block.kind, block.title, block.status) for block in blocks] == [
         ("other", "file_search_call", "failed"),
         ("other", "An item without a type", ""),
@@ -202,7 +202,7 @@ def test_other_items_are_named_and_folded() -> None:
 
 def test_parts_that_are_not_text_are_named() -> None:
     content = [{"type": "input_image", "image_url": "data:"}, {"type": "refusal", "refusal": "No."}, "bare", None]
-    (block,) = Transcript().read([{"role": "user", "content": content}])
+    (block,) = PageTranscript().read([{"role": "user", "content": content}])
     assert block.chips == ["input_image", "part", "part"]
     assert [text.shown for text in block.texts] == ["No."]
     assert block.note == "refusal"
@@ -211,6 +211,6 @@ def test_parts_that_are_not_text_are_named() -> None:
 @settings(max_examples=50)
 @given(st.lists(item_like | json_values, max_size=8))
 def test_no_item_breaks_the_page(items: list[object]) -> None:
-    transcript = Transcript()
+    transcript = PageTranscript()
     transcript.read(items)
     transcript.read_answers(items, "resp_1")

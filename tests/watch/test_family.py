@@ -6,7 +6,7 @@ import pytest
 
 from responses_app.protocol.response.timeline import untimed
 from responses_app.watch.family import Node, _branch, _Parents
-from responses_app.watch.page import Frame, Shown, response_page
+from responses_app.watch.page import Surroundings, WatchedResponse, response_page
 from tests.admin import samples
 
 
@@ -26,6 +26,6 @@ def test_a_client_is_shown_those_turns_before_that_it_may_read(age: int, project
     first = samples.response(1, asked=[samples.said("One")], project=project, created_at=now - timedelta(seconds=age))
     second = samples.response(2, asked=[samples.said("Two")], project="mine", after=first.pk)
     timeline = untimed(int(now.timestamp() * 1000), None)
-    shown = Shown(second, second.body, second.input_items, timeline, timeline.created, ttl)
-    page = response_page(shown, Frame("watch-response", staff=False), turns="1")
+    shown = WatchedResponse(second, second.body, second.input_items, timeline, timeline.created, ttl)
+    page = response_page(shown, Surroundings("watch-response", staff=False), turns="1")
     assert len(page["conversation"]) == count

@@ -3,11 +3,10 @@
 uvicorn's `send` waits while the peer reads slowly; daphne's never does, so there `daphne.py` makes it wait. What is
 not sent yet stays in the run's journal, whose own bound drops a reader that falls too far behind.
 
-WebSocket protocol pings: ASGI has none, so they are sent around it, where the server can be reached.
-
-Under daphne and under uvicorn with `--ws websockets-sansio` the connection behind `send` is at hand. Anywhere else
-nothing is sent, and the server's own pings have to do (uvicorn's every 20 s, hypercorn's where they are turned on).
-`Backpressure` puts what this returns into the scope.
+`Backpressure` also puts into a WebSocket's scope what only some servers can do (`Extras`), such as protocol pings: ASGI
+has none, so they are sent around it. Under daphne and under uvicorn with `--ws websockets-sansio` the connection behind
+`send` is at hand. Anywhere else nothing is sent, and the server's own pings have to do (uvicorn's every 20 s,
+hypercorn's where they are turned on).
 """
 
 import asyncio
@@ -24,6 +23,9 @@ from responses_app.web.http import CUT
 from responses_app.web.servers.daphne import DENIAL, DaphneConnection
 from responses_app.web.servers.inflow import FrameRules, Frames
 
+logger = logging.getLogger("respsite.transport")
+
+SWEEPS_PER_STALL = 10  # looks for sends that stall, within the stall time
 EXTRAS = "respsite.extras"  # the key of `Extras` in a WebSocket's scope
 
 Ping = Callable[[], None]
@@ -62,11 +64,6 @@ def _ping_through_uvicorn(protocol: Any) -> None:
     if protocol.handshake_complete and open_and_read:
         protocol.conn.send_ping(b"")
         protocol.transport.write(b"".join(protocol.conn.data_to_send()))
-
-
-logger = logging.getLogger("respsite.transport")
-
-SWEEPS_PER_STALL = 10
 
 
 class Backpressure:

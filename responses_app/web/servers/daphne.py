@@ -1,4 +1,4 @@
-"""What plain daphne lacks, added to each connection from the outside: flow control, larger limits, pings.
+"""What plain daphne lacks, added to each connection from the outside: flow control, larger limits, pings, fast writes.
 
 daphne's `send` never waits, so a reader that never reads would make the process grow without bound (measured: 357 MB
 in 51 s); it goes on reading from a peer that takes no answers, and what it reads waits in a queue without bound; its
@@ -7,13 +7,12 @@ message limit is 1 MiB, and it drops the reason of a close and the headers of an
 producer can be registered, the queue be counted, and the limits raised. No class of daphne is patched; where `send` is
 anything else, nothing happens.
 
-Text frames of a WebSocket and parts of an HTTP stream under daphne, written at one system call for many.
-
-daphne hands what is to be sent to autobahn or to Twisted's HTTP, and that to Twisted's transport, whose `write` arms
-the selector, waits a turn of the loop, sends, and disarms: three system calls an event. Where nothing is buffered the
-bytes can be sent at once instead. They are the same bytes: a server's frame needs no mask, so it is a head of 2 to 10
-bytes (RFC 6455 section 5.2) before the payload; a part of a stream is a chunk (RFC 9112 section 7.1). What the peer
-does not take at once goes to Twisted's buffer, and so counts as before for a slow reader.
+Text frames of a WebSocket and parts of an HTTP stream are written here, many at one system call. daphne hands what is
+to be sent to autobahn or to Twisted's HTTP, and that to Twisted's transport, whose `write` arms the selector, waits a
+turn of the loop, sends, and disarms: three system calls an event. Where nothing is buffered the bytes can be sent at
+once instead. They are the same bytes: a server's frame needs no mask, so it is a head of 2 to 10 bytes (RFC 6455
+section 5.2) before the payload; a part of a stream is a chunk (RFC 9112 section 7.1). What the peer does not take at
+once goes to Twisted's buffer, and so counts as before for a slow reader.
 
 Wherever something is not as expected here (TLS, compression, HTTP/2, data that waits, a message over daphne's limit,
 another transport), nothing is written, and the caller goes daphne's way.
@@ -31,6 +30,8 @@ from responses_app.protocol.transport import AnswerHeaders
 from responses_app.web.bodies import BodyRules, Message, Receive
 from responses_app.web.servers.inflow import FrameRules, Frames, Inflow
 from responses_app.web.servers.listening import listen_widely, when_daphne_runs
+
+logger = logging.getLogger("respsite.transport")
 
 _TEXT = 0x81  # a whole text message in one frame
 
@@ -114,8 +115,6 @@ def _head(size: int) -> bytes:
     return bytes((_TEXT, 127)) + size.to_bytes(8, "big")
 
 
-logger = logging.getLogger("respsite.transport")
-
 DENIAL = "websocket.http.response"  # ASGI's extension by which an application answers a handshake with an HTTP error
 
 WAITING_BYTES = 64 * 1024  # messages of a WebSocket that the application has not taken; over it no more is read
@@ -184,7 +183,9 @@ class DaphneConnection:
     def count_frames(self, rules: FrameRules) -> Frames:
         """Bound the frames of a WebSocket. Nothing of it is read until it is accepted."""
         protocol = self._protocol
-        frames = Frames(rules, self._put, self._end_inflow, self.abort)
+        frames = Frames(
+            rules, lambda refusal: protocol.application_queue.put_nowait(refusal), self._end_inflow, self.abort
+        )
         parse = partial(type(protocol).dataReceived, protocol)
         self._inflow = Inflow(frames.cut, parse, self._read_or_not, self.abort)
         self._early, protocol.data = protocol.data, b""
@@ -198,9 +199,6 @@ class DaphneConnection:
             self._inflow.take(data)
         else:
             self._early += data
-
-    def _put(self, message: dict[str, Any]) -> None:
-        self._protocol.application_queue.put_nowait(message)
 
     def _end_inflow(self) -> None:
         if self._inflow is not None:

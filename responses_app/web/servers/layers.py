@@ -1,25 +1,10 @@
-"""`Handler`: Django's ASGI handler, in which a request of the API costs no thread.
+"""ASGI layers around the application, whatever serves it; `respsite.asgi` puts them together.
 
-Django starts a thread for each request, on which it runs what belongs to the begin and the end of one: closing the
-database connections of that thread, and the like. The API uses none there, as the stores have threads of their own
-(`stores.database.readers`); and that was a third of what the smallest answer costs. So requests of the API send
-neither `request_started` nor `request_finished`. All others, the admin's among them, are Django's as ever.
-
-What follows from being reachable from the network: clients need keys there; where they do not, a loud warning.
-
-`HOST` is what `respsite serve` listens on; daphne and uvicorn have flags of their own. So what counts is where the
-process listens. Under daphne its sockets are known at the start; another server tells only with each connection which
-of its addresses was called, and the first one that is not loopback tells it.
-
-`Traced`: an ASGI application in which each request over HTTP is a span, below that of its caller.
-
-The caller says which by the header `traceparent`: who is let in, and nobody else, because a caller's trace may be one
-that is to be kept. What is done for the request finds its span in the scope.
-
-Start and stop with the server: from the lifespan scope where it has one (uvicorn), else from daphne's reactor.
-
-A signal that ends the server stops us first, while it still serves; then the server gets it. Both servers would cut
-their connections at once, and with them what may yet end within SHUTDOWN_GRACE_SECONDS.
+`Handler`: Django's ASGI handler, in which a request of the API costs no thread.
+`Exposure`: warns where the network reaches a server that asks nobody for a key.
+`Traced`: each request over HTTP is a span.
+`Lifecycle`: start and stop with the server.
+`StaticFiles`: the files of the admin's pages: ASGI servers serve none, and no other server is needed.
 """
 
 import asyncio
@@ -48,9 +33,17 @@ from responses_app.web.http import NotServed
 from responses_app.web.servers.listening import ports, stop_accepting, when_daphne_runs
 from responses_app.wiring.site import get_site
 
+logger = logging.getLogger("respsite")
+
 
 class Handler(ASGIHandler):
-    """Serves HTTP."""
+    """Serves HTTP. A request of the API costs no thread.
+
+    Django starts a thread for each request, on which it runs what belongs to the begin and the end of one: closing the
+    database connections of that thread, and the like. The API uses none there, as the stores have threads of their own
+    (`stores.database.readers`); and that was a third of what the smallest answer costs. So requests of the API send
+    neither `request_started` nor `request_finished`. All others, the admin's among them, are Django's as ever.
+    """
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
@@ -85,9 +78,6 @@ class Handler(ASGIHandler):
         await self.send_response(await self.run_get_response(request), send)
 
 
-logger = logging.getLogger("respsite")
-
-
 WARNING = (
     "This server can be reached from the network, at %s, and asks nobody who they are (AUTH=off): whoever reaches it "
     "may use the model, and read, continue and delete what is stored. Set AUTH=auto, or listen on 127.0.0.1.%s"
@@ -99,7 +89,12 @@ ANY_NAME = (
 
 
 class Exposure:
-    """ASGI middleware around the whole application; `hook_daphne` lets it look at what daphne listens on."""
+    """ASGI middleware around the whole application: clients need keys where the network reaches it, or it warns.
+
+    `HOST` is what `respsite serve` listens on; daphne and uvicorn have flags of their own. So what counts is where the
+    process listens. Under daphne its sockets are known at the start (`hook_daphne`); another server tells only with
+    each connection which of its addresses was called, and the first one that is not loopback tells it.
+    """
 
     def __init__(self, app: Application, *, any_host: bool, asks_nobody: bool, exposed: Callable[[], None]) -> None:
         """Take whether any `Host` is served, whether nobody needs a key, and what is called, once, when it is known."""
@@ -143,7 +138,11 @@ _PARAMETER = re.compile(r"{\w+}")
 
 
 class Traced:
-    """Begins a span when a request comes, and ends it with its answer, streams included."""
+    """Begins a span when a request comes, below that of its caller, and ends it with its answer, streams included.
+
+    The caller says which by the header `traceparent`: who is let in, and nobody else, because a caller's trace may be
+    one that is to be kept. What is done for the request finds its span in the scope.
+    """
 
     def __init__(self, app: Application, traces: Traces) -> None:
         self._app = app
@@ -202,7 +201,10 @@ SETTLE_SECONDS = 0.3  # where nothing more is accepted: what has just been accep
 
 
 class Lifecycle:
-    """Calls `start` once and `stop` once, whoever asks first.
+    """Calls `start` once and `stop` once, whoever asks first: the lifespan scope (uvicorn) or daphne's reactor.
+
+    A signal that ends the server stops us first, while it still serves; then the server gets it. Both servers would
+    cut their connections at once, and with them what may yet end within SHUTDOWN_GRACE_SECONDS.
 
     `hurry` tells `stop` not to wait: a person pressed Ctrl-C, while SIGTERM comes from a supervisor, or it is the
     second signal. As an ASGI application it serves the lifespan scope; `hook_daphne` ties it to daphne's reactor.

@@ -1,4 +1,7 @@
-"""The WebSocket transport: one `AsyncJsonWebsocketConsumer` per connection, thin around `Connection`."""
+"""The WebSocket transport: the handshake, and a consumer for each connection, thin around `Connection`.
+
+The handshake decides who asks, from where, and what is agreed for the connection's whole life.
+"""
 
 import asyncio
 import logging
