@@ -29,7 +29,7 @@ from responses_app.protocol.requests.pages import ItemList, list_page, parse_lis
 from responses_app.protocol.requests.requests import named_by_conversation
 from responses_app.stores.stores import ConversationEntry, ConversationFull, ConversationRecord
 from responses_app.web.endpoint import INCLUDE, JSON, PAGED, Endpoint, Parameter, Refusals, text
-from responses_app.web.http import caller_of, include_of, project_of, query_of, read_json
+from responses_app.web.http import caller_of, include_of, or_raise, project_of, query_of, read_json
 from responses_app.wiring.site import get_site
 
 
@@ -62,17 +62,13 @@ async def _create(request: HttpRequest) -> Conversation:
 
 async def _get(request: HttpRequest, conversation_id: str) -> Conversation:
     record = await get_site().conversations.get(project_of(request), conversation_id)
-    if record is None:
-        raise conversation_not_found(conversation_id)
-    return conversation_object(record)
+    return conversation_object(or_raise(record, conversation_not_found(conversation_id)))
 
 
 async def _update(request: HttpRequest, conversation_id: str) -> Conversation:
     changes = await read_json(request, parse_changes, get_site().reader)
     record = await get_site().conversations.update(project_of(request), conversation_id, changes)
-    if record is None:
-        raise conversation_not_found(conversation_id)
-    return conversation_object(record)
+    return conversation_object(or_raise(record, conversation_not_found(conversation_id)))
 
 
 async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversation:
@@ -100,9 +96,7 @@ async def _add_items(request: HttpRequest, conversation_id: str) -> ItemList:
     include = include_of(query_of(request), screenshots=get_site().settings.enable_computer_call)
     added = await _whole(caller_of(request), await read_json(request, parse_added_items, get_site().reader))
     entries = await get_site().conversations.append(project_of(request), conversation_id, added)
-    if entries is None:
-        raise conversation_not_found(conversation_id)
-    return _page(entries, include, has_more=False)
+    return _page(or_raise(entries, conversation_not_found(conversation_id)), include, has_more=False)
 
 
 async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) -> JsonObject:
@@ -119,9 +113,7 @@ async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) ->
 async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> Conversation:
     store = get_site().conversations
     was_there = await store.remove(project_of(request), conversation_id, item_id)
-    record = await store.get(project_of(request), conversation_id)
-    if record is None:
-        raise conversation_not_found(conversation_id)
+    record = or_raise(await store.get(project_of(request), conversation_id), conversation_not_found(conversation_id))
     if not was_there:
         raise item_not_found(conversation_id, item_id)
     return conversation_object(record)

@@ -49,7 +49,7 @@ from responses_app.stores.files import (
     UploadRecord,
 )
 from responses_app.web.endpoint import AFTER, BYTES, ORDER, Endpoint, Form, Parameter, Refusals, Size, limit_of, text
-from responses_app.web.http import cut_of, parse_noting, project_of, query_of, read_json
+from responses_app.web.http import cut_of, or_raise, parse_noting, project_of, query_of, read_json
 from responses_app.web.transfers import UploadedForm, file_answer, form_schema, streamed, uploaded
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
@@ -212,10 +212,7 @@ _BROKEN = (FileGone, StoreError)  # it is deleted meanwhile, or the store is awa
 
 
 async def _found(request: HttpRequest, file_id: str) -> FileRecord:
-    record = await get_site().files.get(project_of(request), file_id)
-    if record is None:
-        raise file_not_found(file_id)
-    return record
+    return or_raise(await get_site().files.get(project_of(request), file_id), file_not_found(file_id))
 
 
 def _wrong_parts(problem: PartsWrong, *_: str) -> ApiError:

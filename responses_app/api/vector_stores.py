@@ -60,7 +60,7 @@ from responses_app.stores.vector_stores import (
 )
 from responses_app.tools.file_search import Indexer
 from responses_app.web.endpoint import PAGED, Endpoint, Parameter, Refusals, text
-from responses_app.web.http import caller_of, project_of, query_of, read_json
+from responses_app.web.http import caller_of, or_raise, project_of, query_of, read_json
 from responses_app.wiring.server_tools import file_search_of
 from responses_app.wiring.site import get_site
 
@@ -108,9 +108,7 @@ async def _get(request: HttpRequest, store_id: str) -> VectorStore:
 async def _update(request: HttpRequest, store_id: str) -> VectorStore:
     changes = await read_json(request, parse_store_changes, get_site().reader)
     record = await _stores().update(project_of(request), store_id, changes)
-    if record is None:
-        raise store_not_found(store_id)
-    return _shown(record)
+    return _shown(or_raise(record, store_not_found(store_id)))
 
 
 async def _delete(request: HttpRequest, store_id: str) -> DeletedVectorStore:
@@ -126,9 +124,7 @@ async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
     wanted = await read_json(request, parse_search, get_site().reader)
     search = Search(queries=wanted.queries, limit=wanted.limit, threshold=wanted.threshold, matches=wanted.matches)
     hits = await _stores().search(project, store_id, search)
-    if hits is None:
-        raise store_expired(store_id)
-    return search_page(wanted.queries, hits)
+    return search_page(wanted.queries, or_raise(hits, store_expired(store_id)))
 
 
 async def _add_file(request: HttpRequest, store_id: str) -> VectorStoreFile:
@@ -153,9 +149,7 @@ async def _update_file(request: HttpRequest, store_id: str, file_id: str) -> Vec
     await _found_file(project, store_id, file_id)
     attributes = await read_json(request, parse_attributes, get_site().reader)
     record = await _stores().set_attributes(project, store_id, file_id, attributes)
-    if record is None:
-        raise store_file_not_found(store_id, file_id)
-    return file_object(record)
+    return file_object(or_raise(record, store_file_not_found(store_id, file_id)))
 
 
 async def _remove_file(request: HttpRequest, store_id: str, file_id: str) -> DeletedVectorStore:
@@ -190,9 +184,7 @@ async def _cancel_batch(request: HttpRequest, store_id: str, batch_id: str) -> V
     project = project_of(request)
     await _found_batch(project, store_id, batch_id)
     record = await _stores().cancel_batch(project, store_id, batch_id)
-    if record is None:
-        raise batch_not_found(store_id, batch_id)
-    return batch_object(record)
+    return batch_object(or_raise(record, batch_not_found(store_id, batch_id)))
 
 
 async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) -> VectorStoreFileList:
@@ -202,26 +194,17 @@ async def _list_batch_files(request: HttpRequest, store_id: str, batch_id: str) 
 
 
 async def _found(project: str, store_id: str) -> VectorStoreRecord:
-    record = await _stores().get(project, store_id)
-    if record is None:
-        raise store_not_found(store_id)
-    return record
+    return or_raise(await _stores().get(project, store_id), store_not_found(store_id))
 
 
 async def _found_file(project: str, store_id: str, file_id: str) -> StoreFileRecord:
     await _found(project, store_id)
-    record = await _stores().file(project, store_id, file_id)
-    if record is None:
-        raise store_file_not_found(store_id, file_id)
-    return record
+    return or_raise(await _stores().file(project, store_id, file_id), store_file_not_found(store_id, file_id))
 
 
 async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecord:
     await _found(project, store_id)
-    record = await _stores().batch(project, store_id, batch_id)
-    if record is None:
-        raise batch_not_found(store_id, batch_id)
-    return record
+    return or_raise(await _stores().batch(project, store_id, batch_id), batch_not_found(store_id, batch_id))
 
 
 async def _known_files(caller: Caller, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
@@ -247,9 +230,8 @@ async def _added(
     caller: Caller, store_id: str, wanted: Sequence[FileToAdd], *, batch_id: str = ""
 ) -> Sequence[StoreFileRecord]:
     known = await _known_files(caller, wanted)
-    records = await _stores().add(caller.project, store_id, known, batch_id=batch_id)
-    if records is None:
-        raise store_expired(store_id)
+    added = await _stores().add(caller.project, store_id, known, batch_id=batch_id)
+    records = or_raise(added, store_expired(store_id))
     _indexer().ring()
     return records
 

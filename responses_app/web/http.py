@@ -87,6 +87,13 @@ def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
     return data
 
 
+def or_raise(row: Parsed | None, absent: ApiError) -> Parsed:
+    """Return what a store has found. Raises `absent` where that is nothing."""
+    if row is None:
+        raise absent
+    return row
+
+
 def caller_of(request: HttpRequest) -> Caller:
     """Return who asks, as the middleware found out."""
     caller: Caller = request.caller  # type: ignore[attr-defined]
