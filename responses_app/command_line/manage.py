@@ -5,7 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
-from responses_app.management.flags import given_settings
+from responses_app.management.flags import start_over
 
 
 def run_django(words: Sequence[str]) -> int:
@@ -20,12 +20,6 @@ def run_django(words: Sequence[str]) -> int:
 
 
 def run_serve(options: Namespace) -> int:
-    """Serve until it is interrupted. Flags become settings, and this process begins anew with them.
-
-    So they stand in its environment, which only its user can read, and not in its command line, which all can.
-    """
-    given = given_settings(vars(options), os.environ)
-    if not given:
-        return run_django(["serve"])
-    os.environ.update(given)
-    os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])
+    """Serve until it is interrupted. Flags become settings, and this process begins anew with them."""
+    start_over(vars(options))
+    return run_django(["serve"])

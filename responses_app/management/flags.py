@@ -5,6 +5,8 @@ for those who ask for help. What a flag says of itself is the sentence of its se
 """
 
 import json
+import os
+import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -119,6 +121,17 @@ def given_settings(options: Mapping[str, Any], environ: Mapping[str, str]) -> di
     if engine := {name: options[name] for name in names if options.get(name) is not None}:
         given["ENGINE_OPTIONS"] = _merged(environ.get("ENGINE_OPTIONS", ""), engine)
     return given
+
+
+def start_over(options: Mapping[str, Any]) -> None:
+    """Begin this program anew with the flags of a command line as settings; return where there are none.
+
+    Settings are read once, at the start. And so they stand in the environment of the process, which only its user can
+    read, and not in its command line, which all can.
+    """
+    if given := given_settings(options, os.environ):
+        os.environ.update(given)
+        os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])
 
 
 class _Refusal(Action):

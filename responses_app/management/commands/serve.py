@@ -6,7 +6,6 @@ With WORKERS=1 that is this process; with more of them this process only looks a
 import asyncio
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from django.core.management import BaseCommand, CommandParser, call_command
 from django.db import DatabaseError, connection
 
 from responses_app.management.address import base_url, daphne_server
-from responses_app.management.flags import add_flags, explain, given_settings
+from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
 from responses_app.management.supervisor import Supervisor, pace
 from responses_app.settings.conf import Settings
@@ -44,10 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Start over with the flags as settings, or serve."""
-        given = given_settings(options, os.environ)
-        if given:
-            os.environ.update(given)
-            os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])  # settings are read once, at the start
+        start_over(options)
         try:
             listener = self._prepare(settings.RESPSITE)
         except KeyboardInterrupt:

@@ -1,15 +1,14 @@
-"""What peers send in very small pieces (chunks of a body, frames of a WebSocket): parsed in turn, and not for ever.
+"""What peers send in very small pieces (chunks of a body, frames of a WebSocket): parsed in turn, within bounds.
 
 A piece of one byte costs its parser as much as one of a kilobyte, 10 to 90 µs, and a read of 64 KiB holds 10,000 of
 them: everybody else would wait half a second for it. So whatever holds more than a few pieces waits for its turn. The
 process has one of those in each turn of its loop, whoever sent it and however many send such, and reads nothing more
 from a peer whose data wait. `Framing` bounds how long that goes on.
 
-The frames that the peer of a WebSocket sends, seen before the server's parser gets them.
-
-Servers bound a message's bytes only. Here its frames have a size on average; it has a time to come to its end; and the
-messages of all connections that have not come to theirs share a budget of memory. What is over a bound is refused:
-nothing more of that peer is parsed, and the application, which gets a message of our own, says why and closes.
+`Frames` sees the frames that the peer of a WebSocket sends before the server's parser gets them. Servers bound a
+message's bytes only. Here its frames have a size on average; it has a time to come to its end; and the messages of
+all connections that have not come to theirs share a budget of memory. What is over a bound is refused: nothing more
+of that peer is parsed, and the application, which gets a message of our own, says why and closes.
 
 Only the heads of frames are read (RFC 6455 section 5.2). What is wrong with them is the server's parser to find.
 """
@@ -77,21 +76,16 @@ class Inflow:
         self._is_cheap = is_cheap
         self._left = b""
         self._is_parsing = False
-        self._has_ended = False
+        self.has_ended = False  # all that comes is thrown away
 
     @property
     def waits(self) -> bool:
         """Whether data wait for their turn."""
         return bool(self._left)
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether all that comes is thrown away."""
-        return self._has_ended
-
     def take(self, data: bytes) -> None:
         """Take what has been read: parse it, or let it wait for its turn. After `end` it is thrown away."""
-        if self._has_ended:
+        if self.has_ended:
             return
         if self._is_parsing:  # the parser gives back what it has kept: that comes before what waits here
             self._parse(data)
@@ -121,15 +115,15 @@ class Inflow:
 
     def end(self) -> None:
         """Parse nothing any more, and throw away what comes."""
-        self._has_ended = True
+        self.has_ended = True
         self._left = b""
 
     def _step(self, data: bytes, pieces: int) -> bool:
         """Parse so many pieces, or all if that is cheap; return whether any data are left."""
         self._left = b""
-        while data and not self._has_ended:
+        while data and not self.has_ended:
             end = len(data) if self._is_cheap() else self._cut(data, pieces)
-            if self._has_ended:  # too many pieces
+            if self.has_ended:  # too many pieces
                 break
             self._is_parsing = True
             try:
@@ -139,7 +133,7 @@ class Inflow:
             data = data[end:]
             if not self._is_cheap():
                 break
-        self._left = b"" if self._has_ended else data
+        self._left = b"" if self.has_ended else data
         return bool(self._left)
 
 
