@@ -48,14 +48,14 @@ _COUNTED = (
 
 @dataclass(slots=True)
 class Bin:
-    """An hour, or several: responses by status, tokens, and how often the first token took how long (milliseconds)."""
+    """An hour, or several."""
 
     start: datetime
-    statuses: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)  # how many responses have which
     input_tokens: int = 0
-    cached_tokens: int = 0
+    cached_tokens: int = 0  # of the input
     output_tokens: int = 0
-    first_tokens: Counter[int] = field(default_factory=Counter)
+    first_tokens: Counter[int] = field(default_factory=Counter)  # how often the first one took so many milliseconds
 
     @property
     def responses(self) -> int:
@@ -83,12 +83,12 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """A span of time in bins. `since` is later than the span's start where it holds more than can be counted."""
+    """A time until now, in bins."""
 
     bins: Sequence[Bin]
     total: Bin
-    since: datetime
-    complete: bool
+    since: datetime  # later than the first bin's start where there is more than can be counted
+    complete: bool  # all of it was counted
 
 
 class _Running(Func):

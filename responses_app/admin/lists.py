@@ -49,11 +49,11 @@ class CappedPaginator(Paginator):
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """The way into the dates: `choices` are texts with the link that narrows, `back` is the one that widens."""
+    """The way into the dates."""
 
-    choices: Sequence[tuple[str, str]] = ()
-    back: tuple[str, str] | None = None
-    here: str = ""
+    choices: Sequence[tuple[str, str]] = ()  # texts, each with the link that narrows
+    back: tuple[str, str] | None = None  # the one that widens
+    here: str = ""  # the date that is shown
 
 
 class BoundedChangeList(ChangeList):

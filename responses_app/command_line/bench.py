@@ -40,24 +40,24 @@ Event = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Sample:
-    """Times are in seconds; `first` is None where no token came, `error` empty where all went well."""
+    """One streamed request, measured. Times are in seconds."""
 
-    seconds: float = 0.0
-    first: float | None = None
-    gaps: "array[float]" = field(default_factory=lambda: array("d"))
-    tokens: int = 0
-    error: str = ""
+    seconds: float = 0.0  # until its end
+    first: float | None = None  # until its first token; None where none came
+    gaps: "array[float]" = field(default_factory=lambda: array("d"))  # between the events that said something
+    tokens: int = 0  # as the server counted them, else the events that said something
+    error: str = ""  # empty where all went well
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """How one of the two APIs is asked and read. `said` tells whether an event holds something that the model said."""
+    """How one of the two APIs is asked and read."""
 
     path: str
-    body: Callable[[str, str | None, int], dict[str, Any]]
-    said: Callable[[Event], bool]
-    tokens: Callable[[Event], int | None]
-    error: Callable[[Event], str]
+    body: Callable[[str, str | None, int], dict[str, Any]]  # of a prompt, a model and a bound of tokens
+    said: Callable[[Event], bool]  # whether an event holds something that the model said
+    tokens: Callable[[Event], int | None]  # how many an event says that there were; None where it says nothing of it
+    error: Callable[[Event], str]  # what went wrong, as an event tells it; "" for nothing
 
 
 def _responses_body(prompt: str, model: str | None, most: int) -> dict[str, Any]:

@@ -33,10 +33,10 @@ LAST_SECONDS = 15.0  # beyond the grace, until a worker without a supervisor end
 class Pipes:
     """Descriptors that a worker has inherited."""
 
-    listener: int
-    lifeline: int
-    says: int
-    shares: int
+    listener: int  # the socket that all workers listen on
+    lifeline: int  # a pipe that nobody writes to: it ends with the supervisor
+    says: int  # a pipe for the words of this worker
+    shares: int  # the file with how many connections each worker holds
 
 
 class WorkerServer:

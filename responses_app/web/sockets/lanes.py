@@ -13,16 +13,13 @@ from responses_app.runs.log.reader import ResponseReader
 
 @dataclass(slots=True)
 class Lane:
-    """A response that is being written to a connection. `last_sent` is in seconds of the loop's clock.
-
-    `ignored` names the fields of its create that have no effect, until its client has been told.
-    """
+    """A response that is being written to a connection."""
 
     create: Create
     reader: ResponseReader
-    suffix: bytes | None
-    last_sent: float
-    ignored: str = ""
+    suffix: bytes | None  # what replaces the closing brace of each event; None on the default lane
+    last_sent: float  # seconds of the loop's clock
+    ignored: str = ""  # fields of its create that have no effect, until its client has been told
 
     def take(self) -> list[bytes]:
         """Return the frames of the events that are to be written next; the first names the ignored fields."""
