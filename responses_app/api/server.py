@@ -93,7 +93,7 @@ async def _ready(request: HttpRequest) -> HttpResponse:
         body |= {"models": models, "engine_replicas": replicas} if replicas else {"models": models}
     elif replicas:
         body |= {"engine_replicas": replicas[site.service.models.first.name]}
-    embeddings = await site.embeddings.troubles()
+    embeddings = await site.embeddings.states()
     if embeddings:
         body["embeddings"] = embeddings
     body["engine_queued"] = sum(model.turns.waiting.total() for model in site.service.models)

@@ -1,6 +1,6 @@
 """Which adapters a server uses: its stores, its door, and what counts limits. Settings → objects that do I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from responses_app.stores.stores import BaseSharedTurns, Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """Of one process. Limits are shared through the Redis that CHANNEL_LAYERS names, where there is one."""
+    """The adapters of one process. Limits are shared by the Redis that CHANNEL_LAYERS names, where there is one."""
 
     stores: Stores
     uploads: BaseUploads
@@ -33,7 +33,9 @@ class Adapters:
 
 def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     """Build them; nothing is started."""
-    ledger = _ledger()
+    hosts: Sequence[Mapping[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
+    host = next(iter(hosts), None)
+    ledger = _ledger(host)
     return Adapters(
         stores=_stores(settings, clock),
         uploads=_uploads(settings, clock),
@@ -41,7 +43,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
         rates=Rates(ledger),
-        shared_turns=_shared_turns(),
+        shared_turns=_shared_turns(host),
     )
 
 
@@ -78,30 +80,23 @@ def _door(settings: Settings, clock: StoreClock) -> Door:
     return Door(settings.auth, keys, staff, is_exposed=settings.serves_others)
 
 
-def _ledger() -> BaseLedger:
-    hosts = _redis_hosts()
-    if not hosts:
+def _ledger(host: Mapping[str, Any] | None) -> BaseLedger:
+    if host is None:
         return MemoryLedger()
     from responses_app.limits.redis import RedisLedger
 
-    return RedisLedger(lambda: _redis(hosts[0]))
+    return RedisLedger(lambda: _redis(host))
 
 
-def _shared_turns() -> BaseSharedTurns | None:
-    hosts = _redis_hosts()
-    if not hosts:
+def _shared_turns(host: Mapping[str, Any] | None) -> BaseSharedTurns | None:
+    if host is None:
         return None
     from responses_app.stores.redis_turns import RedisTurns
 
-    return RedisTurns(lambda: _redis(hosts[0]))
+    return RedisTurns(lambda: _redis(host))
 
 
-def _redis_hosts() -> Sequence[dict[str, Any]]:
-    hosts: Sequence[dict[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
-    return hosts
-
-
-def _redis(host: dict[str, Any]) -> Any:
+def _redis(host: Mapping[str, Any]) -> Any:
     from redis.asyncio import Redis
 
     options = {name: value for name, value in host.items() if name != "address"}

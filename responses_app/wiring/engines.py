@@ -1,4 +1,8 @@
-"""The engines of a process, one for each model: made of settings, started, asked how they are, and closed."""
+"""The engines of a process: made of settings, checked, started, asked how they are, and closed.
+
+There is one for each model that generates (`Engines`), and one for each that makes embeddings (`Embeddings`). The
+system checks at the end are what `respsite manage check` and `make run` say before anything is served.
+"""
 
 import asyncio
 import gc
@@ -77,11 +81,6 @@ def family_of(model: ModelSettings) -> ModelFamily:
         tool_parser=model.tool_parser,
         template_kwargs=model.chat_template_kwargs,
     )
-
-
-def check_engines(settings: Settings) -> None:
-    """Raise `EngineConfigurationError` if an engine that the settings name cannot work; nothing is loaded."""
-    Engines(settings).check()
 
 
 def _check_family(family: ModelFamily) -> None:
@@ -195,8 +194,29 @@ class EngineStarter(Generic[Engine]):
             logger.info("%s is ready: %s", self._called, about)
 
 
-class Engines:
-    """The engines of a process, by the names of their models. One that is away leaves the others alone."""
+class Starters(Generic[Engine]):
+    """Engines that are started and stopped beside each other, by the names of their models."""
+
+    def __init__(self, starters: Mapping[str, EngineStarter[Engine]]) -> None:
+        self._starters: Mapping[str, EngineStarter[Engine]] = starters
+
+    def start(self) -> None:
+        """Begin to start them all."""
+        for starter in self._starters.values():
+            starter.start()
+
+    async def troubles(self) -> Mapping[str, str]:
+        """Return the models that take no request now, and why."""
+        troubles = await asyncio.gather(*(each.trouble() for each in self._starters.values()))
+        return {name: trouble for name, trouble in zip(self._starters, troubles, strict=True) if trouble}
+
+    async def aclose(self) -> None:
+        """Stop them all."""
+        await asyncio.gather(*(starter.aclose() for starter in self._starters.values()))
+
+
+class Engines(Starters[BaseEngine]):
+    """The engines of a process that generate. One that is away leaves the others alone."""
 
     def __init__(
         self,
@@ -208,15 +228,17 @@ class Engines:
         self._fatal = fatal
         self._ready = ready
         several = len(settings.served) > 1
-        self._starters: Mapping[str, EngineStarter[BaseEngine]] = {
-            model.name: EngineStarter(
-                make_engine(model, core=settings.engine_core),
-                fatal=self._refused,
-                ready=self._started,
-                model=model.name if several else None,
-            )
-            for model in settings.served
-        }
+        super().__init__(
+            {
+                model.name: EngineStarter(
+                    make_engine(model, core=settings.engine_core),
+                    fatal=self._refused,
+                    ready=self._started,
+                    model=model.name if several else None,
+                )
+                for model in settings.served
+            }
+        )
         self._families = {model.name: family_of(model) for model in settings.served}
         self._refusals = 0
         self._any = asyncio.Event()
@@ -243,25 +265,11 @@ class Engines:
                     raise
                 raise EngineConfigurationError(f"MODELS, {name!r}: {error}") from error
 
-    def start(self) -> None:
-        """Begin to start them all, beside each other."""
-        for starter in self._starters.values():
-            starter.start()
-
     async def begun(self) -> None:
         """Wait until one has started, and each of the others has, or has failed to for the first time."""
         for starter in self._starters.values():
             await starter.tried.wait()
         await self._any.wait()
-
-    async def troubles(self) -> Mapping[str, str]:
-        """Return the models that take no request now, and why."""
-        names, found = list(self._starters), [each.trouble() for each in self._starters.values()]
-        return {name: trouble for name, trouble in zip(names, await asyncio.gather(*found), strict=True) if trouble}
-
-    async def aclose(self) -> None:
-        """Stop them all."""
-        await asyncio.gather(*(starter.aclose() for starter in self._starters.values()))
 
     def _started(self) -> None:
         self._ready()
@@ -325,7 +333,7 @@ def check_embeddings(settings: Settings) -> None:
             raise EngineConfigurationError(f"the embedding model {model.name!r}: {error}") from error
 
 
-class Embeddings:
+class Embeddings(Starters[BaseEmbeddings]):
     """The embedding models of a process, with what serves them. None of them stops the server."""
 
     def __init__(
@@ -339,9 +347,12 @@ class Embeddings:
         generates: Callable[[str], bool],
     ) -> None:
         models = embedding_models(settings)
-        self._starters: Mapping[str, EngineStarter[BaseEmbeddings]] = {
-            model.name: EngineStarter(make_embeddings(model), fatal=lambda: None, model=model.name) for model in models
-        }
+        super().__init__(
+            {
+                model.name: EngineStarter(make_embeddings(model), fatal=lambda: None, model=model.name)
+                for model in models
+            }
+        )
         self.service = EmbeddingService(
             EmbeddingModels(_served(model, self._starters[model.name], created) for model in models),
             rates=rates,
@@ -350,19 +361,9 @@ class Embeddings:
             generates=generates,
         )
 
-    def start(self) -> None:
-        """Begin to start them all, beside each other."""
-        for starter in self._starters.values():
-            starter.start()
-
-    async def troubles(self) -> dict[str, str]:
+    async def states(self) -> Mapping[str, str]:
         """Return how each of them is: `ok`, or why it takes no request now."""
-        found = await asyncio.gather(*(each.trouble() for each in self._starters.values()))
-        return {name: trouble or "ok" for name, trouble in zip(self._starters, found, strict=True)}
-
-    async def aclose(self) -> None:
-        """Stop them all."""
-        await asyncio.gather(*(starter.aclose() for starter in self._starters.values()))
+        return {**dict.fromkeys(self._starters, "ok"), **await self.troubles()}
 
 
 def _served(model: ModelSettings, starter: EngineStarter[BaseEmbeddings], created: int) -> ServedEmbeddings:
@@ -380,7 +381,7 @@ def _served(model: ModelSettings, starter: EngineStarter[BaseEmbeddings], create
 def check_engine(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
     """Tell wrong engine options before the engine is started."""
     try:
-        check_engines(settings.RESPSITE)
+        Engines(settings.RESPSITE).check()
         check_embeddings(settings.RESPSITE)
     except EngineConfigurationError as error:
         return [Error(str(error), id="respsite.E001")]

@@ -1,4 +1,7 @@
-"""`Site`: everything one process serves with, how it is started, and how it is closed."""
+"""The composition root: `Site` is everything one process serves with, how it is started, and how it is closed.
+
+`build_site` makes it of the settings; everything else gets what it needs handed in.
+"""
 
 import asyncio
 import os
@@ -7,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
-from pathlib import Path
 
 from django.conf import settings as django_settings
 
@@ -55,7 +57,7 @@ from responses_app.wiring.engines import Embeddings, Engines, EngineStarter, col
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.wiring.server_tools import document_text, server_tools
-from responses_app.wiring.watching import Gauges, Watch
+from responses_app.wiring.watching import Watch
 
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 LAST_ROWS_SECONDS = 5.0  # how long behind the grace a stop may ask the database: what is not kept, others take over
@@ -377,16 +379,14 @@ def _upkeep(base: _Base, runs: _Runs) -> Upkeep:
 
 def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:
     """Build what an operator sees of the process."""
-    gauges = Gauges(
+    return Watch(
         base.metrics,
+        base.settings,
         service=service,
         connections=base.adapters.connection_limit,
         engines=base.engines,
         hears_store=lambda: upkeep.hears_store,
-        has_redis=bool(base.settings.redis_url),
     )
-    folder = base.settings.metrics_dir
-    return Watch(base.metrics, gauges.look, folder=Path(folder) if folder else None)
 
 
 def _served(

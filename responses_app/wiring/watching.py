@@ -4,7 +4,7 @@ import asyncio
 import logging
 import resource
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from responses_app.observing.metrics import TRANSPORTS, Metrics
 from responses_app.observing.sharing import SharedFolder
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.service import ResponseService
+from responses_app.settings.conf import Settings
 from responses_app.wiring.engines import Engines
 
 logger = logging.getLogger("respsite")
@@ -32,14 +33,26 @@ class Socket(Protocol):
 
 
 class Watch:
-    """One per process. `folder` is shared with the other workers behind the same address; None: there are none."""
+    """One per process. In METRICS_DIR it shares its numbers with the other workers behind the same address."""
 
     def __init__(
-        self, metrics: Metrics, look: Callable[[Iterable[Socket]], Awaitable[None]], *, folder: Path | None
+        self,
+        metrics: Metrics,
+        settings: Settings,
+        *,
+        service: ResponseService,
+        connections: ConnectionLimit,
+        engines: Engines,
+        hears_store: Callable[[], bool],
     ) -> None:
         self.metrics = metrics
-        self._look = look
-        self._folder = SharedFolder(folder) if folder else None
+        self._service = service
+        self._connections = connections
+        self._engines = engines
+        self._hears_store = hears_store
+        self._has_redis = bool(settings.redis_url)
+        self._cpu = 0.0  # seconds of processor time that are counted so far
+        self._folder = SharedFolder(Path(settings.metrics_dir)) if settings.metrics_dir else None
         self._is_away = False  # the folder, and it was said
         self._sockets: set[Socket] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,7 +94,7 @@ class Watch:
         What is told is written before: so no counter goes back after that, even if this worker is killed.
         """
         if self._folder is None:
-            await self._look(self._sockets)
+            await self._look()
             return self.metrics
         await self._share(self._folder)
         whole = Metrics()
@@ -99,7 +112,7 @@ class Watch:
             await asyncio.sleep(SHARE_SECONDS)
 
     async def _share(self, folder: SharedFolder) -> None:
-        await self._look(self._sockets)
+        await self._look()
         try:
             if not folder.has_place:
                 self.metrics.add(_read(await asyncio.to_thread(folder.enter)), gauges=False)
@@ -121,32 +134,10 @@ class Watch:
             await asyncio.sleep(LAG_SECONDS)
             lag.note(max(0.0, loop.time() - due))
 
-
-class Gauges:
-    """What there is now, in one worker."""
-
-    def __init__(
-        self,
-        metrics: Metrics,
-        *,
-        service: ResponseService,
-        connections: ConnectionLimit,
-        engines: Engines,
-        hears_store: Callable[[], bool],
-        has_redis: bool,
-    ) -> None:
-        self._metrics = metrics
-        self._service = service
-        self._connections = connections
-        self._engines = engines
-        self._hears_store = hears_store
-        self._has_redis = has_redis
-        self._cpu = 0.0  # counted so far
-
-    async def look(self, sockets: Iterable[Socket]) -> None:
-        """Set all gauges."""
-        metrics, registry = self._metrics, self._service.registry
-        loads = [socket.load for socket in sockets]
+    async def _look(self) -> None:
+        """Set all gauges: what there is now, in this worker."""
+        metrics, registry = self.metrics, self._service.registry
+        loads = [socket.load for socket in self._sockets]
         metrics.connections.set(self._connections.open_connections)
         metrics.lanes.set(sum(lanes for lanes, _ in loads))
         metrics.waiting_creates.set(sum(waiting for _, waiting in loads))
@@ -166,7 +157,7 @@ class Gauges:
         await self._look_around()
 
     async def _look_around(self) -> None:
-        metrics = self._metrics
+        metrics = self.metrics
         metrics.workers.set(1)
         metrics.reaching.set(self._hears_store(), "database")
         troubles = await self._engines.troubles()

@@ -11,7 +11,7 @@ from engine.formats.base import ItemEnded
 from engine.models.family import ModelFamily
 from engine.models.formats import make_format
 from responses_app.settings.conf import ConfigurationError, from_environ
-from responses_app.wiring.engines import check_engines
+from responses_app.wiring.engines import Engines
 from tests.formats.families import QWEN
 
 
@@ -42,13 +42,13 @@ def test_a_folder_without_a_tokenizer_is_told_at_the_start(tmp_path: Path) -> No
     environ = {"MODEL_FORMAT": "chat-template", "ENGINE": "vllm-server", "ENGINE_URL": "http://a", "MODEL": "m"}
     settings, _ = from_environ({**environ, "TOKENIZER": str(tmp_path)})
     with pytest.raises(EngineConfigurationError, match=r"TOKENIZER=.* a tokenizer\.json"):
-        check_engines(settings)
+        Engines(settings).check()
     QWEN.write(tmp_path)
-    check_engines(settings)
+    Engines(settings).check()
     settings, _ = from_environ({**environ, "TOKENIZER": str(tmp_path), "TOOL_PARSER": "vllm:mistral"})
     if find_spec("vllm") is None:
         with pytest.raises(EngineConfigurationError, match="vLLM, which is not installed"):
-            check_engines(settings)
+            Engines(settings).check()
 
 
 def test_a_model_is_known_by_its_files(tmp_path: Path) -> None:
