@@ -2,10 +2,8 @@
 
 `AUTH=auto` asks nobody for a key where only this machine can ask: the server listens on loopback, is called by a
 loopback name, and no proxy says that it asks for somebody else. Everywhere else, and with `AUTH=on`, everybody needs a
-key; with `AUTH=off` nobody does. Where a key is needed, a user of the admin may come in by a session instead, on the
-pages of this server (`sessions`).
-
-A user of the admin comes in by a session: for the pages of this server alone, which say that they mean it.
+key; with `AUTH=off` nobody does. Where a key is needed, a user of the admin may come in by a session instead: for the
+pages of this server alone, which say that they mean it.
 
 A cookie goes along with whatever a browser sends, also for a page of another origin on the same site (another port of
 this host). So a session opens nothing by itself. The request has to say that it means it, which only a page of this

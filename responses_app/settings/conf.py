@@ -342,7 +342,7 @@ class Settings(
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingRow:
     """A setting as the reference shows it."""
 
     name: str
@@ -350,9 +350,12 @@ class Row:
     about: str
 
 
-def table() -> list[Row]:
+def table() -> list[SettingRow]:
     """Return every setting with its default and what it is for."""
-    return [Row(f.name.upper(), f.metadata["default_text"] or written(f.default), f.metadata["about"]) for f in _all()]
+    return [
+        SettingRow(each.name.upper(), each.metadata["default_text"] or written(each.default), each.metadata["about"])
+        for each in _all()
+    ]
 
 
 def written(value: object) -> str:

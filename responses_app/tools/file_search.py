@@ -1,4 +1,7 @@
-"""`Indexer`: reads the files that were put into vector stores, one at a time, and removes what was deleted.
+"""File search: the `file_search` tool of requests, and what reads the files of the vector stores that it searches.
+
+`FileSearchTool` searches, and owns what keeps and fills the vector stores. `Indexer` reads the files that were put into
+them, one at a time, and removes what was deleted.
 
 What is to be done stands in the database, so it survives every worker: whichever worker is free claims a file for
 `LEASE_SECONDS`; where it dies, another one begins anew then. A file that ended several workers fails. Projects take
@@ -37,7 +40,7 @@ _PAUSE_SECONDS = 0.02  # between steps of sweeping, so that others write, too
 
 
 class Indexer:
-    """Of one worker, which is called `worker`."""
+    """Has files read into vector stores, for one worker, which is called `worker`."""
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ _NOTHING = "Nothing was found. Other words may find something."
 _MAX_NAME = 200  # characters of a file's name that the model reads
 
 
-class FileSearch(BaseTool):
+class FileSearchTool(BaseTool):
     """Searches vector stores, and owns what reads their files."""
 
     kinds: ClassVar = ("file_search",)

@@ -1,7 +1,7 @@
 """HTTP by the rules of `network` for libraries that take an httpx2 transport; imports httpx2, so import it late.
 
-Everything else stays httpx2's: the URL keeps its name, so that `Host` and the server's certificate are what they should
-be, and connections are kept per host.
+`CheckedTransport` decides where a connection goes, and bounds what comes. Everything else stays httpx2's: the URL keeps
+its name, so that `Host` and the server's certificate are what they should be, and connections are kept per host.
 
 `JsonWeight`: how much work the JSON that a server sends would be, counted before it is read.
 
@@ -165,7 +165,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         headers = httpx2.Headers(answer.headers)
         is_events = headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENTS
         weight = JsonWeight(self._max_values, events=is_events)
-        body = _Body(answer.stream, None if is_events else self._max_body_bytes, weight)
+        body = _BoundedBody(answer.stream, None if is_events else self._max_body_bytes, weight)
         if headers.get("content-encoding", "").strip().lower() not in _PLAIN:
             await body.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for", request=request)
@@ -177,7 +177,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             await self._pool.aclose()
 
 
-class _Body(httpx2.AsyncByteStream):
+class _BoundedBody(httpx2.AsyncByteStream):
     """The body of an answer, up to `limit` bytes; None: as many as come. `weight` bounds what is in it."""
 
     def __init__(self, parts: AsyncIterable[bytes], limit: int | None, weight: JsonWeight) -> None:

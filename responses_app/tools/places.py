@@ -1,4 +1,4 @@
-"""`Places`: how much a tool does at once; projects share it, so that none has all of it.
+"""`SharedPlaces`: how much a tool does at once; projects share it, so that none has all of it.
 
 One project may have `share` of the places. Where it has, or none is free, its work waits. A place that becomes free
 goes to the project that has fewest; of those that have as few, to the one that has waited for longest.
@@ -21,7 +21,7 @@ class NoPlace(Exception):
         self.is_own = is_own
 
 
-class Places:
+class SharedPlaces:
     """The places of one process: `most` in all, `share` of each project.
 
     Work of a project waits for `seconds` at most, and no more than `most_waiting` of it at once. None is for callers

@@ -1,6 +1,6 @@
-"""The settings of tools that the server runs, as `conf` reads them.
+"""The settings of the tools that the server runs: MCP servers, web searches and images.
 
-The MCP servers that the operator has configured, and how any server is reached.
+Those of the code interpreter are declared in `sandbox.base`. MCP_SERVERS says how the operator's servers are reached:
 
     MCP_SERVERS={"wiki": "https://wiki.internal/mcp",
                  "files": {"command": "npx", "args": ["-y", "server-filesystem", "/srv/shared"]},

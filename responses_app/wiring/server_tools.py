@@ -23,14 +23,14 @@ from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 
 if TYPE_CHECKING:
-    from responses_app.tools.code_interpreter.tool import CodeInterpreter
-    from responses_app.tools.file_search import FileSearch
+    from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+    from responses_app.tools.file_search import FileSearchTool
 
 Tool = TypeVar("Tool", bound=BaseTool)
 
 
 class LazyTool(BaseTool, Generic[Tool]):
-    """Stands for the tool that `make` gives, on a thread.
+    """A tool that `make` gives, on a thread, when it is first asked for: most servers never are.
 
     That tool has these `kinds`, and a call of it may take `seconds`, reports or not. It overrides neither `start` nor
     `refusal`, and lists no tools: these are not handed on.
@@ -109,33 +109,33 @@ def document_text() -> ReadDocument:
     return text
 
 
-def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreter] | None":
+def interpreter_of(tools: Iterable[BaseTool]) -> "LazyTool[CodeInterpreterTool] | None":
     """Return the code interpreter, whose containers have an API of their own; None where there is none."""
     lazy = (tool for tool in tools if isinstance(tool, LazyTool))
     return next((tool for tool in lazy if "code_interpreter" in tool.kinds), None)
 
 
-def file_search_of(tools: Iterable[BaseTool]) -> "FileSearch":
+def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
     """Return the file search, whose vector stores have an API of their own. Raises `ApiError` where there is none."""
-    from responses_app.tools.file_search import FileSearch
+    from responses_app.tools.file_search import FileSearchTool
 
     for tool in tools:
-        if isinstance(tool, FileSearch):
+        if isinstance(tool, FileSearchTool):
             return tool
     raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
 
 
-def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreter]":
+def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreterTool]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
     return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), seconds=seconds)
 
 
-def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreter":
-    from responses_app.tools.code_interpreter.tool import CodeInterpreter
+def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreterTool":
+    from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
     from responses_app.tools.sandbox.choosing import choose
 
-    return CodeInterpreter(
+    return CodeInterpreterTool(
         choose=partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
         settings=settings,
         new_id=id_factory(time.time),
@@ -187,9 +187,9 @@ def _browser(settings: Settings, mcp: BaseTool | None) -> BaseTool:
 
 def _file_search(settings: Settings, files: BaseFileStore, now: Callable[[], float]) -> BaseTool:
     from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
-    from responses_app.tools.file_search import FileSearch, Indexer
+    from responses_app.tools.file_search import FileSearchTool, Indexer
     from responses_app.tools.reading.processes import DocumentReader
 
     stores = DatabaseVectorStores(settings=settings, now=now, timeout=settings.database_timeout_seconds)
     worker = id_factory(time.time)(ids.WORKER)
-    return FileSearch(stores, Indexer(stores, files, DocumentReader(), worker=worker))
+    return FileSearchTool(stores, Indexer(stores, files, DocumentReader(), worker=worker))

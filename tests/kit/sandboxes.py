@@ -9,7 +9,7 @@ import pytest
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox.base import Interpreter, SandboxSettings, find_interpreter
-from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
@@ -26,9 +26,9 @@ def plain_python() -> Interpreter:
     return find_interpreter(getattr(sys, "_base_executable", sys.executable))
 
 
-async def has_bubblewrap() -> Choice:
+async def has_bubblewrap() -> SandboxChoice:
     """Say what the self-test would: it has tests of its own."""
-    return Choice(Bubblewrap(), plain_python())
+    return SandboxChoice(Bubblewrap(), plain_python())
 
 
 def started(containers: Containers | SharedContainers) -> set[str]:

@@ -10,7 +10,7 @@ from responses_app.tools.browser.browsing import Browser, BrowsingFailed, Browsi
 from responses_app.tools.browser.fetching import Fetcher, PageCache, PageReader
 from responses_app.tools.browser.searching import json_search
 from responses_app.tools.network import AllowedHosts, Network
-from responses_app.tools.reading.pages import Page
+from responses_app.tools.reading.pages import WebPage
 from tests.kit.search_servers import searxng
 from tests.kit.web_server import WebServer, answer, redirect
 
@@ -189,7 +189,7 @@ async def test_a_search_that_fails_says_why_and_what_was_asked(model: Model) -> 
 def test_pages_are_kept_by_project_for_a_while_and_up_to_a_size() -> None:
     time = [0.0]
     cache = PageCache(max_bytes=5000, seconds=10, now=lambda: time[0])
-    page = Page(url="u", title="t", lines=["x" * 1000])
+    page = WebPage(url="u", title="t", lines=["x" * 1000])
     cache.put("a", "u", page)
     assert (cache.get("a", "u"), cache.get("b", "u")) == (page, None)
     for number in range(5):
@@ -197,7 +197,7 @@ def test_pages_are_kept_by_project_for_a_while_and_up_to_a_size() -> None:
         assert cache.get("a", "0") == page  # what is asked for stays
     assert [cache.get("a", each) for each in ("u", "1", "2", "4")] == [None, None, page, page]
     assert cache.bytes <= 5000
-    cache.put("a", "big", Page(url="u", title="t", lines=["x" * 9000]))
+    cache.put("a", "big", WebPage(url="u", title="t", lines=["x" * 9000]))
     assert cache.get("a", "big") is None
     time[0] = 11
     assert cache.get("a", "4") is None

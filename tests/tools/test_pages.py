@@ -2,9 +2,9 @@
 
 import pytest
 
-from responses_app.tools.reading.pages import Page, escaped, lines_of, link, without_links, wrapped
+from responses_app.tools.reading.pages import WebPage, escaped, lines_of, link, without_links, wrapped
 
-PAGE = Page(
+PAGE = WebPage(
     url="https://example.com/a%20b",
     title="A  title\nof two lines",
     lines=["Turtles are 【0†reptiles†en.wikipedia.org】.", "", "A shell", "protects", "a turtle.", "The end"],
@@ -55,7 +55,7 @@ def test_find_shows_where_a_text_stands_whatever_its_case_and_without_links() ->
 
 
 def test_find_shows_no_more_than_fifty() -> None:
-    page = Page(url="u", title="t", lines=["word"] * 1000)
+    page = WebPage(url="u", title="t", lines=["word"] * 1000)
     assert len(page.find("word").links) == 50
 
 

@@ -6,8 +6,8 @@ from itertools import count
 import pytest
 
 from responses_app.stores.vector_stores import VectorStoreSettings
-from responses_app.tools.code_interpreter.tool import CodeInterpreter
-from responses_app.tools.file_search import NAME, FileSearch, Indexer
+from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+from responses_app.tools.file_search import NAME, FileSearchTool, Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.adapters.test_vector_stores import Hands, Kept
@@ -72,7 +72,7 @@ class TestFileSearch(ToolContract):
             kept = Kept(alias, Hands(), VectorStoreSettings())
             store_id, _ = await kept.filled(project="default")
             indexer = Indexer(kept.stores, kept.files, DocumentReader(), worker="worker_1")
-            tool = FileSearch(kept.stores, indexer)
+            tool = FileSearchTool(kept.stores, indexer)
             declared = {"type": "file_search", "vector_store_ids": [store_id]}
             yield ToolCase(tool, declared, (NAME, '{"queries": ["turtle shell"]}'), "[0:0] shell.txt", (NAME, "{}"))
             await tool.aclose()
@@ -99,7 +99,7 @@ class TestCodeInterpreter(ToolContract):
     @pytest.fixture
     async def case(self) -> AsyncIterator[ToolCase]:
         numbers = count(1)
-        tool = CodeInterpreter(
+        tool = CodeInterpreterTool(
             choose=has_bubblewrap,
             settings=SMALL,
             new_id=lambda prefix: f"{prefix}{next(numbers)}",

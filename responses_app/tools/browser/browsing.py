@@ -24,7 +24,7 @@ from responses_app.tools.browser.searching import (
     within,
 )
 from responses_app.tools.network import NetworkError
-from responses_app.tools.reading.pages import BYTES_PER_TOKEN, Page
+from responses_app.tools.reading.pages import BYTES_PER_TOKEN, WebPage
 
 ACTIONS = ("search", "open", "find")
 PAGE_LIMITS = FetchLimits()
@@ -71,7 +71,7 @@ class Browsed:
 
 
 class Browser:
-    """Of one worker, for all chains: what a chain was shown comes with each call."""
+    """The web of one worker, for all chains: what a chain was shown comes with each call."""
 
     def __init__(self, search: BaseSearch, fetcher: Fetcher, reader: PageReader, cache: PageCache) -> None:
         self._pages_at_once = asyncio.Semaphore(MAX_PAGES_AT_ONCE)
@@ -99,7 +99,7 @@ class Browser:
         found = await self._search.search(within(query, options.domains), count=count)
         return [result for result in found if is_within(result.url, options.domains)][:count]
 
-    async def page(self, url: str, project: str, *, anew: bool = False) -> Page:
+    async def page(self, url: str, project: str, *, anew: bool = False) -> WebPage:
         """Return a page, from the cache where it is there. Raises `NetworkError`."""
         page = None if anew else self._cache.get(project, url)
         if page is None:
@@ -107,7 +107,7 @@ class Browser:
             self._cache.put(project, page.url, page)
         return page
 
-    async def _fetched(self, url: str, *, as_written: bool = False) -> Page:
+    async def _fetched(self, url: str, *, as_written: bool = False) -> WebPage:
         async with self._pages_at_once:
             fetched = await self._fetcher.get(url, PAGE_LIMITS, accept=ACCEPTED)
             if not 200 <= fetched.status < 300:
@@ -115,7 +115,7 @@ class Browser:
             page = await self._reader.read(replace(fetched, content_type="text/plain") if as_written else fetched)
         return replace(page, lines=[*page.lines, REST_NOT_READ]) if page.truncated else page
 
-    async def source(self, url: str) -> Page:
+    async def source(self, url: str) -> WebPage:
         """Return a page as it is written. Raises `NetworkError`."""
         return await self._fetched(url, as_written=True)
 
@@ -127,7 +127,7 @@ class Browser:
 
 
 class _Visit:
-    """One call."""
+    """One call of the model: a search, a page that is opened, or a text that is looked for."""
 
     def __init__(self, browser: Browser, stack: PageStack, options: BrowsingOptions, project: str) -> None:
         self._browser = browser
@@ -174,7 +174,7 @@ class _Visit:
         found = ShownPage(kind=_FIND, url=shown.url, title=shown.title, pattern=pattern)
         return self._show(page.find(pattern), found, action)
 
-    async def _opened(self, kind: str, target: int | str, cursor: int, action: JsonObject) -> tuple[Page, ShownPage]:
+    async def _opened(self, kind: str, target: int | str, cursor: int, action: JsonObject) -> tuple[WebPage, ShownPage]:
         """Return a page and what is remembered of it: one by its address, a link of another, or another place on it."""
         if isinstance(target, str):
             return await self._visited(kind, target, anew=True)
@@ -186,7 +186,7 @@ class _Visit:
         action["url"] = url
         return await self._visited(kind, url)
 
-    async def _visited(self, kind: str, url: str, *, anew: bool = False) -> tuple[Page, ShownPage]:
+    async def _visited(self, kind: str, url: str, *, anew: bool = False) -> tuple[WebPage, ShownPage]:
         self._check(url)
         if kind == _SOURCE:
             page = await self._browser.source(url)
@@ -195,7 +195,7 @@ class _Visit:
         self._check(page.url)  # it may have redirected
         return page, ShownPage(kind=kind, url=page.url, title=page.title)
 
-    async def _again(self, shown: ShownPage) -> tuple[Page, ShownPage]:
+    async def _again(self, shown: ShownPage) -> tuple[WebPage, ShownPage]:
         """Return the page that was shown, as it is now where it is not known any more. Raises `NetworkError`."""
         if shown.kind == _SEARCH:
             return _listed_again(shown)
@@ -232,7 +232,7 @@ class _Visit:
             allowed = ", ".join(sorted(self._options.domains)[:20])
             raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
 
-    def _show(self, page: Page, shown: ShownPage, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
+    def _show(self, page: WebPage, shown: ShownPage, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
         loc, count = _whole(asked or {}, "loc", -1), max(_whole(asked or {}, "num_lines", 0), 0)
         start = loc if loc >= 0 else self._start
         if start >= len(page.lines):
@@ -258,7 +258,7 @@ def options_of(tool: JsonObject) -> BrowsingOptions:
 _SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search
 
 
-def _listed_again(shown: ShownPage) -> tuple[Page, ShownPage]:
+def _listed_again(shown: ShownPage) -> tuple[WebPage, ShownPage]:
     """Return a page of results that was shown before; what they said of their pages is not kept."""
     if not shown.listed:
         raise BrowsingFailed("These search results are too old. Search again.")

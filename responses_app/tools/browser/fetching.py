@@ -1,8 +1,8 @@
-"""`Fetcher`: gets a page of somebody's server, by the rules of `network`, bounded in time, size and redirects.
+"""Pages of the web: fetched, read, and kept for a while.
 
-`PageReader`: has processes that read documents (`extraction`), and ends one that takes too long.
-
-A PDF or DOCX file is read as file search reads one: by a process for it alone.
+`Fetcher` gets a page of somebody's server, by the rules of `network`, bounded in time, size and redirects. `PageReader`
+has processes read it (`reading.pages`), and ends one that takes too long; a PDF or DOCX file is read as file search
+reads one, by a process for it alone. `PageCache` keeps what was read.
 """
 
 import asyncio
@@ -18,7 +18,16 @@ from urllib.parse import unquote, urlsplit
 
 from responses_app.protocol.setting import KIB, MIB
 from responses_app.tools.network import Network, NetworkError
-from responses_app.tools.reading.pages import MAX_LINES, MAX_TITLE, WIDTH, Page, domain_of, escaped, lines_of, one_line
+from responses_app.tools.reading.pages import (
+    MAX_LINES,
+    MAX_TITLE,
+    WIDTH,
+    WebPage,
+    domain_of,
+    escaped,
+    lines_of,
+    one_line,
+)
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed, ReadingProcess
 
 if TYPE_CHECKING:
@@ -251,7 +260,7 @@ class PageReader:
         """Its processes."""
         return [process.pid for process in self._running]
 
-    async def read(self, fetched: Fetched) -> Page:
+    async def read(self, fetched: Fetched) -> WebPage:
         """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
         if fetched.content_type in _DOCUMENTS or (_is_unnamed(fetched) and fetched.body.startswith(_PDF)):
             return await self._document(fetched)
@@ -267,7 +276,7 @@ class PageReader:
         if "error" in said:
             raise FetchFailed(f"The page cannot be shown. {said['error']}")
         truncated = said.pop("truncated") or fetched.truncated
-        return Page(url=fetched.url, truncated=truncated, **said)
+        return WebPage(url=fetched.url, truncated=truncated, **said)
 
     async def aclose(self) -> None:
         """End the processes."""
@@ -275,7 +284,7 @@ class PageReader:
         self._idle.clear()
         await asyncio.gather(*(process.end() for process in running))
 
-    async def _document(self, fetched: Fetched) -> Page:
+    async def _document(self, fetched: Fetched) -> WebPage:
         if fetched.truncated:  # what tells where its parts are stands at its end
             raise FetchFailed(f"The page cannot be shown. It is a document of more than {len(fetched.body)} bytes.")
         most = MAX_LINES * WIDTH
@@ -285,7 +294,7 @@ class PageReader:
             raise FetchFailed(f"The page cannot be shown. {problem}") from None
         lines, truncated = await asyncio.to_thread(lines_of, escaped(text), max_lines=MAX_LINES)
         title = escaped(one_line(_name(fetched.url)))[:MAX_TITLE] or domain_of(fetched.url)
-        return Page(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
+        return WebPage(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
 
     async def _take(self) -> ReadingProcess:
         while self._idle:
@@ -325,7 +334,10 @@ KEPT_SECONDS = 1800.0  # then a page is fetched anew, though it was shown
 
 
 class PageCache:
-    """Of one worker. Pages are kept by project and address: what one project has read, no other one sees."""
+    """Pages that one worker has read lately, so that scrolling and finding in them fetches nothing.
+
+    They are kept by project and address: what one project has read, no other one sees.
+    """
 
     def __init__(
         self, *, max_bytes: int = MAX_KEPT_BYTES, seconds: float = KEPT_SECONDS, now: Callable[[], float] = monotonic
@@ -333,10 +345,10 @@ class PageCache:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._now = now
-        self._pages: OrderedDict[tuple[str, str], tuple[float, int, Page]] = OrderedDict()
+        self._pages: OrderedDict[tuple[str, str], tuple[float, int, WebPage]] = OrderedDict()
         self.bytes = 0
 
-    def get(self, project: str, url: str) -> Page | None:
+    def get(self, project: str, url: str) -> WebPage | None:
         """Return a page, None where it is not kept, or too old."""
         entry = self._pages.get((project, url))
         if entry is None:
@@ -348,7 +360,7 @@ class PageCache:
         self._pages.move_to_end((project, url))
         return page
 
-    def put(self, project: str, url: str, page: Page) -> None:
+    def put(self, project: str, url: str, page: WebPage) -> None:
         """Keep a page; those that were not asked for the longest go first."""
         key, size = (project, url), _size(page)
         self._drop(key)
@@ -365,7 +377,7 @@ class PageCache:
             self.bytes -= entry[1]
 
 
-def _size(page: Page) -> int:
+def _size(page: WebPage) -> int:
     """Return about how much memory a page takes."""
     overhead = 80  # of a text, and its place in a list
     return sum(len(line) + overhead for line in (*page.lines, *page.links)) + overhead

@@ -1,6 +1,6 @@
-"""The contract of a search backend, and the page that shows its results.
+"""Web searches: the contract of a search backend, the backends, and the page that shows their results.
 
-Search backends that answer with JSON over HTTP: a SearXNG of the operator's, or the server that comes with `ddgs`.
+Backends that answer with JSON over HTTP: a SearXNG of the operator's, or the server that comes with `ddgs`.
 
     SEARCH_URL=http://searxng:8080         GET /search?q=…&format=json   {"results": [{"url", "title", "content"}]}
     SEARCH_URL=ddgs+http://127.0.0.1:8000  GET /search/text?query=…      {"results": [{"href", "title", "body"}]}
@@ -30,7 +30,7 @@ from responses_app.tools.base import BaseTool, ToolFailed, ToolUse
 from responses_app.tools.browser.fetching import Fetched, Fetcher, FetchLimits
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of, parameters_of
 from responses_app.tools.network import AddressRefused, AllowedHosts, Network, NetworkError, normal_host
-from responses_app.tools.reading.pages import Page, domain_of, escaped, link, one_line, wrapped
+from responses_app.tools.reading.pages import WebPage, domain_of, escaped, link, one_line, wrapped
 from responses_app.tools.settings import DDGS
 
 MAX_QUERY = 1000  # characters
@@ -96,7 +96,7 @@ def normal_domain(domain: str) -> str:
         return domain.lower()
 
 
-def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Sequence[ListedPage]]:
+def results_page(query: str, results: Iterable[SearchResult]) -> tuple[WebPage, Sequence[ListedPage]]:
     """Return the page that shows results, and where on it each stands."""
     lines, listed, links = ["# Search Results", ""], [], []
     for number, result in enumerate(results):
@@ -108,7 +108,7 @@ def results_page(query: str, results: Iterable[SearchResult]) -> tuple[Page, Seq
         ]
     if not links:
         lines.append("Nothing was found.")
-    return Page(url="", title=escaped(one_line(query)), lines=lines, links=links, is_list=True), listed
+    return WebPage(url="", title=escaped(one_line(query)), lines=lines, links=links, is_list=True), listed
 
 
 SEARCH_LIMITS = FetchLimits(seconds=20, max_bytes=2 * 1024 * 1024, max_redirects=2, whole=True)

@@ -1,16 +1,16 @@
-"""The code interpreter: Harmony's `python` tool, which runs code in a container's kernel.
+"""The code interpreter: Harmony's `python` tool, which runs code in a container's kernel, or at an MCP server.
 
-The container is the one that a request names; with `{"type": "auto"}` it is the one of the chain, made where there is
-none any more. Which sandbox this machine has is tried when the tool is first asked for.
+`CodeInterpreterTool` runs it here. The container is the one that a request names; with `{"type": "auto"}` it is the one
+of the chain, made where there is none any more. Which sandbox this machine has is tried when the tool is first asked
+for.
 
 `GivenFiles`: files of the Files API on their way into containers: `file_ids` of a request, or of a container's own.
 
 A file is copied once: which one lies where is remembered by the chain (see `copied_in`), and one that is not there any
 more, as its container has begun anew, is copied again.
 
-The code interpreter by a tool of an MCP server: SANDBOX_MCP names its label in MCP_SERVERS, or `label.tool`.
-
-For machines on which no sandbox holds. Such a server has no containers of ours: clients cannot name one, and whether
+`McpInterpreter`: code runs by a tool of an MCP server, for machines on which no sandbox holds. SANDBOX_MCP names its
+label in MCP_SERVERS, or `label.tool`. Such a server has no containers of ours: clients cannot name one, and whether
 variables last from one call to the next is the server's to decide.
 """
 
@@ -42,13 +42,13 @@ from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
-from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import CellRun, Containers
 from responses_app.tools.sandbox.records import (
+    CellEnd,
     ContainerFile,
     ContainerNotFound,
     ContainerRecord,
-    Ended,
     Execution,
     FileUnknown,
     Image,
@@ -68,7 +68,7 @@ class GivenFile:
 
 
 class GivenFiles:
-    """Of one process. A file of more than `max_bytes` does not fit into a container."""
+    """Copies files of the Files API into containers. A file of more than `max_bytes` does not fit into a container."""
 
     def __init__(self, files: BaseFileStore, containers: SharedContainers, *, max_bytes: int) -> None:
         self._files = files
@@ -161,16 +161,17 @@ _NOTHING = "[no output: print what you want to see]"
 _NEW = "[The container of the earlier calls {went}: its variables and files are lost. This is a new one.]"
 _LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
 _ENDINGS = {
-    Ended.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
-    Ended.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
-    Ended.TOO_MUCH_DISK: "[The code wrote too much and was stopped: its variables and files are lost.]",
-    Ended.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
-    Ended.STOPPED: "[The code was stopped.]",
+    CellEnd.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
+    CellEnd.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
+    CellEnd.TOO_MUCH_DISK: "[The code wrote too much and was stopped: its variables and files are lost.]",
+    CellEnd.TOO_MUCH_MEMORY: "[The code took too much memory and was stopped.]",
+    CellEnd.STOPPED: "[The code was stopped.]",
 }
-_TOO_FAR = (Ended.TIMED_OUT, Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_OUTPUT, Ended.TOO_MUCH_DISK)  # the call has failed
+# With these the call has failed.
+_TOO_FAR = (CellEnd.TIMED_OUT, CellEnd.TOO_MUCH_MEMORY, CellEnd.TOO_MUCH_OUTPUT, CellEnd.TOO_MUCH_DISK)
 
 
-class CodeInterpreter(BaseTool):
+class CodeInterpreterTool(BaseTool):
     """Runs code in containers. `choose` tries which sandbox this machine has.
 
     In `folder` the workers of this machine find each other's containers; None where there is one worker alone.
@@ -181,7 +182,7 @@ class CodeInterpreter(BaseTool):
     def __init__(
         self,
         *,
-        choose: Callable[[], Awaitable[Choice]],
+        choose: Callable[[], Awaitable[SandboxChoice]],
         settings: SandboxSettings,
         new_id: Callable[[str], str],
         files: BaseFileStore,
@@ -309,7 +310,7 @@ def notes_of(execution: Execution, settings: SandboxSettings) -> Iterator[str]:
     """Yield what the model is told of how a cell ended, and of what is lost."""
     if execution.ended in _ENDINGS:
         yield _ENDINGS[execution.ended].format(seconds=settings.sandbox_call_seconds)
-    if execution.variables_lost and execution.ended is not Ended.TOO_MUCH_DISK:  # that has lost the files, too
+    if execution.variables_lost and execution.ended is not CellEnd.TOO_MUCH_DISK:  # that has lost the files, too
         yield _LOST
 
 

@@ -40,7 +40,7 @@ class ImageFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class MadeImage:
     """An image: what is in its file, and its format: png, jpeg or webp. `fields` are told of it beside."""
 
     content: bytes = field(repr=False)
@@ -58,7 +58,7 @@ class Image:
         return base64.b64encode(self.content).decode()
 
 
-def image_of(text: object, *, max_bytes: int) -> Image:
+def image_of(text: object, *, max_bytes: int) -> MadeImage:
     """Return the image that is written as base64. Raises `ImageFailed`."""
     if not isinstance(text, str) or not text:
         raise invalid("it answered without an image ('b64_json')")
@@ -74,10 +74,10 @@ def image_of(text: object, *, max_bytes: int) -> Image:
     return image
 
 
-def image_in(content: bytes) -> Image | None:
+def image_in(content: bytes) -> MadeImage | None:
     """Return the image that a file holds, None where it holds none."""
     known = _format(content)
-    return None if known is None else Image(content, known)
+    return None if known is None else MadeImage(content, known)
 
 
 def base64_size(size: int) -> int:
@@ -85,7 +85,7 @@ def base64_size(size: int) -> int:
     return 4 * ((size + 2) // 3)
 
 
-def answered(body: bytes, *, max_bytes: int) -> Image:
+def answered(body: bytes, *, max_bytes: int) -> MadeImage:
     """Return the image of an answer. Raises `ImageFailed`."""
     try:
         answer = orjson.loads(body)
@@ -100,7 +100,7 @@ def answered(body: bytes, *, max_bytes: int) -> Image:
     return told_of(image_of(made.get("b64_json"), max_bytes=max_bytes), {**answer, **made})
 
 
-def told_of(image: Image, told: JsonObject) -> Image:
+def told_of(image: MadeImage, told: JsonObject) -> MadeImage:
     """Return an image with what its service tells of it."""
     fields: JsonObject = {"output_format": image.format}
     if told.get("quality") in _QUALITIES:
@@ -112,7 +112,7 @@ def told_of(image: Image, told: JsonObject) -> Image:
         fields["size"] = size
     if isinstance(revised, str) and revised:
         fields["revised_prompt"] = revised[:MAX_REVISED]
-    return Image(image.content, image.format, fields)
+    return MadeImage(image.content, image.format, fields)
 
 
 def refused(status: int, body: bytes, path: str) -> ImageFailed:

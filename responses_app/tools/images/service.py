@@ -22,8 +22,8 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.setting import KIB
 from responses_app.tools.base import nothing_to_confirm
 from responses_app.tools.images.answers import (
-    Image,
     ImageFailed,
+    MadeImage,
     answered,
     base64_size,
     failed_in_stream,
@@ -34,7 +34,7 @@ from responses_app.tools.images.answers import (
     too_large,
 )
 from responses_app.tools.network import AllowedHosts, Network, NetworkError
-from responses_app.tools.places import Places
+from responses_app.tools.places import SharedPlaces
 from responses_app.tools.settings import ImageSettings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _NO_STREAM = re.compile(
     re.IGNORECASE,
 )
 
-Partial = Callable[[int, Image], None]
+Partial = Callable[[int, MadeImage], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class ImageRequest:
     """
 
     parameters: Mapping[str, object]
-    begin_with: Sequence[Image] = ()
-    mask: Image | None = None
+    begin_with: Sequence[MadeImage] = ()
+    mask: MadeImage | None = None
     partial_images: int = 0
     confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
 
@@ -74,11 +74,14 @@ class ImageService:
 
     settings: ImageSettings
     _unknown: set[str] = field(default_factory=set, init=False)
-    _places: Places = field(default_factory=lambda: Places(most=MAX_AT_ONCE, share=MAX_OF_PROJECT), init=False)
+    _places: SharedPlaces = field(init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _client: "httpx2.AsyncClient | None" = field(default=None, init=False)
 
-    async def make(self, project: str, request: ImageRequest, partial: Partial) -> Image:
+    def __post_init__(self) -> None:
+        self._places = SharedPlaces(most=MAX_AT_ONCE, share=MAX_OF_PROJECT)
+
+    async def make(self, project: str, request: ImageRequest, partial: Partial) -> MadeImage:
         """Return the image, made for a project; `partial` is told those that come before it is done.
 
         Raises `ImageFailed`.
@@ -97,7 +100,7 @@ class ImageService:
         if client is not None:
             await client.aclose()
 
-    async def _make(self, request: ImageRequest, partial: Partial) -> Image:
+    async def _make(self, request: ImageRequest, partial: Partial) -> MadeImage:
         left_out = set(self._unknown)
         while True:
             try:
@@ -111,7 +114,7 @@ class ImageService:
                 self._unknown |= left_out
                 return image
 
-    async def _ask(self, request: ImageRequest, partial: Partial, left_out: Collection[str]) -> Image:
+    async def _ask(self, request: ImageRequest, partial: Partial, left_out: Collection[str]) -> MadeImage:
         import httpx2
 
         client = await self._opened()
@@ -177,7 +180,7 @@ class ImageService:
             raise too_large(self.settings.image_max_bytes)
         return body
 
-    async def _streamed(self, answer: "httpx2.Response", most: int, partial: Partial) -> Image:
+    async def _streamed(self, answer: "httpx2.Response", most: int, partial: Partial) -> MadeImage:
         """Read a stream: partial images, of which `most` are passed on, then the image."""
         async for event in self._events(answer, most):
             kind = str(event.get("type"))
@@ -262,7 +265,7 @@ async def _start_of(answer: "httpx2.Response", most: int) -> bytes:
     return bytes(body)
 
 
-def _file(name: str, image: Image) -> tuple[str, bytes, str]:
+def _file(name: str, image: MadeImage) -> tuple[str, bytes, str]:
     return f"{name}.{image.format}", image.content, image.media_type
 
 

@@ -26,7 +26,7 @@ from responses_app.protocol.requests.server_tools import ITEMS, SentImage, newes
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
-from responses_app.tools.images.answers import Image, ImageFailed, base64_size, image_in, image_of, too_large
+from responses_app.tools.images.answers import ImageFailed, MadeImage, base64_size, image_in, image_of, too_large
 from responses_app.tools.images.service import ImageRequest, ImageService, Partial
 from responses_app.tools.settings import ImageSettings
 
@@ -38,16 +38,19 @@ FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]
 
 
 class EarlierImages:
-    """Of a process. `stored` finds stored items, `files` are those of clients, `settings` bound an image."""
+    """The images of conversations that an edit can begin with.
+
+    `stored` finds stored items, `files` are those of clients, `settings` bound an image.
+    """
 
     def __init__(self, stored: FindItems, files: BaseFileStore, settings: ImageSettings) -> None:
         self._stored = stored
         self._files = files
         self._max_bytes = settings.image_max_bytes
-        self._kept: OrderedDict[tuple[str, str], tuple[float, Image]] = OrderedDict()  # by project and item
+        self._kept: OrderedDict[tuple[str, str], tuple[float, MadeImage]] = OrderedDict()  # by project and item
         self._size = 0
 
-    def keep(self, project: str, item_id: str, image: Image) -> None:
+    def keep(self, project: str, item_id: str, image: MadeImage) -> None:
         """Keep what was made, for a while."""
         now = time.monotonic()
         _, before = self._kept.pop((project, item_id), (now, None))  # a call that was made again
@@ -61,7 +64,7 @@ class EarlierImages:
             self._kept.popitem(last=False)
             self._size -= len(oldest.content)
 
-    async def newest(self, project: str, items: Sequence[JsonObject]) -> list[Image]:
+    async def newest(self, project: str, items: Sequence[JsonObject]) -> list[MadeImage]:
         """Return the newest images of items, none where there are none. Raises `ImageFailed` where one is broken."""
         for item in newest_images(items):
             if item.get("type") == "image_generation_call":
@@ -72,11 +75,11 @@ class EarlierImages:
             return [await self.read(project, sent) for sent in sent_images(item)[-MAX_BEGIN_WITH:]]
         return []
 
-    async def read(self, project: str, sent: SentImage) -> Image:
+    async def read(self, project: str, sent: SentImage) -> MadeImage:
         """Return an image that a client has sent. Raises `ImageFailed`."""
         return await self._of_file(project, sent.file_id) if sent.file_id else await self._of_data(sent.data)
 
-    async def _of_file(self, project: str, file_id: str) -> Image:
+    async def _of_file(self, project: str, file_id: str) -> MadeImage:
         try:
             content = await self._files.content(project, file_id, max_bytes=self._max_bytes)
         except FileGone:
@@ -92,7 +95,7 @@ class EarlierImages:
             raise ImageFailed(_NO_IMAGE, code="invalid_image")
         return image
 
-    async def _of_data(self, data: str) -> Image:
+    async def _of_data(self, data: str) -> MadeImage:
         try:
             return await asyncio.to_thread(image_of, data, max_bytes=self._max_bytes)
         except ImageFailed as broken:
@@ -100,7 +103,7 @@ class EarlierImages:
             message = str(broken) if is_large else _NO_IMAGE
             raise ImageFailed(message, code=broken.code if is_large else "invalid_image") from None
 
-    async def _made(self, project: str, item: JsonObject) -> Image | None:
+    async def _made(self, project: str, item: JsonObject) -> MadeImage | None:
         if isinstance(item.get("result"), str):
             return await self._of_data(str(item["result"]))
         item_id = str(item["id"])
@@ -208,7 +211,7 @@ class ImageTool(BaseTool):
             call.confirm,
         )
 
-    async def _mask(self, use: ToolUse) -> Image | None:
+    async def _mask(self, use: ToolUse) -> MadeImage | None:
         mask = use.declared.get("input_image_mask")
         sent = sent_image(mask) if isinstance(mask, dict) else None
         return None if sent is None else await self._earlier.read(use.project, sent)
@@ -240,14 +243,14 @@ def _settings(declared: Mapping[str, object]) -> JsonObject:
 
 
 def _teller(call: ToolCall) -> Partial:
-    def tell(index: int, image: Image) -> None:
+    def tell(index: int, image: MadeImage) -> None:
         told = {name: image.fields[name] for name in image.fields if name != "revised_prompt"}
         call.report({"partial_image_index": index, "partial_image_b64": image.base64, **told})
 
     return tell
 
 
-def _told_size(image: Image) -> str:
+def _told_size(image: MadeImage) -> str:
     size = image.fields.get("size")
     return f": {image.format}, {size}" if isinstance(size, str) else f": {image.format}"
 

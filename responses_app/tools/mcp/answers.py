@@ -1,7 +1,8 @@
-"""The tools that an MCP server lists → what the model is told, what it may call, and what needs the user's approval.
+"""What an MCP server answers: the tools that it lists, and what came of a call.
 
-Pure. Whatever a server says of its tools may be wrong or hostile: names are cleaned, texts bounded, and a schema that
-no model can be held to is only shown.
+Its tools → what the model is told, what it may call, and what needs the user's approval. What a tool gave back → what
+the model reads, and what the call's item shows. Pure. Whatever a server says of its tools may be wrong or hostile:
+names are cleaned, texts bounded, and a schema that no model can be held to is only shown.
 """
 
 import logging

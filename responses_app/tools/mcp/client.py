@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.tools.httpx_network import CheckedTransport
-from responses_app.tools.mcp.connections import Connection, cause_of
+from responses_app.tools.mcp.connections import McpConnection, cause_of
 from responses_app.tools.network import Network
 from responses_app.tools.settings import ServerAccess
 
@@ -144,7 +144,7 @@ class Opener:
         await self._transport.aclose()
 
     @asynccontextmanager
-    async def open(self, access: ServerAccess, connection: Connection) -> AsyncIterator[Client]:
+    async def open(self, access: ServerAccess, connection: McpConnection) -> AsyncIterator[Client]:
         """Connect. The connection hears when its server's tools have changed, and when the server hangs up."""
 
         async def heard(message: Any) -> None:

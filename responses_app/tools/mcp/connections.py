@@ -21,7 +21,7 @@ IDLE_SECONDS = 300.0  # after which an unused one is closed
 SWEEP_SECONDS = 30.0
 CLOSE_SECONDS = 5.0  # for one to close, and for all of them in a stop
 
-OpenClient = Callable[["Connection"], AbstractAsyncContextManager[Any]]
+OpenClient = Callable[["McpConnection"], AbstractAsyncContextManager[Any]]
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Listing:
     until: float
 
 
-class Connection:
+class McpConnection:
     """A kept client. `listing` is what its server has listed last; `problem` is why it has ended, if it has."""
 
     def __init__(self, open_client: OpenClient) -> None:
@@ -115,13 +115,13 @@ class Connection:
 class Connections:
     """All of a process. `_leaving` are those that nobody gets any more, and that have not ended yet."""
 
-    _kept: dict[Hashable, Connection] = field(default_factory=dict)
-    _leaving: list[Connection] = field(default_factory=list)
+    _kept: dict[Hashable, McpConnection] = field(default_factory=dict)
+    _leaving: list[McpConnection] = field(default_factory=list)
     _sweeper: asyncio.Task[None] | None = None
     has_closed: bool = False
 
     @asynccontextmanager
-    async def use(self, key: Hashable, open_client: OpenClient) -> AsyncIterator[Connection]:
+    async def use(self, key: Hashable, open_client: OpenClient) -> AsyncIterator[McpConnection]:
         """Yield the connection of a key, which is opened where there is none that lives."""
         connection = self._kept.get(key)
         if connection is None or connection.has_ended:
@@ -153,9 +153,9 @@ class Connections:
             if stuck := sum(not connection.is_over for connection in late):
                 logger.warning("%d connections to MCP servers do not end, and are left as they are", stuck)
 
-    def _open(self, key: Hashable, open_client: OpenClient) -> Connection:
+    def _open(self, key: Hashable, open_client: OpenClient) -> McpConnection:
         self._sweep(room_for=1)
-        connection = self._kept[key] = Connection(open_client)
+        connection = self._kept[key] = McpConnection(open_client)
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._sweep_on(), name="MCP connections")
         return connection

@@ -24,7 +24,7 @@ from responses_app.tools.mcp.answers import (
     protocol_failure,
     result_of,
 )
-from responses_app.tools.mcp.connections import Connection, Connections, Listing, cause_of
+from responses_app.tools.mcp.connections import Connections, Listing, McpConnection, cause_of
 from responses_app.tools.network import Network, NetworkError
 from responses_app.tools.settings import McpSettings, ServerAccess, allowed_with
 
@@ -94,7 +94,7 @@ class McpTool(BaseTool):
         return offer_of(use.declared, tools)
 
     async def list_tools(self, use: ToolUse) -> Sequence[JsonObject]:
-        async def listed(connection: Connection, client: Any) -> Listing:
+        async def listed(connection: McpConnection, client: Any) -> Listing:
             listing = connection.listing
             if listing is None or listing.until < time.monotonic():
                 listing = connection.listing = await self._listing(client)
@@ -105,7 +105,7 @@ class McpTool(BaseTool):
     async def call(self, call: ToolCall) -> ToolResult:
         arguments = arguments_of(call.arguments)
 
-        async def made(_: Connection, client: Any) -> ToolResult:
+        async def made(_: McpConnection, client: Any) -> ToolResult:
             await call.confirm()
             token = self._module.confirming.set([call.confirm])
             try:
@@ -157,7 +157,7 @@ class McpTool(BaseTool):
             headers["Authorization"] = f"Bearer {use.private['authorization']}"
         return ServerAccess(transport="http", url=url, headers=headers)
 
-    async def _do(self, use: ToolUse, work: Callable[[Connection, Any], Awaitable[T]]) -> T:
+    async def _do(self, use: ToolUse, work: Callable[[McpConnection, Any], Awaitable[T]]) -> T:
         """Do something with the kept client of a server. Raises `ToolFailed` for whatever goes wrong there."""
         if self._connections.has_closed:
             raise protocol_failure("This server is being stopped.")
@@ -168,7 +168,7 @@ class McpTool(BaseTool):
         except _SessionLost:
             return await self._try(access, use, work)
 
-    async def _try(self, access: ServerAccess, use: ToolUse, work: Callable[[Connection, Any], Awaitable[T]]) -> T:
+    async def _try(self, access: ServerAccess, use: ToolUse, work: Callable[[McpConnection, Any], Awaitable[T]]) -> T:
         noted: list[int] = []
         token = self._module.statuses.set(noted)
         try:
@@ -192,7 +192,7 @@ class McpTool(BaseTool):
             self._module.statuses.reset(token)
 
     async def _failure(
-        self, error: Exception, connection: Connection, noted: Sequence[int], access: ServerAccess
+        self, error: Exception, connection: McpConnection, noted: Sequence[int], access: ServerAccess
     ) -> ToolFailed:
         """Return what the model and the client hear of an error, which the log has as it is."""
         ended_by = await connection.ended_by()

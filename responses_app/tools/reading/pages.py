@@ -1,4 +1,4 @@
-"""`Page`: what the model sees of the web: numbered lines, links by number, and where on the page it is.
+"""`WebPage`: what the model sees of the web: numbered lines, links by number, and where on the page it is.
 
 The words are those that gpt-oss was trained on:
 
@@ -47,7 +47,7 @@ _BLANKS = re.compile(r"\n{3,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class WebPage:
     """Something that was read of the web. `links` are URLs by the numbers under which its lines show them.
 
     `truncated`: it goes on, but nobody has read further. `is_list`: it lists results of a search or matches of `find`;
@@ -84,7 +84,7 @@ class Page:
         address = unquote(self.url)[:MAX_SHOWN_URL] if self.url else ""
         return one_line(f"{self.title} ({address})" if address else self.title)
 
-    def find(self, pattern: str) -> "Page":
+    def find(self, pattern: str) -> "WebPage":
         """Return a page with the places where a text stands, whatever its case."""
         wanted = pattern.lower()
         matches: list[str] = []
@@ -101,7 +101,7 @@ class Page:
         lines = matches[1:] or wrapped(f"No `find` results for pattern: `{escaped(pattern)}`")
         title = f"Find results for text: `{escaped(pattern)}` in `{self.title}`"
         links = [self.url] * len(found)
-        return Page(url=self.url, title=one_line(title), lines=lines, links=links, is_list=True, matches=found)
+        return WebPage(url=self.url, title=one_line(title), lines=lines, links=links, is_list=True, matches=found)
 
 
 def escaped(text: str) -> str:

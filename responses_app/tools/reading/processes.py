@@ -1,4 +1,6 @@
-"""A process that reads what strangers have written, apart from the server: one half of it on each side of a pipe.
+"""Processes that read what strangers have written, apart from the server: one half of each is on each side of a pipe.
+
+`ReadingProcess` is such a process; `DocumentReader` has files read, each by one that lives no longer than that.
 
     in   the length of a header (4 bytes, big-endian), the header (JSON, with the `size` of what follows), and the body
     out  the length of the answer (4 bytes), and the answer (JSON)

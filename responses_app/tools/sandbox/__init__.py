@@ -6,12 +6,12 @@
 
 - `choosing` tries the sandboxes in turn with `escapes`, code that tries to get out; the first that holds is used.
 - `containers` says whose a container is, how long it lives and how many there may be; `session` is one that lives.
-  `executions` are what came of code in it, `given_files` what is copied in, `disk` and `processes` what it takes.
+  `records` are what came of code in it, `disk` and `processes` what it takes.
 - `sharing` has the containers of all workers of the machine, which ask each other by `neighbours`.
 - `inside/respsite_kernel` are our programs in there, on the standard library alone: the container's Python runs them.
   The warden keeps the files and forks the kernel; the kernel runs the cells, under limits that it has taken itself.
 - What code inside can do is deceive or kill both of them. So the host bounds, checks or ignores all that they say,
   watches memory and files from outside, and ends a sandbox that does not answer.
-- Between calls nothing runs: `cgroups` freezes a container where that can be had, and `resting` sees whether all of it
-  stands still.
+- Between calls nothing runs: `stillness` freezes a container where that can be had, and sees whether all of it stands
+  still.
 """

@@ -1,4 +1,7 @@
-"""The contract of a sandbox: how a program is started so that it can harm nobody but itself.
+"""The contract of a sandbox: how a program is started so that it can harm nobody but itself; and its settings.
+
+With what every sandbox gives the warden: a Python and the folders that it needs (`Interpreter`), its command, its
+environment, what it sees of the machine, and a user (`UserClaim`).
 
 A sandbox holds one program of ours, the warden (`inside/respsite_kernel/warden.py`), which runs code that nobody has
 looked at. That code must never reach the network, files and processes of others, or more memory and disk than it was
@@ -189,7 +192,7 @@ def warden_command(interpreter: Interpreter, settings: str, *, programs: str = P
 def warden_settings(
     settings: SandboxSettings, *, folder: str, uid: int | None, has_own_processes: bool, seccomp: bytes = b""
 ) -> str:
-    """Return the warden's argument: see `Settings` in `inside/respsite_kernel/warden.py`."""
+    """Return the warden's argument: see `WardenSettings` in `inside/respsite_kernel/warden.py`."""
     return json.dumps(
         {
             "uid": uid,

@@ -1,10 +1,9 @@
 """Which sandbox this machine has: each is tried, in the order of their strength, and the first that holds is used.
 
-The self-test of a sandbox: code that tries to get out, and whether it did.
-
-It is run before a sandbox is used for the first time on a machine: what a kernel allows differs too much to be trusted.
-Everything that is tried has a counterpart on the host which tells whether it worked: a server that listens, a file with
-a secret, a process that is to be killed. It takes a second or two, of which most is the start of two containers.
+The self-test of a sandbox is code that tries to get out, and whether it did. It is run before a sandbox is used for the
+first time on a machine: what a kernel allows differs too much to be trusted. Everything that is tried has a counterpart
+on the host which tells whether it worked: a server that listens, a file with a secret, a process that is to be killed.
+It takes a second or two, of which most is the start of two containers.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from responses_app.tools.sandbox.base import (
     SandboxSettings,
     find_interpreter,
 )
-from responses_app.tools.sandbox.records import Ended, Execution
+from responses_app.tools.sandbox.records import CellEnd, Execution
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.stillness import Cgroups, find_cgroups
@@ -71,7 +70,7 @@ class Escape:
 
 
 def _stayed_in(done: Execution, host: Host) -> bool:
-    return done.ended is Ended.DONE and done.output.strip().endswith(_STAYED_IN) and host.secret not in done.output
+    return done.ended is CellEnd.DONE and done.output.strip().endswith(_STAYED_IN) and host.secret not in done.output
 
 
 def _canary_lives(done: Execution, host: Host) -> bool:
@@ -79,16 +78,16 @@ def _canary_lives(done: Execution, host: Host) -> bool:
 
 
 def _was_ended(done: Execution, host: Host) -> bool:
-    too_much = done.ended in (Ended.TOO_MUCH_MEMORY, Ended.DIED)
+    too_much = done.ended in (CellEnd.TOO_MUCH_MEMORY, CellEnd.DIED)
     return too_much or done.error in ("MemoryError", "BlockingIOError")  # of a fork
 
 
 def _was_bounded(done: Execution, host: Host) -> bool:
-    return _stayed_in(done, host) or done.ended is Ended.TOO_MUCH_DISK
+    return _stayed_in(done, host) or done.ended is CellEnd.TOO_MUCH_DISK
 
 
 def _was_cut(done: Execution, host: Host) -> bool:
-    return done.ended is Ended.TOO_MUCH_OUTPUT and len(done.output) < 2 * KEPT_OUTPUT
+    return done.ended is CellEnd.TOO_MUCH_OUTPUT and len(done.output) < 2 * KEPT_OUTPUT
 
 
 def _network(host: Host) -> str:
@@ -368,7 +367,7 @@ _NO_START = "it does not start here"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SandboxChoice:
     """What came of the trial: the sandbox and its Python, or why there is none.
 
     `problem` says so in whole sentences, which clients may read. `cgroups`: where containers have groups of
@@ -385,13 +384,13 @@ class Choice:
         return self.cgroups.described() if self.cgroups is not None else "no cgroup: each container is watched"
 
 
-async def choose(wanted: str, python: str) -> Choice:
+async def choose(wanted: str, python: str) -> SandboxChoice:
     """Return the sandbox of this name, or the first that holds for `auto`; `python` is the Python that runs in it."""
     try:
         interpreter = await asyncio.to_thread(find_interpreter, python)
     except InterpreterError as problem:
         logger.warning("SANDBOX_PYTHON: %s", problem)
-        return Choice(None, None, "The setting SANDBOX_PYTHON names no Python that can be used.")
+        return SandboxChoice(None, None, "The setting SANDBOX_PYTHON names no Python that can be used.")
     reasons, cgroups = [], await asyncio.to_thread(find_cgroups)
     for kind in SANDBOXES:
         if wanted not in ("auto", kind.name):
@@ -403,13 +402,13 @@ async def choose(wanted: str, python: str) -> Choice:
             cgroups = None
             reason = await _tried(sandbox, interpreter, None)
         if reason is None:
-            choice = Choice(sandbox, interpreter, cgroups=cgroups)
+            choice = SandboxChoice(sandbox, interpreter, cgroups=cgroups)
             between = choice.between_calls()
             logger.info("code runs in a sandbox of %s with %s; %s", kind.name, interpreter.executable, between)
             return choice
         logger.warning("no sandbox of %s: %s", kind.name, reason)
         reasons.append(f"{kind.name}: {reason}")
-    return Choice(None, None, f"No sandbox can be used here. {'; '.join(reasons)}.")
+    return SandboxChoice(None, None, f"No sandbox can be used here. {'; '.join(reasons)}.")
 
 
 async def _tried(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None) -> str | None:

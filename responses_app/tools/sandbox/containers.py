@@ -3,7 +3,7 @@
 A container is made at once and started when something is first done in it. It expires when nothing was done in it for
 its idle time, and at the end of its life whatever is done; then it is gone with its variables and files, as if it had
 never been. Where as many are started as there may be, the one that was idle for longest goes, of the project that has
-most of them; one that works never does. How many work at once, and of whom, `places` says.
+most of them; one that works never does. How many work at once is shared between projects (`tools.places`).
 
 A chain of responses keeps its container: `of_chain` finds it by the response that is continued.
 """
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.protocol.setting import MIB
-from responses_app.tools.places import NoPlace, Places
+from responses_app.tools.places import NoPlace, SharedPlaces
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
-from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.records import (
     ContainerFile,
     ContainerNotFound,
@@ -49,7 +49,7 @@ MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 *
 
 
 @dataclass(slots=True)
-class Container:
+class LivingContainer:
     """One container. Times are Unix seconds."""
 
     id: str
@@ -88,26 +88,26 @@ class Containers:
 
     def __init__(
         self,
-        choose: Callable[[], Awaitable[Choice]],
+        choose: Callable[[], Awaitable[SandboxChoice]],
         settings: SandboxSettings,
         *,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.choice: Choice | None = None
+        self.choice: SandboxChoice | None = None
         self._choose = choose
         self._choosing = asyncio.Lock()
         self._settings = settings
         self._new_id = new_id
         self._clock = clock
         self._sweeper: asyncio.Task[None] | None = None
-        self._containers: dict[str, Container] = {}
+        self._containers: dict[str, LivingContainer] = {}
         self._of_responses: dict[str, str] = {}
         self._started: set[str] = set()
         most = settings.sandbox_max_containers
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
         wait = settings.sandbox_wait_seconds
-        self._places = Places(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
+        self._places = SharedPlaces(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
@@ -126,14 +126,14 @@ class Containers:
         idle: float | None = None,
         memory: MemoryLimit | None = None,
         tag: str = "",
-    ) -> Container:
+    ) -> LivingContainer:
         """Make a container. The last digits of its id are `tag`, by which other workers know whose it is."""
         await self.sweep()
         if len(self._containers) >= MAX_KNOWN:
             await self._end(self._least_missed(list(self._containers.values())))
         now = self._clock()
         id = self._new_id(CONTAINER)
-        container = Container(
+        container = LivingContainer(
             id=id[: len(id) - len(tag)] + tag,
             project=project,
             name=name[:MAX_NAME],
@@ -147,7 +147,7 @@ class Containers:
             self._sweeper = asyncio.create_task(self._keep_sweeping())
         return container
 
-    async def find(self, project: str, id: str) -> Container:
+    async def find(self, project: str, id: str) -> LivingContainer:
         """Return a container. Raises `ContainerNotFound`."""
         container = self._containers.get(id)
         if container is None or container.project != project or self._has_expired(container):
@@ -174,7 +174,7 @@ class Containers:
             while len(container.chain) > MAX_CHAIN:
                 self._forget_key(container.chain.popitem(last=False)[0], id)
 
-    async def all_of(self, project: str) -> list[Container]:
+    async def all_of(self, project: str) -> list[LivingContainer]:
         """Return the containers of a project, oldest first."""
         await self.sweep()
         return [each for each in self._containers.values() if each.project == project]
@@ -273,7 +273,7 @@ class Containers:
             await self._end(container)
 
     @contextlib.asynccontextmanager
-    async def _at_work(self, container: Container) -> AsyncIterator[SandboxSession]:
+    async def _at_work(self, container: LivingContainer) -> AsyncIterator[SandboxSession]:
         """Have a container's session, started if it must be; meanwhile the container does not expire."""
         container.working += 1
         try:
@@ -304,7 +304,7 @@ class Containers:
                 "at work; try again later"
             ) from None
 
-    async def _session(self, container: Container) -> SandboxSession:
+    async def _session(self, container: LivingContainer) -> SandboxSession:
         if container.session is not None and container.session.is_alive:
             return container.session
         sandbox, interpreter = await self.sandbox()
@@ -338,14 +338,14 @@ class Containers:
                 each.files.clear()
                 self._started.discard(each.id)
 
-    def _note_file(self, container: Container, file: StoredFile, source: FileSource) -> ContainerFile:
+    def _note_file(self, container: LivingContainer, file: StoredFile, source: FileSource) -> ContainerFile:
         known = container.files.get(file.path)
         id, created_at = (known.id, known.created_at) if known else (self._new_id(CONTAINER_FILE), int(self._clock()))
         noted = ContainerFile(id, file.path, file.size, created_at, known.source if known else source)
         container.files[file.path] = noted
         return noted
 
-    def _has_expired(self, container: Container) -> bool:
+    def _has_expired(self, container: LivingContainer) -> bool:
         now = self._clock()
         if now - container.created_at > LIFE_SECONDS:
             return True
@@ -356,7 +356,7 @@ class Containers:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
 
-    async def _make_room(self, wanted: Container) -> None:
+    async def _make_room(self, wanted: LivingContainer) -> None:
         """End the container that is missed least, of those that do not work. Raises `TooManyContainers`."""
         started = [each for each in self._containers.values() if each.session is not None and each is not wanted]
         idle = [each for each in started if not each.has_place]
@@ -364,12 +364,12 @@ class Containers:
             raise TooManyContainers("all containers that this server may have are busy now; try again later")
         await self._end(self._least_missed(idle))
 
-    def _least_missed(self, of: Sequence[Container]) -> Container:
+    def _least_missed(self, of: Sequence[LivingContainer]) -> LivingContainer:
         """Return the one that was idle for longest, of the project that has most; one that works is last."""
         of_project = Counter(each.project for each in of)
         return max(of, key=lambda each: (not each.working, of_project[each.project], -each.last_active))
 
-    async def _end(self, container: Container) -> None:
+    async def _end(self, container: LivingContainer) -> None:
         self._containers.pop(container.id, None)
         for key in container.chain:
             self._forget_key(key, container.id)

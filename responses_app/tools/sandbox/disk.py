@@ -1,4 +1,4 @@
-"""What the files of a container take, seen from the host, and how they are removed.
+"""The files of containers, seen from the host: what they take, where they lie, and how they are removed.
 
 Code in the container owns these files, and goes on to change them: what cannot be looked at counts as too much.
 

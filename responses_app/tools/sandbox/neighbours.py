@@ -1,8 +1,8 @@
-"""What workers of one machine say to each other about containers: a value as JSON, and the bytes that lie behind it.
+"""`Neighbours`: the workers of one machine ask each other for what one of them alone can do, over Unix sockets.
 
-length of the JSON, how many bytes behind it │ JSON │ bytes
+A message is a value as JSON, and the bytes that lie behind it:
 
-`Neighbours`: the workers of one machine ask each other for what one of them alone can do, over Unix sockets.
+    length of the JSON, how many bytes behind it │ JSON │ bytes
 
 Each that has containers listens at `FOLDER/TAG.sock`; the tag stands in the ids of its containers, so whoever is asked
 for one knows where it lives. The folder is the server's own user's alone. A question is a connection of its own: where

@@ -1,8 +1,8 @@
-"""What is said of containers, their files and what came of a cell, and why it cannot be; light, as the API knows it.
+"""Containers, their files and what came of their cells, as data; and the errors of those who ask for them.
 
-What came of a cell, and the files of a container: as its warden tells of them, bounded and checked.
-
-Code in a sandbox may have made the warden say anything: what is not as it should be is left out.
+The API and other workers know containers by these records. What a warden tells of cells and files is read here, bounded
+and checked: code in a sandbox may have made it say anything, so what is not as it should be is left out. `Output` keeps
+of what a cell prints as much as is worth reading.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ MAX_IMAGE_BYTES = 20 * MIB  # of all of them
 MAX_PATH = 1024  # bytes
 
 
-class Ended(Enum):
+class CellEnd(Enum):
     """How a cell ended."""
 
     DONE = "done"  # it ran to its end, or raised something
@@ -119,7 +119,7 @@ class Execution:
     """
 
     output: str
-    ended: Ended
+    ended: CellEnd
     error: str | None = None
     images: Sequence[Image] = ()
     files: Sequence[StoredFile] = ()

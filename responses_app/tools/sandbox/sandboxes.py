@@ -1,4 +1,6 @@
-"""bubblewrap: namespaces of its own for a program, and a file system that is made for it.
+"""The two sandboxes that there are: `Bubblewrap` and `Sandlock`.
+
+bubblewrap: namespaces of its own for a program, and a file system that is made for it.
 
 The container sees `/usr` and the interpreter, read-only, and files of its own in memory, each file system of a fixed
 size. It has no network, and sees no process that is not its own. Where the server is root, namespaces are made by root,

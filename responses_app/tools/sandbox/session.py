@@ -37,7 +37,7 @@ from responses_app.tools.sandbox.base import (
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.records import (
     MAX_IMAGE_BYTES,
-    Ended,
+    CellEnd,
     Execution,
     FilePart,
     Output,
@@ -103,7 +103,7 @@ class SandboxSession:
         self._pipe = output
         self._lock = asyncio.Lock()
         self._output = Output(0)
-        self._halt: asyncio.Future[Ended] | None = None
+        self._halt: asyncio.Future[CellEnd] | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -221,7 +221,7 @@ class SandboxSession:
             try:
                 return await asyncio.shield(cell)
             except asyncio.CancelledError:
-                _resolve(halt, Ended.STOPPED)
+                _resolve(halt, CellEnd.STOPPED)
                 await self._settled(cell)
                 raise
             finally:
@@ -295,7 +295,7 @@ class SandboxSession:
 
     # A cell.
 
-    async def _run(self, code: bytes, seconds: float, halt: "asyncio.Future[Ended]") -> Execution:
+    async def _run(self, code: bytes, seconds: float, halt: "asyncio.Future[CellEnd]") -> Execution:
         self._check()  # again: this begins as a task of its own
         self._output = Output(KEPT_OUTPUT)
         self._listen()
@@ -305,7 +305,7 @@ class SandboxSession:
             either: set[asyncio.Future[Any]] = {answer, halt}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                return await self._interrupt(answer, halt.result() if halt.done() else Ended.TIMED_OUT)
+                return await self._interrupt(answer, halt.result() if halt.done() else CellEnd.TIMED_OUT)
             if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess_of_memory()) is not None:
                 return await self._interrupt(answer, excess)
             return self._execution(await answer)
@@ -313,17 +313,17 @@ class SandboxSession:
             answer.cancel()
             await asyncio.gather(answer, return_exceptions=True)
 
-    async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: Ended) -> Execution:
+    async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: CellEnd) -> Execution:
         """End a cell that went too far, gently first; but memory is to be had back at once."""
-        if ended is Ended.TOO_MANY_FILES:  # nothing else is sure to remove them
+        if ended is CellEnd.TOO_MANY_FILES:  # nothing else is sure to remove them
             await self.close()
             raise SandboxGone("the container wrote too many files, and was ended")
-        if ended not in (Ended.TOO_MUCH_MEMORY, Ended.TOO_MUCH_DISK):
+        if ended not in (CellEnd.TOO_MUCH_MEMORY, CellEnd.TOO_MUCH_DISK):
             self._send({"do": "interrupt"})
             await asyncio.wait({answer}, timeout=GRACE_SECONDS)
             if answer.done():
                 return self._execution(await answer, ended)
-        self._send({"do": "restart", "clear": ended is Ended.TOO_MUCH_DISK})
+        self._send({"do": "restart", "clear": ended is CellEnd.TOO_MUCH_DISK})
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 while "restarted" not in (await answer).header:
@@ -334,13 +334,13 @@ class SandboxSession:
         self._hear()
         return Execution(self._output.text(), ended, variables_lost=True)
 
-    def _execution(self, answer: frames.Frame, ended: Ended = Ended.DONE) -> Execution:
+    def _execution(self, answer: frames.Frame, ended: CellEnd = CellEnd.DONE) -> Execution:
         self._hear()
         header = answer.header
         if "died" in header:
             output = f"{self._output.text()}\n[the interpreter ended {clean(str(header['died']))[:40]}]\n"
             killed, self._killed = self._killed, self._cgroup.killed_for_memory() if self._cgroup is not None else 0
-            how = Ended.TOO_MUCH_MEMORY if self._killed > killed else Ended.DIED
+            how = CellEnd.TOO_MUCH_MEMORY if self._killed > killed else CellEnd.DIED
             return Execution(output, how, files=files_in(header), variables_lost=True)
         error = header.get("error")
         name = clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
@@ -390,23 +390,23 @@ class SandboxSession:
         self.why_ended = why
         await self.close()
 
-    def _excess_of_memory(self) -> Ended | None:
+    def _excess_of_memory(self) -> CellEnd | None:
         root, most = self._process.pid, self._settings.sandbox_memory_bytes
         if processes.memory(root) > most and processes.proportional_memory(root) > most:
-            return Ended.TOO_MUCH_MEMORY
+            return CellEnd.TOO_MUCH_MEMORY
         if self._folder is None and processes.sockets(root) > MAX_SOCKETS:
-            return Ended.TOO_MUCH_MEMORY
+            return CellEnd.TOO_MUCH_MEMORY
         return None
 
-    async def _excess_of_files(self) -> Ended | None:
+    async def _excess_of_files(self) -> CellEnd | None:
         root, most = self._process.pid, self._settings.sandbox_disk_bytes
         if self._folder is None:
-            return Ended.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
+            return CellEnd.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
         if (
             await asyncio.to_thread(processes.open_sockets, root, MAX_SOCKETS) > MAX_SOCKETS
         ):  # its network is the host's
-            return Ended.TOO_MUCH_MEMORY
-        return Ended.TOO_MUCH_DISK if await asyncio.to_thread(disk.used, self._folder, root, most) > most else None
+            return CellEnd.TOO_MUCH_MEMORY
+        return CellEnd.TOO_MUCH_DISK if await asyncio.to_thread(disk.used, self._folder, root, most) > most else None
 
     def _listen(self) -> None:
         """Hear what is printed, also where it was no longer listened to."""
@@ -429,7 +429,7 @@ class SandboxSession:
                 if self._halt is None:  # between cells nothing has a reason to print
                     asyncio.get_running_loop().remove_reader(self._pipe)
                     return
-                _resolve(self._halt, Ended.TOO_MUCH_OUTPUT)
+                _resolve(self._halt, CellEnd.TOO_MUCH_OUTPUT)
 
     # The warden.
 
@@ -480,6 +480,6 @@ class SandboxSession:
             raise SandboxGone(f"the container was ended: {self.why_ended}" if self.why_ended else _ENDED)
 
 
-def _resolve(halt: "asyncio.Future[Ended]", ended: Ended) -> None:
+def _resolve(halt: "asyncio.Future[CellEnd]", ended: CellEnd) -> None:
     if not halt.done():
         halt.set_result(ended)

@@ -24,14 +24,14 @@ from typing import Any, TypeVar
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError
-from responses_app.tools.sandbox.choosing import Choice
-from responses_app.tools.sandbox.containers import PIECE_BYTES, CellRun, Container, Containers
+from responses_app.tools.sandbox.choosing import SandboxChoice
+from responses_app.tools.sandbox.containers import PIECE_BYTES, CellRun, Containers, LivingContainer
 from responses_app.tools.sandbox.neighbours import TAG_DIGITS, NeighbourGone, Neighbours
 from responses_app.tools.sandbox.records import (
+    CellEnd,
     ContainerFile,
     ContainerNotFound,
     ContainerRecord,
-    Ended,
     Execution,
     FilePart,
     Image,
@@ -76,7 +76,7 @@ class SharedContainers:
         self._dropping: set[asyncio.Task[None]] = set()
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> SandboxChoice | None:
         """Which sandbox this machine has; None before it was tried."""
         return self._own.choice
 
@@ -292,7 +292,7 @@ def _error(said: dict[str, Any]) -> Exception:
     return SandboxError(said["text"], detail=said["detail"])
 
 
-def _record(container: Container) -> ContainerRecord:
+def _record(container: LivingContainer) -> ContainerRecord:
     return ContainerRecord(
         id=container.id,
         project=container.project,
@@ -332,7 +332,7 @@ def _read_run(said: dict[str, Any]) -> CellRun:
     execution = Execution(
         **{
             **cell,
-            "ended": Ended(cell["ended"]),
+            "ended": CellEnd(cell["ended"]),
             "images": [Image(**each) for each in cell["images"]],
             "files": [StoredFile(**each) for each in cell["files"]],
         }

@@ -1,9 +1,10 @@
-"""Control groups (version 2): where the server may have them, each container is in one, which is frozen between calls.
+"""That nothing runs in a container between calls: it is frozen where that can be had, and seen to stand still (`Rest`).
 
-The freezer stops what nothing inside can have woken, and the group's own limits count all memory, also what belongs to
-no process: files in memory, buffers of sockets, the system's own records. A server that is root may usually make
-groups; another one may where they were delegated to it (systemd: `Delegate=yes` with `DelegateSubgroup=`). Which limits
-there are differs: with the older version of control groups the freezer is often all that can be had here.
+`Cgroups`: where the server may have control groups (version 2), each container is in one. The freezer stops what
+nothing inside can have woken, and the group's own limits count all memory, also what belongs to no process: files in
+memory, buffers of sockets, the system's own records. A server that is root may usually make groups; another one may
+where they were delegated to it (systemd: `Delegate=yes` with `DelegateSubgroup=`). Which limits there are differs: with
+the older version of control groups the freezer is often all that can be had here.
 
 `Rest`: whether a container stands still, from the end of a call to the beginning of the next one.
 
@@ -12,8 +13,8 @@ a descriptor that sends one when something is written elsewhere, and by more tha
 nothing here asks what may wake it. What runs takes processor time, or is not stopped, or is a process that was not
 there: each of the three is seen, and the container ends.
 
-Where it is in a cgroup of its own, that is frozen meanwhile (`cgroups`), and what wakes goes no further: then only
-whether the freezer holds all of it is looked at.
+Where it is in a cgroup of its own, that is frozen meanwhile, and what wakes goes no further: then only whether the
+freezer holds all of it is looked at.
 """
 
 import contextlib

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from responses_app.tools.mcp import connections
-from responses_app.tools.mcp.connections import Connection, Connections
+from responses_app.tools.mcp.connections import Connections, McpConnection
 from tests.kit.waiting import eventually
 
 
 @asynccontextmanager
-async def without_farewell(_: Connection) -> AsyncIterator[object]:
+async def without_farewell(_: McpConnection) -> AsyncIterator[object]:
     """A client whose server leaves its farewell unanswered."""
     yield object()
     await asyncio.Event().wait()

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.tools.code_interpreter.tool import CodeInterpreter, code_of
-from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.code_interpreter.tool import CodeInterpreterTool, code_of
+from responses_app.tools.sandbox.choosing import SandboxChoice
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
@@ -35,10 +35,10 @@ def calling(code: str) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def tool() -> AsyncIterator[CodeInterpreter]:
+async def tool() -> AsyncIterator[CodeInterpreterTool]:
     """Return a tool that the tests of this module share, with its containers."""
     numbers = count(1)
-    made = CodeInterpreter(
+    made = CodeInterpreterTool(
         choose=has_bubblewrap,
         settings=SMALL,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
@@ -48,7 +48,7 @@ async def tool() -> AsyncIterator[CodeInterpreter]:
     await made.aclose()
 
 
-def site_of(tool: CodeInterpreter, *turns: str) -> Site:
+def site_of(tool: CodeInterpreterTool, *turns: str) -> Site:
     """Return a site whose model says these turns; no two have responses of one id, so no two share a container."""
     return Site(FakeEngine(list(turns)), tools=[tool], new_id=NEW_ID)
 
@@ -60,7 +60,7 @@ def calls_of(response: JsonObject) -> list[JsonObject]:
     return [item for item in output if item["type"] == "code_interpreter_call"]
 
 
-async def test_code_runs_and_the_model_goes_on(tool: CodeInterpreter) -> None:
+async def test_code_runs_and_the_model_goes_on(tool: CodeInterpreterTool) -> None:
     site = site_of(tool, calling("2**100"), ANSWER)
     reading = await site.begin(input="hi", tools=AUTO, include=OUTPUTS, transport="sse")
     events = await reading.to_the_end()
@@ -73,12 +73,12 @@ async def test_code_runs_and_the_model_goes_on(tool: CodeInterpreter) -> None:
     assert "Internet access for this session is disabled." in prompt_of(site, 0)
 
 
-async def test_outputs_are_shown_where_they_were_asked_for(tool: CodeInterpreter) -> None:
+async def test_outputs_are_shown_where_they_were_asked_for(tool: CodeInterpreterTool) -> None:
     (item,) = calls_of(await site_of(tool, calling("1"), ANSWER).ask(input="hi", tools=AUTO))
     assert item["outputs"] is None
 
 
-async def test_a_chain_keeps_its_variables_and_another_has_none_of_them(tool: CodeInterpreter) -> None:
+async def test_a_chain_keeps_its_variables_and_another_has_none_of_them(tool: CodeInterpreterTool) -> None:
     turns = [calling(code) for code in ("x = 40", "x += 1", "x + 1", "x")]
     site = site_of(tool, *(turn for call in turns for turn in (call, ANSWER)))
     more = {"input": "go on", "tools": AUTO, "include": OUTPUTS}
@@ -93,7 +93,7 @@ async def test_a_chain_keeps_its_variables_and_another_has_none_of_them(tool: Co
     assert alone["status"] == "completed"  # the tool did what it was asked for
 
 
-async def test_a_client_that_keeps_its_own_history_keeps_its_container(tool: CodeInterpreter) -> None:
+async def test_a_client_that_keeps_its_own_history_keeps_its_container(tool: CodeInterpreterTool) -> None:
     site = site_of(tool, calling("y = 1"), ANSWER, calling("y"), ANSWER)
     first = await site.ask(input="hi", tools=AUTO, store=False)
     again = [{"role": "user", "content": "hi"}, *first["output"], {"role": "user", "content": "on"}]  # type: ignore[misc]
@@ -101,7 +101,7 @@ async def test_a_client_that_keeps_its_own_history_keeps_its_container(tool: Cod
     assert calls_of(second)[0]["outputs"] == [{"type": "logs", "logs": "1\n"}]
 
 
-async def test_only_calls_of_code_say_where_it_ran(tool: CodeInterpreter) -> None:
+async def test_only_calls_of_code_say_where_it_ran(tool: CodeInterpreterTool) -> None:
     """A `container_id` of another item has no effect: its client is told so."""
     mine = await tool.containers.create("default")
     site = site_of(tool, calling("1"), ANSWER)
@@ -110,7 +110,7 @@ async def test_only_calls_of_code_say_where_it_ran(tool: CodeInterpreter) -> Non
     assert item["container_id"] != mine.id
 
 
-async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterpreter) -> None:
+async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterpreterTool) -> None:
     containers = tool.containers
     mine = await containers.create("default")
     named = [{"type": "code_interpreter", "container": mine.id}]
@@ -133,14 +133,14 @@ async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterp
         (5, "tools[0].container"),
     ],
 )
-async def test_a_container_that_cannot_be(tool: CodeInterpreter, container: object, param: str) -> None:
+async def test_a_container_that_cannot_be(tool: CodeInterpreterTool, container: object, param: str) -> None:
     with pytest.raises(ApiError) as raised:
         await site_of(tool).begin(input="hi", tools=[{"type": "code_interpreter", "container": container}])
     assert raised.value.status == 400
     assert str(raised.value.param).startswith(param)
 
 
-async def test_images_are_shown_and_the_model_is_told(tool: CodeInterpreter) -> None:
+async def test_images_are_shown_and_the_model_is_told(tool: CodeInterpreterTool) -> None:
     code = "class Picture:\n    def _repr_png_(self): return b'png!'\nPicture()"
     site = site_of(tool, calling(code), ANSWER)
     (item,) = calls_of(await site.ask(input="hi", tools=AUTO, include=OUTPUTS))
@@ -149,7 +149,7 @@ async def test_images_are_shown_and_the_model_is_told(tool: CodeInterpreter) -> 
 
 
 async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
-    slow = CodeInterpreter(
+    slow = CodeInterpreterTool(
         choose=has_bubblewrap,
         settings=replace(SMALL, sandbox_call_seconds=0.3),
         new_id=lambda prefix: f"{prefix}1",
@@ -174,7 +174,7 @@ async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
     ids=["kills its parent", "forks", "fills the disk", "fills memory", "opens a socket"],
 )
 async def test_what_code_does_to_its_container_the_response_goes_on(
-    tool: CodeInterpreter, code: str, status: str | None, told: str
+    tool: CodeInterpreterTool, code: str, status: str | None, told: str
 ) -> None:
     site = site_of(tool, calling(code), calling("print(6 * 7)"), calling("print(6 * 7)"), ANSWER)
     async with asyncio.timeout(60):
@@ -187,7 +187,7 @@ async def test_what_code_does_to_its_container_the_response_goes_on(
     assert "42\n" in str(last["outputs"][0]["logs"])  # type: ignore[index]
 
 
-async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> None:
+async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreterTool) -> None:
     site = site_of(tool, calling("while True: pass"), ANSWER)
     reading = await site.begin(input="hi", tools=AUTO)
     containers = tool.containers
@@ -202,7 +202,7 @@ async def test_a_cancelled_response_stops_its_code(tool: CodeInterpreter) -> Non
     assert done.execution.output == "2\n"
 
 
-async def test_a_lost_container_is_told_of(tool: CodeInterpreter) -> None:
+async def test_a_lost_container_is_told_of(tool: CodeInterpreterTool) -> None:
     site = site_of(tool, calling("v = 1"), ANSWER, calling("v"), ANSWER)
     first = await site.ask(input="hi", tools=AUTO)
     containers = tool.containers
@@ -212,10 +212,10 @@ async def test_a_lost_container_is_told_of(tool: CodeInterpreter) -> None:
 
 
 async def test_without_a_sandbox_a_request_is_refused_and_told_why() -> None:
-    async def nothing() -> Choice:
-        return Choice(None, None, "No sandbox can be used here. bubblewrap: it is not installed.")
+    async def nothing() -> SandboxChoice:
+        return SandboxChoice(None, None, "No sandbox can be used here. bubblewrap: it is not installed.")
 
-    tool = CodeInterpreter(choose=nothing, settings=SMALL, new_id=lambda prefix: prefix, files=MemoryFileStore())
+    tool = CodeInterpreterTool(choose=nothing, settings=SMALL, new_id=lambda prefix: prefix, files=MemoryFileStore())
     for _ in range(2):  # before it was tried, and behind that
         with pytest.raises(ApiError) as raised:
             await site_of(tool).begin(input="hi", tools=AUTO)
@@ -238,7 +238,7 @@ async def test_code_may_be_wrapped(arguments: str, code: str) -> None:
     assert code_of(arguments) == code
 
 
-async def test_what_code_writes_is_cited(tool: CodeInterpreter) -> None:
+async def test_what_code_writes_is_cited(tool: CodeInterpreterTool) -> None:
     code = "class Picture:\n    def _repr_png_(self): return b'png!'\nopen('a.txt', 'w').write('hello')\nPicture()"
     said = "<|channel|>final<|message|>It is in [a.txt](sandbox:/mnt/data/a.txt).<|return|>"
     site = site_of(tool, calling(code), said, "<|channel|>final<|message|>Once more: /mnt/data/a.txt<|return|>")
@@ -261,7 +261,7 @@ async def test_what_code_writes_is_cited(tool: CodeInterpreter) -> None:
     assert again["file_id"] == text["file_id"]  # type: ignore[index]
 
 
-async def test_the_model_is_told_why_its_container_was_ended(tool: CodeInterpreter) -> None:
+async def test_the_model_is_told_why_its_container_was_ended(tool: CodeInterpreterTool) -> None:
     runs_on = code_that_wakes(WAKERS[0])
     site = site_of(tool, calling(runs_on), ANSWER, calling("1 + 1"), ANSWER)
     first = await site.ask(input="hi", tools=AUTO)

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from responses_app.tools.sandbox import containers as all_containers
 from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.choosing import Choice
+from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
 from responses_app.tools.sandbox.sharing import MAX_TRANSFERS, SharedContainers
@@ -148,8 +148,8 @@ async def test_one_that_works_does_not_expire_and_is_not_in_the_way(clock: Clock
 
 
 async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
-    async def nothing() -> Choice:
-        return Choice(None, None, "No sandbox.")
+    async def nothing() -> SandboxChoice:
+        return SandboxChoice(None, None, "No sandbox.")
 
     containers = Containers(nothing, SMALL, new_id=lambda prefix: prefix, clock=clock)
     one = await containers.create("p")

@@ -25,7 +25,7 @@ from responses_app.tools.sandbox.base import (
     warden_settings,
 )
 from responses_app.tools.sandbox.choosing import Host, choose
-from responses_app.tools.sandbox.records import Ended, Execution
+from responses_app.tools.sandbox.records import CellEnd, Execution
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python
@@ -114,10 +114,10 @@ def test_the_self_test_finds_every_hole(readable_copy: Path) -> None:
     assert [found for _, found in tried] == [expected for expected, _ in tried]
     host = Host(0, "", "", "", canary := subprocess.Popen(["true"]), "secret")
     canary.wait()
-    stayed_in = Execution("stayed in\n", Ended.DONE)
+    stayed_in = Execution("stayed in\n", CellEnd.DONE)
     checks = {each.name: each.failed for each in attempts.ESCAPES}
     assert not checks["send signals to the host"](stayed_in, host), "what it was to leave alone is dead"
-    assert not checks["print for ever"](Execution("x" * 10**6, Ended.TIMED_OUT), host)
+    assert not checks["print for ever"](Execution("x" * 10**6, CellEnd.TIMED_OUT), host)
     covered = {name for names, _ in tried for name in names} | {"send signals to the host", "print for ever"}
     assert covered > set(checks), "each has its hole here"
 
@@ -138,7 +138,7 @@ async def test_what_forks_without_end_stands_still_between_cells() -> None:
     forks = "import os\nif os.fork() == 0:\n    while True:\n        os.fork() and os._exit(0)"
     session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
     try:
-        assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is Ended.DONE
+        assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is CellEnd.DONE
         before = set(processes.tree(session._process.pid))
         await asyncio.sleep(0.1)
         assert set(processes.tree(session._process.pid)) <= before
@@ -154,7 +154,7 @@ async def test_sockets_are_bounded_where_the_network_is_that_of_the_host(monkeyp
     session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
     try:
         code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
-        assert (await session.run(code)).ended is Ended.TOO_MUCH_MEMORY
+        assert (await session.run(code)).ended is CellEnd.TOO_MUCH_MEMORY
     finally:
         await session.close()
 

@@ -20,7 +20,7 @@ from responses_app.tools.sandbox import disk, seccomp
 from responses_app.tools.sandbox.base import InterpreterError, SandboxSettings, environment, find_interpreter
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.disk import Folders, remove_those_of_the_dead
-from responses_app.tools.sandbox.records import Ended, Execution, Output
+from responses_app.tools.sandbox.records import CellEnd, Execution, Output
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 64))
@@ -185,13 +185,13 @@ def test_the_name_of_a_file_makes_no_header(path: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("ended", "told"),
     [
-        (Ended.DONE, []),
-        (Ended.DIED, ["its variables are lost, its files are not"]),
-        (Ended.TOO_MUCH_MEMORY, ["too much memory", "its variables are lost, its files are not"]),
-        (Ended.TOO_MUCH_DISK, ["its variables and files are lost"]),
+        (CellEnd.DONE, []),
+        (CellEnd.DIED, ["its variables are lost, its files are not"]),
+        (CellEnd.TOO_MUCH_MEMORY, ["too much memory", "its variables are lost, its files are not"]),
+        (CellEnd.TOO_MUCH_DISK, ["its variables and files are lost"]),
     ],
 )
-def test_the_model_is_told_what_of_a_container_is_lost(ended: Ended, told: list[str]) -> None:
-    notes = list(notes_of(Execution("", ended, variables_lost=ended is not Ended.DONE), SandboxSettings()))
+def test_the_model_is_told_what_of_a_container_is_lost(ended: CellEnd, told: list[str]) -> None:
+    notes = list(notes_of(Execution("", ended, variables_lost=ended is not CellEnd.DONE), SandboxSettings()))
     assert len(notes) == len(told)
     assert all(part in note for note, part in zip(notes, told, strict=True))

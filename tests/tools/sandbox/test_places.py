@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from responses_app.tools.places import NoPlace, Places
+from responses_app.tools.places import NoPlace, SharedPlaces
 
 PATIENT = 60.0
 
 
-async def taking(places: Places, project: str, times: int = 1) -> "list[asyncio.Task[None]]":
+async def taking(places: SharedPlaces, project: str, times: int = 1) -> "list[asyncio.Task[None]]":
     tasks = [asyncio.create_task(places.take(project)) for _ in range(times)]
     for _ in range(3):
         await asyncio.sleep(0)
@@ -21,7 +21,7 @@ def had(tasks: "list[asyncio.Task[None]]") -> int:
 
 
 async def test_one_project_leaves_places_for_others() -> None:
-    places = Places(most=4, share=3, seconds=PATIENT)
+    places = SharedPlaces(most=4, share=3, seconds=PATIENT)
     greedy = await taking(places, "greedy", 10)
     assert had(greedy) == 3
     await places.take("modest")
@@ -32,7 +32,7 @@ async def test_one_project_leaves_places_for_others() -> None:
 
 
 async def test_a_free_place_goes_to_the_project_that_has_fewest() -> None:
-    places = Places(most=2, share=2, seconds=PATIENT)
+    places = SharedPlaces(most=2, share=2, seconds=PATIENT)
     greedy = await taking(places, "greedy", 5)
     modest = await taking(places, "modest", 2)
     assert (had(greedy), had(modest)) == (2, 0)
@@ -43,7 +43,7 @@ async def test_a_free_place_goes_to_the_project_that_has_fewest() -> None:
 
 
 async def test_who_waits_too_long_or_beside_too_many_is_told_why() -> None:
-    places = Places(most=2, share=1, seconds=0.01)
+    places = SharedPlaces(most=2, share=1, seconds=0.01)
     await places.take("p")
     with pytest.raises(NoPlace) as own:
         await places.take("p")
@@ -51,7 +51,7 @@ async def test_who_waits_too_long_or_beside_too_many_is_told_why() -> None:
     with pytest.raises(NoPlace) as full:
         await places.take("r")
     assert (own.value.is_own, full.value.is_own) == (True, False)
-    patient = Places(most=1, share=1, seconds=PATIENT, most_waiting=2)
+    patient = SharedPlaces(most=1, share=1, seconds=PATIENT, most_waiting=2)
     waiting = await taking(patient, "p", 3)
     with pytest.raises(NoPlace):
         await patient.take("p")
@@ -60,7 +60,7 @@ async def test_who_waits_too_long_or_beside_too_many_is_told_why() -> None:
 
 
 async def test_who_leaves_keeps_no_place() -> None:
-    places = Places(most=1, share=1, seconds=PATIENT)
+    places = SharedPlaces(most=1, share=1, seconds=PATIENT)
     await places.take("p")
     tasks = [*await taking(places, "p", 3), *await taking(places, "q", 3)]
     places.give_back("p")  # given to one that is cancelled before it runs

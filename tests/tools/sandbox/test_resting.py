@@ -11,7 +11,7 @@ import pytest
 from responses_app.tools.sandbox import choosing, stillness
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import BaseSandbox, find_interpreter
-from responses_app.tools.sandbox.records import Ended
+from responses_app.tools.sandbox.records import CellEnd
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, find_cgroups
@@ -145,7 +145,7 @@ def test_a_user_who_is_not_root_has_the_same(readable_copy: Path) -> None:
 async def test_memory_behind_a_main_thread_that_has_ended_counts() -> None:
     """The system shows no memory of such a process, but of its threads."""
     async with started(Bubblewrap) as session:
-        assert (await session.run(HIDDEN_MEMORY)).ended is Ended.TOO_MUCH_MEMORY
+        assert (await session.run(HIDDEN_MEMORY)).ended is CellEnd.TOO_MUCH_MEMORY
 
 
 @needs_bubblewrap

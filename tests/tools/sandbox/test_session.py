@@ -24,7 +24,7 @@ from responses_app.tools.sandbox.base import (
     SandboxSettings,
     find_interpreter,
 )
-from responses_app.tools.sandbox.records import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES, Ended, Execution, StoredFile
+from responses_app.tools.sandbox.records import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES, CellEnd, Execution, StoredFile
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
@@ -44,7 +44,7 @@ async def container() -> AsyncIterator[SandboxSession]:
 async def printed(container: SandboxSession, code: str) -> str:
     """Run a cell that ends by itself; return what it printed."""
     done = await container.run(code)
-    assert done.ended is Ended.DONE
+    assert done.ended is CellEnd.DONE
     return done.output
 
 
@@ -142,7 +142,7 @@ async def test_names_that_are_no_text_are_left_out(container: SandboxSession) ->
 async def test_a_cell_that_takes_too_long_is_interrupted_and_leaves_the_variables(container: SandboxSession) -> None:
     await printed(container, "kept = 7")
     done = await container.run("import time\nprint('begun', flush=True)\ntime.sleep(60)", seconds=3)
-    assert done.ended is Ended.TIMED_OUT
+    assert done.ended is CellEnd.TIMED_OUT
     assert done.output.startswith("begun\n")
     assert not done.variables_lost
     assert await printed(container, "kept") == "7\n"
@@ -155,18 +155,18 @@ async def test_one_that_does_not_let_itself_be_interrupted_is_killed_and_files_s
     await printed(container, "open('stays.txt', 'w').write('yes')\nkept = 7")
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.sigwait([signal.SIGUSR1])"
     done = await container.run(code, seconds=3)
-    assert (done.ended, done.variables_lost) == (Ended.TIMED_OUT, True)
+    assert (done.ended, done.variables_lost) == (CellEnd.TIMED_OUT, True)
     assert (await container.run("kept")).error == "NameError"
     assert await printed(container, "open('stays.txt').read()") == "'yes'\n"
 
 
 async def test_a_kernel_that_dies_is_replaced(container: SandboxSession) -> None:
     done = await container.run("import os\nos._exit(3)")
-    assert (done.ended, done.variables_lost) == (Ended.DIED, True)
+    assert (done.ended, done.variables_lost) == (CellEnd.DIED, True)
     assert "with status 3" in done.output
-    assert (await container.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")).ended is Ended.DIED
+    assert (await container.run("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")).ended is CellEnd.DIED
     assert await printed(container, "1") == "1\n"
-    assert (await container.run("raise SystemExit(4)")).ended is Ended.DONE
+    assert (await container.run("raise SystemExit(4)")).ended is CellEnd.DONE
 
 
 async def test_a_forked_process_that_comes_to_the_end_of_its_cell_is_no_second_kernel(
@@ -203,7 +203,7 @@ async def test_processes_stand_still_between_calls(container: SandboxSession) ->
 
 async def test_output_keeps_its_beginning_and_its_end(container: SandboxSession) -> None:
     done = await container.run("print('begin')\nfor n in range(50000): print(n)\nprint('end')")
-    assert done.ended is Ended.DONE
+    assert done.ended is CellEnd.DONE
     assert done.output.startswith("begin\n0\n")
     assert done.output.endswith("49999\nend\n")
     assert "bytes left out" in done.output
@@ -328,4 +328,4 @@ async def test_a_container_may_have_so_many_sockets(monkeypatch: pytest.MonkeyPa
         done = await container.run(
             "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
         )
-        assert done.ended is Ended.TOO_MUCH_MEMORY
+        assert done.ended is CellEnd.TOO_MUCH_MEMORY

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.clock import id_factory
-from responses_app.tools.code_interpreter.tool import CodeInterpreter
+from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.sandbox import sharing
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.records import ContainerNotFound
@@ -28,9 +28,9 @@ from tests.tools.sandbox.test_code_interpreter import ANSWER, AUTO, NEW_ID, OUTP
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 
-def worker(folder: Path) -> CodeInterpreter:
+def worker(folder: Path) -> CodeInterpreterTool:
     """Return the tool of one worker."""
-    return CodeInterpreter(
+    return CodeInterpreterTool(
         choose=has_bubblewrap,
         settings=SMALL,
         new_id=id_factory(lambda: 1.0),
@@ -43,8 +43,8 @@ def worker(folder: Path) -> CodeInterpreter:
 class Pair:
     """Two workers."""
 
-    one: CodeInterpreter
-    other: CodeInterpreter
+    one: CodeInterpreterTool
+    other: CodeInterpreterTool
     folder: Path
 
     @property

@@ -14,7 +14,7 @@ from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import processes, stillness
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings, find_interpreter
-from responses_app.tools.sandbox.records import Ended
+from responses_app.tools.sandbox.records import CellEnd
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 
@@ -188,7 +188,7 @@ async def came_of(session: SandboxSession, code: str, then: str = "", *, ends: b
     Where it `ends` that is waited for: on a busy machine what is awake may have no processor for long.
     """
     did = await session.run(code)
-    assert did.ended is Ended.DONE, did
+    assert did.ended is CellEnd.DONE, did
     assert did.output.endswith("armed\n"), did.output
     at_first = _ticks(session)
     if then:

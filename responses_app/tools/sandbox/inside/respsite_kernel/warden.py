@@ -1,8 +1,8 @@
 """The warden: the first program of ours in a sandbox. It starts the kernel, which runs code, and keeps its files.
 
-It is started with a JSON object as its argument (`Settings`), and with a socket to the host as its standard input. What
-the kernel and its children print goes to the standard output, which the host reads. Where the kernel dies, the warden
-makes another one, so files outlive it; it forks, so that takes a millisecond.
+It is started with a JSON object as its argument (`WardenSettings`), and with a socket to the host as its standard
+input. What the kernel and its children print goes to the standard output, which the host reads. Where the kernel dies,
+the warden makes another one, so files outlive it; it forks, so that takes a millisecond.
 
 The kernel runs as the same user, so code in it can kill or deceive the warden. That harms the container alone: the host
 believes nothing that comes from here but that it has come, bounds all of it, and ends a sandbox that does not answer.
@@ -36,7 +36,7 @@ GONE_SECONDS = 5.0  # how long processes that were killed may take to end
 OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's processes are the first to go
 
 
-class Settings(NamedTuple):
+class WardenSettings(NamedTuple):
     """What the host says. `uid`: the user to become; None: it is that user already.
 
     `has_own_processes`: it sees no process that is not its container's. If not, it must not reach any other by signals,
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
 class Warden:
     """Answers the host: one frame for each of its own, in order, but for `interrupt`, which the run's end answers."""
 
-    def __init__(self, host: socket.socket, settings: Settings) -> None:
+    def __init__(self, host: socket.socket, settings: WardenSettings) -> None:
         self._host = host
         self._settings = settings
         self._seen: dict[str, tuple[int, int]] = {}
@@ -261,7 +261,7 @@ def _add(path: str, begin: int, content: bytes) -> None:
         file.write(content)
 
 
-def _become_kernel(channel: socket.socket, settings: Settings) -> NoReturn:
+def _become_kernel(channel: socket.socket, settings: WardenSettings) -> NoReturn:
     """Take the limits, which nothing can give back, and run what the warden sends; never return."""
     try:
         for limit, most in (
@@ -322,7 +322,7 @@ def main() -> None:
     """Serve the host on the standard input until it is gone."""
     host = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    settings = Settings(**json.loads(sys.argv[1]))
+    settings = WardenSettings(**json.loads(sys.argv[1]))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # as long as it may
         score.write(OOM_SCORE)
     if settings.uid is not None:
