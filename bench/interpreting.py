@@ -6,7 +6,8 @@ from statistics import median
 
 from bench.report import Result
 from bench.servers import Bench
-from responses_app.tools.sandbox.base import MIB, SandboxSettings
+from responses_app.protocol.setting import MIB
+from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from tests.kit.sandboxes import plain_python
@@ -47,12 +48,12 @@ def interpreting(bench: Bench) -> list[Result]:
 
 async def _measured() -> tuple[list[float], list[float], float]:
     """Return starts and calls in ms, and the MiB of a container."""
-    python, limits = plain_python(), SandboxSettings()
+    python, settings = plain_python(), SandboxSettings()
     sessions, starts, calls = [], [], []
     try:
         for _ in range(CONTAINERS):
             began = time.perf_counter()
-            sessions.append(await SandboxSession.start(Bubblewrap(), python, limits))
+            sessions.append(await SandboxSession.start(Bubblewrap(), python, settings))
             starts.append(1000 * (time.perf_counter() - began))
         for number in range(CALLS):
             began = time.perf_counter()
