@@ -75,7 +75,6 @@ def test_a_code_is_found_however_it_is_handed_over() -> None:
         (ROOT / "responses_app" / name).read_text()
         for name in (
             "protocol/session/steering.py",
-            "protocol/session/steer_input.py",
             "tools/images/answers.py",
             "runs/plan/failures.py",
         )
