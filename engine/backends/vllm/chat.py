@@ -69,7 +69,7 @@ def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": calls}
 
 
-def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collection[str]], BaseReader]:
+def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collection[str]], "VllmReader"]:
     """Return what makes readers of turns with vLLM's parsers of these names, given what functions can be called.
 
     `tokenizer` is a folder, or a name of the hub. Raises `EngineConfigurationError` where vLLM has no such parsers.
@@ -88,7 +88,7 @@ def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collect
         ) from error
     assert make is not None, "a parser was named"
 
-    def reader(functions: Collection[str]) -> BaseReader:
+    def reader(functions: Collection[str]) -> "VllmReader":
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
         request = ChatCompletionRequest.model_validate(
