@@ -4,6 +4,8 @@ A message says what was wrong, where, and what to do; it never carries an except
 anything of another project. `code` is OpenAI's string or None.
 """
 
+from collections.abc import Sequence
+
 from typing_extensions import TypedDict
 
 JsonObject = dict[str, object]
@@ -81,6 +83,15 @@ def invalid_request(message: str, *, param: str | None = None, code: str | None 
 def invalid_value(param: str, why: str) -> ApiError:
     """A field has a value that it does not take (400)."""
     return invalid_request(f"Invalid value for '{param}': {why}", param=param, code="invalid_value")
+
+
+def array_too_long(param: str, value: Sequence[object], limit: int, setting: str = "") -> ApiError:
+    """An array of more than `limit` values (400); `setting` is what sets that, in brackets."""
+    message = (
+        f"Invalid '{param}': array too long. Expected an array with maximum length {limit}{setting}, but got an array "
+        f"with length {len(value)} instead."
+    )
+    return invalid_request(message, param=param, code="array_above_max_length")
 
 
 def conflict(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

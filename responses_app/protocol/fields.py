@@ -393,8 +393,8 @@ MAX_KEY, MAX_VALUE = 64, 512  # characters
 MAX_PAIRS = 16
 
 
-def _few(value: object) -> object:
-    """Count before each of them is looked at."""
+def limit_pairs(value: object) -> object:
+    """Refuse an object of too many pairs, before each of them is looked at."""
     if isinstance(value, dict) and len(value) > MAX_PAIRS:
         context = {"field_type": "Object", "max_length": MAX_PAIRS, "actual_length": len(value)}
         raise PydanticKnownError("too_long", context)
@@ -407,7 +407,7 @@ _SCHEMA: JsonObject = {
     "propertyNames": {"maxLength": MAX_KEY},
     "additionalProperties": {"type": "string", "maxLength": MAX_VALUE},
 }
-Metadata = Annotated[dict[str, str], BeforeValidator(_few), WithJsonSchema(_SCHEMA)]
+Metadata = Annotated[dict[str, str], BeforeValidator(limit_pairs), WithJsonSchema(_SCHEMA)]
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> None:

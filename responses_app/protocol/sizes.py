@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
+from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_request, invalid_value
 from responses_app.protocol.fields import MAX_NESTING, dotted
 
 PIECE = 1024 * 1024  # bytes looked at in one step, so that other threads get their turn between two
@@ -55,12 +55,7 @@ def check_lengths(data: JsonObject, *, max_items: int) -> None:
     ):
         value = data.get(name)
         if isinstance(value, list) and len(value) > limit:
-            raise invalid_request(
-                f"Invalid '{name}': array too long. Expected an array with maximum length {limit}{setting}, but got "
-                f"an array with length {len(value)} instead.",
-                param=name,
-                code="array_above_max_length",
-            )
+            raise array_too_long(name, value, limit, setting)
 
 
 def too_many_values(limit: int) -> ApiError:

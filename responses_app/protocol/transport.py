@@ -190,21 +190,10 @@ def queue_full(limit: int) -> ApiError:
     )
 
 
-def connections_exhausted() -> ApiError:
-    """The error at the door: as many connections are open, over all workers, as may be."""
+def connections_exhausted(message: str = "Maximum WebSocket connections reached") -> ApiError:
+    """The error at the door: as many connections are open, over all workers, as may be: of all, a key or a project."""
     return ApiError(
-        "Maximum WebSocket connections reached",
-        status=429,
-        type="rate_limit_error",
-        code="websocket_connection_limit_reached",
-        retry_after=5,
-    )
-
-
-def too_many_connections(limited: ApiError) -> ApiError:
-    """The error at the door where a key or a project has as many connections open as it may."""
-    return ApiError(
-        limited.message,
+        message,
         status=429,
         type="rate_limit_error",
         code="websocket_connection_limit_reached",

@@ -107,9 +107,7 @@ def runs(draw: st.DrawFn, model: str) -> Driver:
 def replayed(driver: Driver, log: Iterable[Input]) -> Driver:
     """Feed a log to a new machine with the same tools."""
     stream = driver.machine.stream
-    again = Driver(
-        machine(driver.machine._format, hosted=stream.called.hosts, one_call=driver.machine._reader.one_call)
-    )
+    again = Driver(machine(driver.machine._format, hosted=stream.called.hosts, one_call=driver.machine.reader.one_call))
     for each in log:
         again.tell(each)
     return again

@@ -62,8 +62,8 @@ class TestUsage:
         once, _ = told(Started(), *turn(broken), *turn(ANSWER))
         twice, _ = told(Started(), *turn(broken), *turn(broken))
         none, _ = told(Started(), *turn(PYTHON), *turn(ANSWER))
-        assert none.machine.repairs == 0
-        assert twice.machine.repairs == 2 * once.machine.repairs > 0
+        assert none.machine.reader.repairs == 0
+        assert twice.machine.reader.repairs == 2 * once.machine.reader.repairs > 0
 
 
 class TestLogprobs:

@@ -30,7 +30,7 @@ Timed = list[tuple[Input, int | None]]
 def timeline(driver: Driver, log: Timed) -> Timeline:
     """Return the timeline of a log, by a new machine of the same kind as the driver's."""
     stream = driver.machine.stream
-    again = machine(driver.machine._format, hosted=stream.called.hosts, one_call=driver.machine._reader.one_call)
+    again = machine(driver.machine._format, hosted=stream.called.hosts, one_call=driver.machine.reader.one_call)
     return timeline_of(log, again, created=CREATED)
 
 

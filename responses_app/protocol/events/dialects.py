@@ -21,7 +21,7 @@ what may be told any number of times.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import orjson
@@ -217,18 +217,10 @@ class Rule:
         return self.switch in switches and self.unless not in switches
 
 
-def _tool_delta(json: bytes, scene: Scene) -> JsonObject | None:
+def _tool_delta(json: bytes, scene: Scene, *, as_text: bool) -> JsonObject | None:
     entry = _tool_call(json, scene)
-    return None if entry is None else _in_delta(orjson.dumps(entry).decode(), scene)
-
-
-def _tool_delta_object(json: bytes, scene: Scene) -> JsonObject | None:
-    entry = _tool_call(json, scene)
-    return None if entry is None else _in_delta(entry, scene)
-
-
-def _in_delta(entry: object, scene: Scene) -> JsonObject:
-    return {"response": {"id": scene.response_id}, "delta": {"content": [entry]}}
+    content = orjson.dumps(entry).decode() if as_text else entry
+    return None if entry is None else {"response": {"id": scene.response_id}, "delta": {"content": [content]}}
 
 
 def _tool_call(json: bytes, scene: Scene) -> JsonObject | None:
@@ -284,10 +276,20 @@ RULES = (
         for end in ("added", "done")
     ),
     *(
-        Rule(Switch.TOOL_DELTAS, event, TOOL_DELTA, Place.BEFORE, _tool_delta, unless=Switch.TOOL_DELTA_OBJECTS)
+        Rule(
+            Switch.TOOL_DELTAS,
+            event,
+            TOOL_DELTA,
+            Place.BEFORE,
+            partial(_tool_delta, as_text=True),
+            unless=Switch.TOOL_DELTA_OBJECTS,
+        )
         for event in CALLS
     ),
-    *(Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, Place.BEFORE, _tool_delta_object) for event in CALLS),
+    *(
+        Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, Place.BEFORE, partial(_tool_delta, as_text=False))
+        for event in CALLS
+    ),
     Rule(Switch.ERROR_EVENTS, FAILED, "response.error", Place.BEFORE, _error),
     Rule(Switch.CONTEXT_EVENTS, "response.output_item.done", CONTEXT, Place.BEFORE, _context),
     Rule(Switch.CONTEXT_EVENTS, "response.in_progress", CONTEXT, Place.BEHIND, _images),

@@ -26,10 +26,9 @@ from typing import Annotated, Literal
 
 import regex
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
-from pydantic_core import PydanticKnownError
 
 from responses_app.protocol.errors import JsonObject, invalid_value
-from responses_app.protocol.fields import MAX_KEY, MAX_PAIRS, MAX_VALUE, ClientModel, json_name, validate
+from responses_app.protocol.fields import MAX_KEY, MAX_VALUE, ClientModel, json_name, limit_pairs, validate
 
 MAX_DEPTH = 5  # filters in filters
 MAX_FILTERS = 100  # in one request
@@ -38,17 +37,9 @@ MAX_VALUES = 100  # that an `in` names
 Value = str | int | float | bool
 
 
-def _few(value: object) -> object:
-    if isinstance(value, dict) and len(value) > MAX_PAIRS:
-        raise PydanticKnownError(
-            "too_long", {"field_type": "Object", "max_length": MAX_PAIRS, "actual_length": len(value)}
-        )
-    return value
-
-
 _Key = Annotated[str, Field(max_length=MAX_KEY)]
 _Text = Annotated[StrictStr, Field(max_length=MAX_VALUE)]
-Attributes = Annotated[dict[_Key, _Text | StrictBool | StrictInt | StrictFloat], BeforeValidator(_few)]
+Attributes = Annotated[dict[_Key, _Text | StrictBool | StrictInt | StrictFloat], BeforeValidator(limit_pairs)]
 
 
 class _Comparison(ClientModel):

@@ -112,13 +112,14 @@ def _text(description: str = "") -> JsonObject:
     return {"type": "string", "description": description} if description else {"type": "string"}
 
 
-def _json(value: object) -> str:
+def json_text(value: object) -> str:
+    """Return a value as the model reads it: compact JSON."""
     return orjson.dumps(value).decode()
 
 
 _TEXTS: JsonObject = {"type": "array", "items": {"type": "string"}}
 _TIMEOUT: JsonObject = {"type": "integer", "description": "milliseconds"}
-_LOCAL_SHELL = _json(
+_LOCAL_SHELL = json_text(
     _object(
         {
             "command": {**_TEXTS, "description": 'the words of the command, for example ["bash", "-lc", "ls"]'},
@@ -130,7 +131,7 @@ _LOCAL_SHELL = _json(
         "command",
     )
 )
-_SHELL = _json(
+_SHELL = json_text(
     _object(
         {
             "commands": {**_TEXTS, "description": "command lines, each run by itself"},
@@ -144,7 +145,7 @@ _DIFF = (
     "lines that are added begin with +, lines that are removed with -, lines around them with a space; "
     "a line @@ with the name of a class or function says where; all lines of a new file begin with +"
 )
-_PATCH = _json(
+_PATCH = json_text(
     {
         "anyOf": [
             _object({"type": {"const": kind}, "path": _text(), "diff": _text()}, "type", "path", "diff")
@@ -153,7 +154,7 @@ _PATCH = _json(
         + [_object({"type": {"const": "delete_file"}, "path": _text()}, "type", "path")]
     }
 )
-_SHOWN_PATCH = _json(
+_SHOWN_PATCH = json_text(
     _object(
         {
             "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
@@ -164,7 +165,7 @@ _SHOWN_PATCH = _json(
         "path",
     )
 )
-_SEARCH = _json(_object({"query": _text("what the tool is to do")}, "query"))
+_SEARCH = json_text(_object({"query": _text("what the tool is to do")}, "query"))
 
 CLIENT_KINDS: Mapping[str, ClientKind] = {
     kind.type: kind

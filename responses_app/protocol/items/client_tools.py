@@ -9,11 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import orjson
-
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
+from responses_app.protocol.items.calls import CLIENT_KINDS, called_name, json_text
 from responses_app.protocol.items.items import NAME
 
 _NAME = re.compile(NAME)
@@ -198,7 +196,7 @@ def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
             return []
         description = _text(tool.get("description")) or description
         own = tool.get("parameters")
-        schema = _json(own) if isinstance(own, dict) else schema
+        schema = json_text(own) if isinstance(own, dict) else schema
     if kind.type == "shell":
         description = "\n".join([description, *_skills(tool.get("environment"))])
     return [ClientTool(type=kind.type, name=kind.type, description=description, schema=schema, at=at)]
@@ -218,12 +216,8 @@ def _skills(environment: object) -> list[str]:
 
 def schema_text(parameters: JsonObject | None) -> str:
     """Return a function's parameters as the schema that is kept of them; "" where nothing is said of arguments."""
-    return "" if parameters is None else _json(parameters)
+    return "" if parameters is None else json_text(parameters)
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _json(value: object) -> str:
-    return orjson.dumps(value).decode()

@@ -13,7 +13,7 @@ import orjson
 
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import call_of, called_name
+from responses_app.protocol.items.calls import call_of, called_name, json_text
 from responses_app.protocol.items.client_tools import read_tools
 from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
 
@@ -114,7 +114,7 @@ def text_and_omissions(value: object) -> tuple[str, int]:
     parts = value if isinstance(value, list) else [value]
     texts = [text for part in parts if (text := _text_of_part(part)) is not None]
     if len(texts) < len(parts):  # not a list of content parts
-        return _json(value), 0
+        return json_text(value), 0
     return "\n".join(texts), sum(text in _PART_NOTES for text in texts)
 
 
@@ -142,7 +142,7 @@ def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
 
 def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     action = item.get("action")
-    return [ToolCall(Tool("computer"), _json(item.get("actions") if action is None else action))]
+    return [ToolCall(Tool("computer"), json_text(item.get("actions") if action is None else action))]
 
 
 def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -166,7 +166,7 @@ def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 
 def _file_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    call = ToolCall(_FILE_SEARCH, _json({"queries": item.get("queries")}))
+    call = ToolCall(_FILE_SEARCH, json_text({"queries": item.get("queries")}))
     return [call, _results(call.tool, item.get("results"))]
 
 
@@ -178,13 +178,13 @@ def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
         str(kind), "browser.search"
     )
     tool = Tool(name, hosted=True)
-    return [ToolCall(tool, _json(fields)), _results(tool, item.get("results") or sources)]
+    return [ToolCall(tool, json_text(fields)), _results(tool, item.get("results") or sources)]
 
 
 def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """The picture itself is never written out: it is some hundred thousand characters."""
     tool = _EDIT_IMAGE if item.get("action") == "edit" else _GENERATE_IMAGE
-    call = ToolCall(tool, _json({"prompt": item.get("revised_prompt")}))
+    call = ToolCall(tool, json_text({"prompt": item.get("revised_prompt")}))
     if item.get("error") is not None:
         return [call, _error(call.tool, item["error"])]
     return [call, ToolOutput(call.tool, IMAGE_OMITTED, 1)]
@@ -233,7 +233,7 @@ def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 def _declared(function: FunctionTool) -> str:
     parameters = orjson.loads(function.schema) if function.schema else None
     taken: JsonObject = {"input": "text"} if function.freeform else {"parameters": parameters}
-    return _json({"name": function.name, "description": function.description or None, **taken})
+    return json_text({"name": function.name, "description": function.description or None, **taken})
 
 
 _CALLS: Mapping[str, tuple[Tool, str]] = {  # the tool, and the field with its arguments
@@ -296,8 +296,4 @@ def _string(item: Mapping[str, object], name: str) -> str:
 
 
 def _arguments(value: object) -> str:
-    return value if isinstance(value, str) else _json(value)
-
-
-def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
+    return value if isinstance(value, str) else json_text(value)

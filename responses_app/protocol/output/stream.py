@@ -77,7 +77,7 @@ class ResponseStream:
         self.sources: Sources | None = None  # that messages may cite
         self.files: ProducedFiles | None = None  # and files
         self._response = response
-        self._new_id = new_id
+        self.new_id = new_id  # of an item that is to be added
         self._offered_seals = seals
         self._seals: Seals | None = None
         self._summarised = False  # what the model thinks has a summary
@@ -174,7 +174,7 @@ class ResponseStream:
 
     def begin_compaction(self) -> list[Event]:
         """Announce a compaction."""
-        return self.open_own(CompactionBuilder(self._new_id))
+        return self.open_own(CompactionBuilder(self.new_id))
 
     def end_compaction(self, sealed: str) -> list[Event]:
         """Finish the compaction that has begun."""
@@ -214,7 +214,7 @@ class ResponseStream:
         """
         if self._seals is None or self._open is not None:
             return []
-        item = SilentReasoningBuilder(self._new_id)
+        item = SilentReasoningBuilder(self.new_id)
         sealed = self._seals.of_others(item.id, self.output)
         if sealed is None:
             return []
@@ -250,10 +250,6 @@ class ResponseStream:
         self.output.append(item)
         self.messages.append(message)
         return [self._event(type, dict(place)) for type in (EventType.ITEM_ADDED, EventType.ITEM_DONE)]
-
-    def new_id(self, prefix: str) -> str:
-        """Return the id of an item that is to be added."""
-        return self._new_id(prefix)
 
     def discard(self) -> list[Event]:
         """Drop an item that is still open, as if it had never been said."""
@@ -308,8 +304,8 @@ class ResponseStream:
             case ItemKind.CALL | ItemKind.HOSTED_CALL:
                 return self.called.builder(event)
             case ItemKind.REASONING:
-                return ReasoningBuilder(self._new_id, summarised=self._summarised)
-        return message_builder(self._new_id, event.kind, self.sources, self.files)
+                return ReasoningBuilder(self.new_id, summarised=self._summarised)
+        return message_builder(self.new_id, event.kind, self.sources, self.files)
 
     def _open_item(self, event: ItemStarted) -> list[Event]:
         if self._open is not None:

@@ -136,6 +136,9 @@ class ChainLink:
             yield link
             link = link.parent
 
+    def _oldest_first(self) -> "Iterator[ChainLink]":
+        return reversed(list(self.lineage()))
+
     def prompt_tokens(self) -> "Tokens[int]":
         """Return the tokens of the whole chain as they are fed to the model, system and developer messages apart."""
         parts: list[Tokens[int]] = []
@@ -143,25 +146,20 @@ class ChainLink:
         for link in self.lineage():
             parts.append(link.settled if settled else link.own.tokens)
             settled = settled or link.own.settles
-        joined = as_tokens()
-        for part in reversed(parts):
-            joined.extend(part)
-        return joined
+        return _join(reversed(parts))
 
     def all_late_tools(self) -> list[JsonObject]:
         """Return the tools that the whole chain's items declare, the latest last."""
-        links = reversed(list(self.lineage()))
-        return [tool for link in links for tool in link.late_tools]
+        return [tool for link in self._oldest_first() for tool in link.late_tools]
 
     def all_tool_items(self) -> list[JsonObject]:
         """Return the items of the whole chain that this server's tools need, the latest last."""
-        links = reversed(list(self.lineage()))
-        return [item for link in links for item in link.tool_items]
+        return [item for link in self._oldest_first() for item in link.tool_items]
 
     def all_states(self) -> dict[str, JsonObject]:
         """Return what tools have left in the chain, the latest of each."""
         states: dict[str, JsonObject] = {}
-        for link in reversed(list(self.lineage())):
+        for link in self._oldest_first():
             states |= link.states
         return states
 

@@ -101,7 +101,7 @@ class ResponseMachine:
         self._due: Command | None = None
         self.asked = Asked()
         self.calls = ClientCalls(stream, model_format)
-        self._reader = TurnReader(
+        self.reader = TurnReader(
             stream=stream,
             format=model_format,
             budget=self._budget,
@@ -127,7 +127,7 @@ class ResponseMachine:
     @property
     def due(self) -> Command | None:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
-        turn = self._reader.turn
+        turn = self.reader.turn
         if isinstance(self._due, Generate) and turn is not None:
             left = self._due.budget and max(0, self._due.budget - turn.usage.output_tokens)
             return replace(self._due, sampled=turn.tokens, budget=left, has_begun=True)
@@ -135,12 +135,7 @@ class ResponseMachine:
 
     def only_adds(self, token_ids: Sequence[int]) -> bool:
         """Whether tokens, sampled now, are nothing but more text of an item whose text has begun to be read."""
-        return self._reader.only_adds(token_ids)
-
-    @property
-    def repairs(self) -> int:
-        """How many items of all turns were malformed."""
-        return self._reader.repairs
+        return self.reader.only_adds(token_ids)
 
     @property
     def compacted(self) -> bool:
@@ -184,7 +179,7 @@ class ResponseMachine:
         match given:
             case Declared() if not self.stream.has_begun:
                 names = self.stream.called.declare(given.tools)
-                self._reader.functions = None if self._reader.functions is None else names
+                self.reader.functions = None if self.reader.functions is None else names
                 return Step([])
             case Offered() if not self.stream.has_begun:
                 self.server.offer(given)
@@ -194,7 +189,7 @@ class ResponseMachine:
             case Asked():
                 self.asked = given
                 if given.stops or given.stop_tokens:
-                    self._reader.stops = AnswerStops(given.stops, given.stop_tokens)
+                    self.reader.stops = AnswerStops(given.stops, given.stop_tokens)
                 self._asides.by_model = given.summaries is Summaries.MODEL
                 self.stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
                 return Step([])
@@ -227,14 +222,14 @@ class ResponseMachine:
         return Step(step.events, self._now(step.command))
 
     def _began(self, given: TurnBegan) -> Step:
-        if not isinstance(self._due, Generate) or self._reader.turn is not None:
+        if not isinstance(self._due, Generate) or self.reader.turn is not None:
             raise LocalProtocolError("a turn began that was not asked for")
-        self._reader.begin(given, self._due)
+        self.reader.begin(given, self._due)
         return Step([])
 
     def _sampled(self, chunk: Sampled) -> Step:
-        events, finish = self._reader.read(chunk)
-        return Step(events) if finish is None else self._turn_ended(self._reader.end(), finish).behind(events)
+        events, finish = self.reader.read(chunk)
+        return Step(events) if finish is None else self._turn_ended(self.reader.end(), finish).behind(events)
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
         if self._asides.running:
@@ -243,8 +238,8 @@ class ResponseMachine:
         if turn.sums_up:
             return Step([], self._now(self._asides.begin(len(self.turns), self.stream.messages)))
         unanswered = self.calls.unanswered
-        if self._reader.stop is not None and not unanswered:
-            return self._stop_here(self._reader.stop)
+        if self.reader.stop is not None and not unanswered:
+            return self._stop_here(self.reader.stop)
         if finish is FinishReason.ABORT:
             return self._finish(Status.CANCELLED)
         if self._compacting.running:
@@ -258,7 +253,7 @@ class ResponseMachine:
             return Step([], self._now(call))
         if self.stream.called.asks:
             return self._finish(Status.COMPLETED)
-        if turn.called and self._budget.left != 0 and self.server.add_notes(self._reader.functions or ()):
+        if turn.called and self._budget.left != 0 and self.server.add_notes(self.reader.functions or ()):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
@@ -271,7 +266,7 @@ class ResponseMachine:
 
     def _go_on(self, events: list[Event]) -> Step:
         """Begin the next turn, unless somebody has ended the response meanwhile."""
-        step = Step([], self._generate()) if self._reader.stop is None else self._stop_here(self._reader.stop)
+        step = Step([], self._generate()) if self.reader.stop is None else self._stop_here(self.reader.stop)
         return step.behind(events)
 
     # Compaction.
@@ -317,9 +312,9 @@ class ResponseMachine:
 
     def _all_given(self) -> Step:
         """Go on: every call has its output."""
-        if self._reader.stop is None and self._budget.left == 0:
+        if self.reader.stop is None and self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
-        return self._go_on([] if self._reader.stop else self.calls.add_outputs())
+        return self._go_on([] if self.reader.stop else self.calls.add_outputs())
 
     # Turns and endings.
 
@@ -339,17 +334,17 @@ class ResponseMachine:
         if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
             return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self.stream.leave_queue())
         if reason is StopReason.STEERED and self._is_inside():
-            self._reader.stop = reason
+            self.reader.stop = reason
             return Step([])
         return self._interrupted(reason)
 
     def _is_inside(self) -> bool:
         """Whether something is being said, or asked of the client, that is to come to its end first."""
-        return isinstance(self._due, Await) or self._reader.is_inside
+        return isinstance(self._due, Await) or self.reader.is_inside
 
     def _interrupted(self, reason: StopReason) -> Step:
         """End here; what the model was saying is kept as far as it came, unless it is to be dropped."""
-        events = self.stream.discard() if reason is StopReason.DISCARDED else self._reader.cut()
+        events = self.stream.discard() if reason is StopReason.DISCARDED else self.reader.cut()
         return self._stop_here(_AT_ONCE.get(reason, reason)).behind(events)
 
     def _stop_here(self, reason: StopReason) -> Step:
@@ -360,7 +355,7 @@ class ResponseMachine:
         events = [] if status is Status.FAILED else [*self.stream.close(), *self.calls.add_outputs()]
         if status in CONTINUABLE:
             events += self.stream.seal_others()
-        self._reader.turn = None
+        self.reader.turn = None
         return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
 
     def _ended(self, given: Ended) -> Step:

@@ -5,8 +5,8 @@ The fields are those of `openai.types.completion_create_params`; `stop_token_ids
 """
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NotRequired
 
 import orjson
@@ -163,7 +163,7 @@ class CompletionLogprobs(TypedDict):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
-    text_offset: list[int]
+    text_offset: list[int]  # where a token begins in the choice's text, in characters
 
 
 class CompletionDetails(TypedDict, total=False):
@@ -211,41 +211,16 @@ class CompletionServerSentEvent(TypedDict):
     data: str
 
 
-@dataclass(slots=True)
-class LegacyLogprobs:
-    """Log probabilities in the older shape: lists beside each other, with an entry for each token.
-
-    `text_offset` is where a token begins in the choice's text, in characters.
-    """
-
-    tokens: list[str] = field(default_factory=list)
-    token_logprobs: list[float] = field(default_factory=list)
-    top_logprobs: list[dict[str, float]] = field(default_factory=list)
-    text_offset: list[int] = field(default_factory=list)
-
-    def add(self, entry: TextLogprob, offset: int) -> None:
-        """Add a token."""
-        self.tokens.append(token_text(entry.token))
-        self.token_logprobs.append(max(entry.logprob, LOWEST))
+def logprobs_of(entries: Iterable[tuple[TextLogprob, int]]) -> CompletionLogprobs:
+    """Return the log probabilities of tokens, each with where it begins in the choice's text."""
+    logprobs: CompletionLogprobs = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for entry, offset in entries:
+        logprobs["tokens"].append(token_text(entry.token))
+        logprobs["token_logprobs"].append(max(entry.logprob, LOWEST))
         chosen = {token_text(entry.token): max(entry.logprob, LOWEST)}  # which is always there, as at OpenAI and vLLM
-        self.top_logprobs.append(chosen | {token_text(token): max(value, LOWEST) for token, value in entry.top})
-        self.text_offset.append(offset)
-
-    def extend(self, other: "LegacyLogprobs") -> None:
-        """Add all of another one, which comes behind this."""
-        self.tokens += other.tokens
-        self.token_logprobs += other.token_logprobs
-        self.top_logprobs += other.top_logprobs
-        self.text_offset += other.text_offset
-
-    def body(self) -> CompletionLogprobs:
-        """Return what clients get."""
-        return {
-            "tokens": self.tokens,
-            "token_logprobs": self.token_logprobs,
-            "top_logprobs": self.top_logprobs,
-            "text_offset": self.text_offset,
-        }
+        logprobs["top_logprobs"].append(chosen | {token_text(token): max(value, LOWEST) for token, value in entry.top})
+        logprobs["text_offset"].append(offset)
+    return logprobs
 
 
 def token_text(token: bytes) -> str:
@@ -266,7 +241,7 @@ class ChoiceDelta:
 
     index: int
     text: str = ""
-    logprobs: LegacyLogprobs | None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
@@ -288,7 +263,7 @@ class ChoiceDelta:
             **asked,
             "index": self.index,
             "text": self.text,
-            "logprobs": None if self.logprobs is None else self.logprobs.body(),
+            "logprobs": self.logprobs,
             "finish_reason": None if finish is None else finish.value,
             "stop_reason": self.stop_reason,
         }
@@ -344,8 +319,11 @@ def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
     whole = ChoiceDelta(index=index, text="".join(each.text for each in deltas))
     for each in deltas:
         if each.logprobs is not None:
-            whole.logprobs = whole.logprobs or LegacyLogprobs()
-            whole.logprobs.extend(each.logprobs)
+            whole.logprobs = whole.logprobs or logprobs_of(())
+            whole.logprobs["tokens"] += each.logprobs["tokens"]
+            whole.logprobs["token_logprobs"] += each.logprobs["token_logprobs"]
+            whole.logprobs["top_logprobs"] += each.logprobs["top_logprobs"]
+            whole.logprobs["text_offset"] += each.logprobs["text_offset"]
         if each.token_ids is not None:
             whole.token_ids = (whole.token_ids or []) + each.token_ids
         whole.prompt_token_ids = whole.prompt_token_ids or each.prompt_token_ids
@@ -372,7 +350,7 @@ class CompletionText:
     ) -> None:
         self.index = index
         self.tokens: list[int] = []
-        self._ended = False
+        self.ended = False  # its end has come
         self._vocabulary = vocabulary
         self._stop_tokens = frozenset(stop_tokens)
         self._stops = StopStrings(stops)
@@ -381,11 +359,6 @@ class CompletionText:
         self._begin = begin
         self._offset = len(begin)  # of the next token
 
-    @property
-    def ended(self) -> bool:
-        """Whether its end has come."""
-        return self._ended
-
     def feed(self, chunk: TokenChunk) -> ChoiceDelta | None:
         """Take what was sampled; return what is to be told of it, None for nothing. Then it may have `ended`."""
         self.tokens.extend(chunk.token_ids)
@@ -393,7 +366,7 @@ class CompletionText:
         self._begin = ""
         texts = [self._text(token) for token in chunk.token_ids]
         if self._logprobs:
-            delta.logprobs = self._described(texts, chunk.logprobs or ())
+            delta.logprobs = logprobs_of(self._placed(texts, chunk.logprobs or ()))
         decoded = "".join(texts)
         if chunk.finish_reason is not None:
             decoded += self._decoder.decode(b"", final=True)
@@ -405,11 +378,11 @@ class CompletionText:
             last = self.tokens[-1] if self.tokens else None
             is_theirs = chunk.finish_reason is FinishReason.STOP and last in self._stop_tokens
             self._end(delta, chunk.finish_reason, last if is_theirs else None)
-        has_more = delta.text or self._ended or (delta.logprobs is not None and delta.logprobs.tokens)
+        has_more = delta.text or self.ended or (delta.logprobs is not None and delta.logprobs["tokens"])
         return delta if has_more else None
 
     def _end(self, delta: ChoiceDelta, finish: FinishReason, reason: str | int | None) -> None:
-        self._ended = True
+        self.ended = True
         delta.finish_reason, delta.stop_reason = finish, reason
 
     def _text(self, token: int) -> str:
@@ -418,10 +391,8 @@ class CompletionText:
             return ""
         return self._decoder.decode(self._vocabulary.token_bytes(token))
 
-    def _described(self, texts: Sequence[str], logprobs: Sequence[TokenLogprob]) -> LegacyLogprobs:
-        described = LegacyLogprobs()
+    def _placed(self, texts: Sequence[str], logprobs: Sequence[TokenLogprob]) -> Iterator[tuple[TextLogprob, int]]:
         for text, entry in zip(texts, logprobs, strict=False):
             if not self._vocabulary.is_special(entry.token_id):
-                described.add(self._vocabulary.spelled(entry), self._offset)
+                yield self._vocabulary.spelled(entry), self._offset
             self._offset += len(text)
-        return described

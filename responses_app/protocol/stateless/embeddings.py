@@ -15,7 +15,7 @@ import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
+from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_value
 from responses_app.protocol.fields import ClientModel, Refused, json_name, missing, validate, wrong_type
 
 MAX_INPUTS = 2048  # as OpenAI takes
@@ -82,12 +82,7 @@ def read_inputs(data: JsonObject, name: str, *, max_inputs: int) -> Sequence[str
     if _is_number(value[0]):
         return [_tokens(value, name)]
     if len(value) > max_inputs:
-        raise invalid_request(
-            f"Invalid '{name}': array too long. Expected an array with maximum length {max_inputs}, but got an array "
-            f"with length {len(value)} instead.",
-            param=name,
-            code="array_above_max_length",
-        )
+        raise array_too_long(name, value, max_inputs)
     read = _text if isinstance(value[0], str) else _tokens
     return [read(each, f"{name}[{place}]") for place, each in enumerate(value)]
 

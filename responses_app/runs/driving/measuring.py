@@ -43,7 +43,7 @@ class RunMeasure:
 def report(plan: RunPlan, machine: ResponseMachine, measured: Measured, remark: str) -> None:
     """Write a line about a response that has ended; `remark` says why, where its readers did not hear it."""
     first = "-" if measured.first_token_ms is None else f"{measured.first_token_ms}ms"
-    remarks = [f"repaired={machine.repairs}"] if machine.repairs else []
+    remarks = [f"repaired={machine.reader.repairs}"] if machine.reader.repairs else []
     remarks += ["compacted"] if machine.compacted else []
     unknown_tools = machine.stream.called.unknown
     remarks += [f"unknown_tools={len(unknown_tools)}"] if unknown_tools else []
@@ -88,7 +88,7 @@ def outcome(plan: RunPlan, machine: ResponseMachine, measured: Measured, journal
         first_token=None if first is None else first / 1000,
         duration=measured.duration_ms / 1000,
         calls=[kind for kind in kinds if kind.endswith("_call")],
-        repairs=machine.repairs,
+        repairs=machine.reader.repairs,
         unknown_tools=len(machine.stream.called.unknown),
         misfits=machine.stream.called.misfits,
         journal_bytes=journal_bytes,

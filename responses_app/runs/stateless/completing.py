@@ -59,7 +59,7 @@ class Deltas:
             raise ReaderTooSlow
         size = ENTRY_BYTES + tokens * TOKEN_BYTES
         if delta.logprobs is not None:
-            size += 10 * TOKEN_BYTES * sum(map(len, delta.logprobs.top_logprobs))
+            size += 10 * TOKEN_BYTES * sum(map(len, delta.logprobs["top_logprobs"]))
         self._bytes += size
         self._waiting.append((delta, size))
         self._news.set()

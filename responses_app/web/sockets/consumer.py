@@ -21,7 +21,7 @@ from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
 from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
-from responses_app.protocol.transport import connections_exhausted, too_many_connections
+from responses_app.protocol.transport import connections_exhausted
 from responses_app.web.http import error_response
 from responses_app.web.middleware import Source, answer_headers, host_allowed
 from responses_app.web.servers.backpressure import EXTRAS, Extras
@@ -53,7 +53,7 @@ async def take_place(site: Site, caller: Caller) -> Ticket:
     try:
         return await site.rates.admit(caller.limited, NOTHING, Slot.WEBSOCKET)
     except RateLimited as limited:
-        raise too_many_connections(limited) from limited
+        raise connections_exhausted(limited.message) from limited
 
 
 async def headers_of(scope: Any, caller: Caller, *, began: float) -> list[tuple[bytes, bytes]]:
