@@ -13,8 +13,8 @@ from responses_app.auth.door import Door
 from responses_app.auth.keyring import KeyRing
 from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
-from responses_app.protocol.api_keys import ApiKey, Caller, digest_of
-from responses_app.protocol.rate_limits import Amount, Limited, Limits, Slot, as_headers, limited_by
+from responses_app.protocol.api_keys import Caller, KeyRecord, digest_of
+from responses_app.protocol.rate_limits import Amount, LimitedSubject, Limits, Slot, as_headers, limited_by
 from responses_app.stores.callers import BaseKeyStore, BaseStaff, SessionPass
 from tests.kit.redis_server import RedisServer
 
@@ -38,14 +38,14 @@ SCOPE = {"headers": [(b"host", b"models.example"), (b"authorization", b"Bearer "
 class _Keys(BaseKeyStore):
     """One key, in memory."""
 
-    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
-        key = ApiKey(id="key_a", project="p", digest=digest_of(SECRET), limited=LIMITED)
+    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
+        key = KeyRecord(id="key_a", project="p", digest=digest_of(SECRET), limited=LIMITED)
         return {key.digest: key} if key.digest in digests else {}
 
-    async def get(self, key_id: str) -> ApiKey | None:
+    async def get(self, key_id: str) -> KeyRecord | None:
         return None
 
-    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         return ()
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:

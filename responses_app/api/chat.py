@@ -17,7 +17,7 @@ from responses_app import __version__
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.chat.completion import (
     ChatCompletion,
-    CompletionHead,
+    ChatHead,
     choice_of,
     system_fingerprint,
     usage_of,
@@ -121,7 +121,7 @@ class ChatReading:
         self._unkept: list[tuple[bytes, KnownTurn]] = []  # what was said and is not remembered yet
         first = choices.readers[0].source.response()
         fingerprint = system_fingerprint(first["model"], version)
-        self._head = CompletionHead.of(first, system_fingerprint=fingerprint)
+        self._head = ChatHead.of(first, system_fingerprint=fingerprint)
         self._form = chat.form(version)
         self._details = details
         self._encoders = [ChunkEncoder(self._head, chat, index, each) for index, each in enumerate(details)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from responses_app.protocol.api_keys import ApiKey, digest_of
+from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import overloaded
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.callers import BaseKeyStore
@@ -37,7 +37,7 @@ MAX_UNKNOWN = 1_000  # texts that are not keys, kept for a second each: so that 
 class _Known:
     """A key in use. Times are the loop's; `used` is when it was used last, `noted` the last use that is kept."""
 
-    key: ApiKey
+    key: KeyRecord
     used: float
     noted: float | None = None
     watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class KeyRing:
         self._now = now
         self._known: OrderedDict[str, _Known] = OrderedDict()  # by digest, in the order of their use
         self._unknown: OrderedDict[str, float] = OrderedDict()  # digests, and when they were asked for
-        self._asking: dict[str, asyncio.Task[ApiKey | None]] = {}
+        self._asking: dict[str, asyncio.Task[KeyRecord | None]] = {}
         self._turns = asyncio.Semaphore(MAX_ASKING)
         self._refreshing: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +73,7 @@ class KeyRing:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.store.aclose()
 
-    async def find(self, secret: str) -> ApiKey | None:
+    async def find(self, secret: str) -> KeyRecord | None:
         """Return the key that this is, None for one that does not open. Raises `ApiError` (503) where none can tell."""
         loop = asyncio.get_running_loop()
         digest = digest_of(secret)
@@ -90,12 +90,12 @@ class KeyRing:
             key = known.key
         return key if key is not None and key.opens(self._now()) else None
 
-    def latest(self, key: ApiKey) -> ApiKey:
+    def latest(self, key: KeyRecord) -> KeyRecord:
         """Return a key, which was found a while ago, as it is now: with other limits, perhaps."""
         known = self._known.get(key.digest)
         return key if known is None else known.key
 
-    def watch(self, key: ApiKey, lost: Callable[[], None]) -> Callable[[], None]:
+    def watch(self, key: KeyRecord, lost: Callable[[], None]) -> Callable[[], None]:
         """Call `lost` once when this key, which was just found, opens no more; return what ends the watch."""
         known = self._known.get(key.digest)
         if known is None:  # it is revoked already, or more than MAX_KEYS came at once
@@ -110,7 +110,7 @@ class KeyRing:
 
         return unwatch
 
-    async def _asked(self, digest: str) -> ApiKey | None:
+    async def _asked(self, digest: str) -> KeyRecord | None:
         """Read a key that is not in use; those who ask for the same one wait together."""
         asked_at = self._unknown.get(digest)
         if asked_at is not None and asyncio.get_running_loop().time() - asked_at < REFRESH_SECONDS:
@@ -123,7 +123,7 @@ class KeyRing:
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
         return await asyncio.shield(asking)
 
-    async def _ask(self, digest: str) -> ApiKey | None:
+    async def _ask(self, digest: str) -> KeyRecord | None:
         try:
             async with self._turns:
                 found = await self.store.find([digest])
@@ -184,7 +184,7 @@ class KeyRing:
         for digest in digests:
             self._renew(digest, found.get(digest))
 
-    def _renew(self, digest: str, key: ApiKey | None) -> None:
+    def _renew(self, digest: str, key: KeyRecord | None) -> None:
         known = self._known.get(digest)
         if known is None:
             return

@@ -23,12 +23,12 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rate_limits import (
     NOTHING,
     Amount,
-    Limited,
+    LimitedSubject,
     Line,
-    Places,
     Rate,
     RateLimited,
     Slot,
+    SlotLimit,
     as_event,
     line_of,
     places_taken,
@@ -47,10 +47,10 @@ class Ticket:
     def __init__(
         self,
         rates: "Rates | None",
-        who: Sequence[Limited],
+        who: Sequence[LimitedSubject],
         reserved: Amount,
         taken: Sequence[tuple[Rate, int]],
-        places: Sequence[Places],
+        places: Sequence[SlotLimit],
         id: str,
     ) -> None:
         self._rates = rates
@@ -101,7 +101,7 @@ class Rates:
         self.ledger = ledger
         self._heard: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, and the loop's time then
 
-    async def admit(self, who: Sequence[Limited], amount: Amount, slot: Slot | None) -> Ticket:
+    async def admit(self, who: Sequence[LimitedSubject], amount: Amount, slot: Slot | None) -> Ticket:
         """Take what a request needs from all limits of `who`, or nothing. Raises `RateLimited`.
 
         Cancelled, it has taken no slot.
@@ -120,7 +120,7 @@ class Rates:
             raise _longest(taken, places, answer)
         return Ticket(self, who, amount, taken, places, id)
 
-    def adopt(self, who: Sequence[Limited], amount: Amount, slot: Slot) -> Ticket:
+    def adopt(self, who: Sequence[LimitedSubject], amount: Amount, slot: Slot) -> Ticket:
         """Return the ticket of a request that another worker let in, by this amount, and that goes on here.
 
         Whatever the limits say: it runs.
@@ -133,7 +133,7 @@ class Rates:
             self.ledger.hold(each.key, id)
         return Ticket(self, who, amount, taken, places, id)
 
-    async def lines(self, who: Sequence[Limited], *, since: float) -> list[Line]:
+    async def lines(self, who: Sequence[LimitedSubject], *, since: float) -> list[Line]:
         """Return what clients are told of their limits, heard at the loop's time `since` or later."""
         rates = [rate for owner in who for rate in owner.rates]
         if any(self._heard.get(rate.key, _NEVER)[1] < since for rate in rates):
@@ -141,7 +141,7 @@ class Rates:
             self._hear(rates, answer.left)
         return self.heard(who)
 
-    def heard(self, who: Sequence[Limited]) -> list[Line]:
+    def heard(self, who: Sequence[LimitedSubject]) -> list[Line]:
         """Return the same as this worker heard it last."""
         now = asyncio.get_running_loop().time()
         lines = []
@@ -161,7 +161,9 @@ class Rates:
             self._heard.popitem(last=False)
 
 
-def _wanted(who: Sequence[Limited], amount: Amount, slot: Slot | None) -> tuple[list[tuple[Rate, int]], list[Places]]:
+def _wanted(
+    who: Sequence[LimitedSubject], amount: Amount, slot: Slot | None
+) -> tuple[list[tuple[Rate, int]], list[SlotLimit]]:
     """Return how much a request takes of each limit, and where it takes a slot."""
     taken = [(rate, rate.to_take(amount)) for owner in who for rate in owner.rates]
     return taken, [each for owner in who if (each := owner.places(slot)) is not None]
@@ -170,7 +172,7 @@ def _wanted(who: Sequence[Limited], amount: Amount, slot: Slot | None) -> tuple[
 _NEVER = (0.0, float("-inf"))
 
 
-def _longest(taken: Sequence[tuple[Rate, int]], places: Sequence[Places], answer: Answer) -> RateLimited:
+def _longest(taken: Sequence[tuple[Rate, int]], places: Sequence[SlotLimit], answer: Answer) -> RateLimited:
     """Return the refusal that takes longest to wait for."""
     reached = [
         rate_reached(rate, needed, left)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import Limited
+from responses_app.protocol.rate_limits import LimitedSubject
 
 DEFAULT_PROJECT = "default"  # of those who are not asked for a key
 PROJECT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what an operator may call a project
@@ -64,7 +64,7 @@ BY_SESSION = "session"  # stands for the id of a key where a user of the admin c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
+class KeyRecord:
     """A key as it is kept. `expires_at` is in Unix seconds, None for never; no `scopes` or `models` mean all.
 
     `limited` are those whose limits hold for it: itself, and its project with all its keys together.
@@ -78,7 +78,7 @@ class ApiKey:
     models: Sequence[str] = ()
     expires_at: float | None = None
     revoked: bool = False
-    limited: Sequence[Limited] = ()
+    limited: Sequence[LimitedSubject] = ()
 
     def opens(self, now: float) -> bool:
         """Whether it is good at this time, in Unix seconds."""
@@ -93,10 +93,10 @@ class Caller:
     """
 
     project: str = DEFAULT_PROJECT
-    key: ApiKey | None = None
+    key: KeyRecord | None = None
     session: str = field(default="", repr=False)
     own_scopes: Sequence[str] = ()
-    own_limited: Sequence[Limited] = ()
+    own_limited: Sequence[LimitedSubject] = ()
 
     @property
     def models(self) -> Sequence[str]:
@@ -104,7 +104,7 @@ class Caller:
         return self.key.models if self.key else ()
 
     @property
-    def limited(self) -> Sequence[Limited]:
+    def limited(self) -> Sequence[LimitedSubject]:
         """Those whose limits hold for what it asks; nobody's where nobody is asked for a key."""
         return self.key.limited if self.key else self.own_limited
 

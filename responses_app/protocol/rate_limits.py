@@ -82,7 +82,7 @@ class Slot(Enum):
 
 
 @dataclass(frozen=True)
-class Limited:
+class LimitedSubject:
     """Whose limits they are: `key:ID` or `project:NAME`. What follows from them is worked out once."""
 
     subject: str
@@ -99,19 +99,19 @@ class Limited:
         return [Rate(self, quantity, limit) for quantity, limit in limits if limit is not None]
 
     @cached_property
-    def _places(self) -> "dict[Slot, Places]":
+    def _places(self) -> "dict[Slot, SlotLimit]":
         limits = ((slot, getattr(self.limits, slot.field)) for slot in Slot)
-        return {slot: Places(self, slot, limit) for slot, limit in limits if limit is not None}
+        return {slot: SlotLimit(self, slot, limit) for slot, limit in limits if limit is not None}
 
-    def places(self, slot: Slot | None) -> "Places | None":
+    def places(self, slot: Slot | None) -> "SlotLimit | None":
         """Its limit of how much there may be at once."""
         return None if slot is None else self._places.get(slot)
 
 
-def limited_by(key_id: str, project: str, own: Limits, all_keys: Limits) -> Sequence[Limited]:
+def limited_by(key_id: str, project: str, own: Limits, all_keys: Limits) -> Sequence[LimitedSubject]:
     """Return those whose limits hold for a key: itself and its project, as far as they have any."""
     both = ((f"key:{key_id}", own), (f"project:{project}", all_keys))
-    return tuple(Limited(subject, limits) for subject, limits in both if limits is not NO_LIMITS)
+    return tuple(LimitedSubject(subject, limits) for subject, limits in both if limits is not NO_LIMITS)
 
 
 class Rate:
@@ -119,7 +119,7 @@ class Rate:
 
     __slots__ = ("each", "key", "limit", "owner", "quantity", "window")
 
-    def __init__(self, owner: Limited, quantity: Quantity, limit: int) -> None:
+    def __init__(self, owner: LimitedSubject, quantity: Quantity, limit: int) -> None:
         self.owner = owner
         self.quantity = quantity
         self.limit = limit
@@ -140,12 +140,12 @@ class Rate:
         return max(self.limit, self.needed(amount._replace(output_tokens=min(amount.output_tokens, 1))))
 
 
-class Places:
+class SlotLimit:
     """One limit of how much there may be at once. `key` is what its holders are kept under."""
 
     __slots__ = ("key", "limit", "owner", "slot")
 
-    def __init__(self, owner: Limited, slot: Slot, limit: int) -> None:
+    def __init__(self, owner: LimitedSubject, slot: Slot, limit: int) -> None:
         self.owner = owner
         self.slot = slot
         self.limit = limit
@@ -244,7 +244,7 @@ def rate_reached(rate: Rate, needed: int, left: float) -> RateLimited:
     )
 
 
-def places_taken(places: Places, held: int) -> RateLimited:
+def places_taken(places: SlotLimit, held: int) -> RateLimited:
     """As many are there at once as may be."""
     return RateLimited(
         f"Rate limit reached for {places.owner} on {places.slot.label}: Limit {places.limit}, Used {held}. "

@@ -29,7 +29,7 @@ from responses_app.protocol.fields import missing
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items import compaction
 from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
-from responses_app.protocol.rate_limits import Amount, Limited
+from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
 from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
@@ -188,7 +188,7 @@ class ResponseService:
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
 
-    async def limited(self, accepted: AcceptedResponse) -> Sequence[Limited]:
+    async def limited(self, accepted: AcceptedResponse) -> Sequence[LimitedSubject]:
         """Return those whose limits hold for a response, whether its key still opens. Raises `StoreError`."""
         if self.keys is None or not accepted.key_id:
             return ()

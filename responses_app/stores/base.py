@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, PublicId, TurnLeg
-from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
@@ -76,7 +76,7 @@ class StoredResponse:
     response: ResponseObject
     link: ChainLink | None
     input_items: tuple[JsonObject, ...] = ()
-    sampled: tuple[SampledItem, ...] = ()
+    sampled: tuple[SampledMessage, ...] = ()
     transport: str = ""
     key_id: str = ""
     first_token_ms: int | None = None
@@ -296,7 +296,7 @@ class BaseResponseStore(ABC):
         """Return the chain that ends in this response, None if it is unknown or cannot be continued."""
 
     @abstractmethod
-    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
+    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledMessage]:
         """Return what is known of these output items, by id; ids that are not known are left out."""
 
     @abstractmethod

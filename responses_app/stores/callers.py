@@ -4,23 +4,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.protocol.api_keys import ApiKey, Caller
-from responses_app.protocol.rate_limits import Limited
+from responses_app.protocol.api_keys import Caller, KeyRecord
+from responses_app.protocol.rate_limits import LimitedSubject
 
 
 class BaseKeyStore(ABC):
     """Finds keys by their digests. One object serves one worker process."""
 
     @abstractmethod
-    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
         """Return the keys that are kept under these digests, revoked and expired ones too. Raises `StoreError`."""
 
     @abstractmethod
-    async def get(self, key_id: str) -> ApiKey | None:
+    async def get(self, key_id: str) -> KeyRecord | None:
         """Return the key with this id, also if it is revoked or has expired. Raises `StoreError`."""
 
     @abstractmethod
-    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         """Return whose limits hold for who asks in a project without a key of it. Raises `StoreError`."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
-from responses_app.protocol.rate_limits import Amount, Limited, Limits, RateLimited, Slot
+from responses_app.protocol.rate_limits import Amount, LimitedSubject, Limits, RateLimited, Slot
 
 LEASE_SECONDS, HEARTBEAT_SECONDS = 0.9, 0.3
 
@@ -27,7 +27,7 @@ async def main(url: str, prefix: str, requests: str, slots: str, tries: str) -> 
     )
     await ledger.start()
     rates = Rates(ledger)
-    who = [Limited("key:a", Limits(requests_per_minute=int(requests), concurrent_responses=int(slots)))]
+    who = [LimitedSubject("key:a", Limits(requests_per_minute=int(requests), concurrent_responses=int(slots)))]
 
     async def ask() -> bool:
         try:

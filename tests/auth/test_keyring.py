@@ -7,9 +7,9 @@ import pytest
 
 from responses_app.auth import keyring
 from responses_app.auth.keyring import KeyRing
-from responses_app.protocol.api_keys import ApiKey, digest_of
+from responses_app.protocol.api_keys import KeyRecord, digest_of
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import Limited
+from responses_app.protocol.rate_limits import LimitedSubject
 from responses_app.stores.base import StoreError
 from responses_app.stores.callers import BaseKeyStore
 from tests.kit.waiting import eventually
@@ -19,31 +19,31 @@ class Keys(BaseKeyStore):
     """Keys in memory; it counts what it is asked, and can be away or hang."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, ApiKey] = {}
+        self.kept: dict[str, KeyRecord] = {}
         self.asked: list[list[str]] = []
         self.used: list[str] = []
         self.is_away = False
         self.answers = asyncio.Event()
         self.answers.set()
 
-    def make(self, secret: str, *, revoked: bool = False, expires_at: float | None = None) -> ApiKey:
+    def make(self, secret: str, *, revoked: bool = False, expires_at: float | None = None) -> KeyRecord:
         """Keep a key."""
         digest = digest_of(secret)
-        key = ApiKey(id=f"key_{secret}", project="p", digest=digest, revoked=revoked, expires_at=expires_at)
+        key = KeyRecord(id=f"key_{secret}", project="p", digest=digest, revoked=revoked, expires_at=expires_at)
         self.kept[digest] = key
         return key
 
-    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
         self.asked.append(list(digests))
         await self.answers.wait()
         if self.is_away:
             raise StoreError("away")
         return {digest: self.kept[digest] for digest in digests if digest in self.kept}
 
-    async def get(self, key_id: str) -> ApiKey | None:
+    async def get(self, key_id: str) -> KeyRecord | None:
         return next((key for key in self.kept.values() if key.id == key_id), None)
 
-    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         return ()
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.rates import FREE, Rates, Ticket
-from responses_app.protocol.rate_limits import NOTHING, Amount, Limited, Limits, Line, RateLimited, Slot
+from responses_app.protocol.rate_limits import NOTHING, Amount, LimitedSubject, Limits, Line, RateLimited, Slot
 
 MINUTE = 60.0
 OpenRates = Callable[[], Awaitable[Rates]]
@@ -28,29 +28,31 @@ class Clock:
         self.milliseconds += seconds * 1000
 
 
-def key(name: str = "a", **limits: int) -> Limited:
+def key(name: str = "a", **limits: int) -> LimitedSubject:
     """Return a key with these limits."""
-    return Limited(f"key:{name}", Limits(**limits))
+    return LimitedSubject(f"key:{name}", Limits(**limits))
 
 
-def project(name: str = "p", **limits: int) -> Limited:
+def project(name: str = "p", **limits: int) -> LimitedSubject:
     """Return a project with these limits."""
-    return Limited(f"project:{name}", Limits(**limits))
+    return LimitedSubject(f"project:{name}", Limits(**limits))
 
 
-async def ask(rates: Rates, *who: Limited, input: int = 0, output: int = 1, slot: Slot = Slot.RESPONSE) -> Ticket:
+async def ask(
+    rates: Rates, *who: LimitedSubject, input: int = 0, output: int = 1, slot: Slot = Slot.RESPONSE
+) -> Ticket:
     """Admit one request."""
     return await rates.admit(who, Amount(1, input, output), slot)
 
 
-async def refused(rates: Rates, *who: Limited, **amount: int) -> RateLimited:
+async def refused(rates: Rates, *who: LimitedSubject, **amount: int) -> RateLimited:
     """Return why a request is refused."""
     with pytest.raises(RateLimited) as caught:
         await ask(rates, *who, **amount)
     return caught.value
 
 
-async def line(rates: Rates, who: Limited, name: str) -> Line:
+async def line(rates: Rates, who: LimitedSubject, name: str) -> Line:
     """Return what is told of a limit now."""
     lines = await rates.lines([who], since=asyncio.get_running_loop().time())
     return next(each for each in lines if each.name == name)

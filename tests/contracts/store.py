@@ -13,7 +13,7 @@ import pytest
 from engine.formats.base import MessageKind, RenderedMessage
 from engine.formats.harmony.prompt import render_assistant, render_call, render_text, render_tool_output
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.items.items import SampledMessage, fingerprint
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest, new_link
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, Claim, StoredResponse
 
@@ -44,7 +44,7 @@ class Turn:
         return AcceptedResponse(project=self.project, response=self._response(status, []), input_items=INPUT, **fields)
 
     def saying(
-        self, *messages: RenderedMessage, calls: Iterable[JsonObject] = (), sampled: Iterable[SampledItem] = ()
+        self, *messages: RenderedMessage, calls: Iterable[JsonObject] = (), sampled: Iterable[SampledMessage] = ()
     ) -> StoredResponse:
         """Return it completed, with these messages in its link."""
         link = new_link(
@@ -52,7 +52,7 @@ class Turn:
         )
         return self._stored("completed", link, tuple(calls), tuple(sampled))
 
-    def failed(self, *, sampled: Iterable[SampledItem] = ()) -> StoredResponse:
+    def failed(self, *, sampled: Iterable[SampledMessage] = ()) -> StoredResponse:
         """Return it failed: it cannot be continued."""
         return self._stored("failed", None, (), tuple(sampled))
 
@@ -61,7 +61,7 @@ class Turn:
         return Turn(stored.project, stored.link)
 
     def _stored(
-        self, status: str, link: ChainLink | None, output: Sequence[JsonObject], sampled: tuple[SampledItem, ...]
+        self, status: str, link: ChainLink | None, output: Sequence[JsonObject], sampled: tuple[SampledMessage, ...]
     ) -> StoredResponse:
         response = self._response(status, [*output, *map(as_output, sampled)])
         return StoredResponse(
@@ -84,7 +84,7 @@ class Turn:
         }
 
 
-def as_output(sampled: SampledItem) -> JsonObject:
+def as_output(sampled: SampledMessage) -> JsonObject:
     """Return an output item as its response has it."""
     return {"type": "message", "id": sampled.id, "status": "completed"}
 
@@ -103,10 +103,10 @@ def call(name: str, call_id: str) -> JsonObject:
     return {"type": "function_call", "call_id": call_id, "name": name, "arguments": "{}"}
 
 
-def sampled_text(text: str) -> SampledItem:
+def sampled_text(text: str) -> SampledMessage:
     """Return an output item with its tokens."""
     item: JsonObject = {"type": "message", "content": [{"type": "output_text", "text": text}]}
-    return SampledItem(new_id("msg"), fingerprint(item), render_assistant("final", text))
+    return SampledMessage(new_id("msg"), fingerprint(item), render_assistant("final", text))
 
 
 def facts(link: ChainLink) -> list[object]:

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
-from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.items.items import SampledMessage
 from responses_app.stores.base import (
     AcceptedResponse,
     BaseResponseStore,
@@ -361,5 +361,5 @@ def responses(number: int, project: str | None = None) -> Iterator[StoredRespons
     for created_at in count(NOW):
         if created_at == NOW + number:
             return
-        item: SampledItem = sampled_text("Answer.")
+        item: SampledMessage = sampled_text("Answer.")
         yield Turn(project, created_at=created_at).saying(*exchange(1), sampled=[item])

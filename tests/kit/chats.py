@@ -5,16 +5,14 @@ from typing import Any
 
 import orjson
 
-from responses_app.protocol.chat.completion import CompletionHead
+from responses_app.protocol.chat.completion import ChatHead
 from responses_app.protocol.chat.encoder import ChunkEncoder
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.requests.requests import parse_create
 
-HEAD = CompletionHead(
-    id="chatcmpl-1", created=1_700_000_000, model="m", service_tier="default", system_fingerprint="fp_1"
-)
+HEAD = ChatHead(id="chatcmpl-1", created=1_700_000_000, model="m", service_tier="default", system_fingerprint="fp_1")
 
 
 def chat(**fields: object) -> ChatRequest:

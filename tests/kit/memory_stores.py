@@ -9,7 +9,7 @@ from itertools import islice
 from responses_app.protocol.chat.stored import ChatQuery, StoredChat, StoredChoice
 from responses_app.protocol.errors import SERVER_STOPPED, JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
-from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject, Status, as_failed
 from responses_app.stores.base import (
@@ -50,7 +50,7 @@ class _Kept:
         return self.response["created_at"]
 
     @property
-    def sampled(self) -> tuple[SampledItem, ...]:
+    def sampled(self) -> tuple[SampledMessage, ...]:
         return self.of.sampled if isinstance(self.of, StoredResponse) else ()
 
     @property
@@ -185,7 +185,7 @@ class MemoryResponseStore(BaseResponseStore):
         kept = self._known(project, response_id)
         return kept.link if kept else None
 
-    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
+    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledMessage]:
         wanted = frozenset(item_ids)
         return {each.id: each for kept in self._having(project, wanted) for each in kept.sampled if each.id in wanted}
 

@@ -16,7 +16,7 @@ from responses_app.protocol.events.dialects import (
     RULES,
     CallNames,
     Dialect,
-    Place,
+    EventPlace,
     Scene,
     Switch,
     parse_dialect,
@@ -275,7 +275,7 @@ def test_cut_behind_any_event_nothing_is_lost(switches: frozenset[Switch], fails
         had = whole[: cut + 1]
         again = heard(had[-1][1])
         assert [*had, *(entry for entry in again if entry not in had)] == whole
-        put = {rule.becomes for rule in RULES if rule.place is not Place.INSTEAD}
+        put = {rule.becomes for rule in RULES if rule.place is not EventPlace.INSTEAD}
         assert {entry[0] for entry in again if entry in had} <= put
         calls = [entry for entry in again if entry in had and entry[0] == "response.tool_call.delta"]
         assert calls in ([], had[-1:]), "twice comes only what was cut off from the event that it tells of"
@@ -295,8 +295,8 @@ def test_any_switches_together_keep_the_journals_events_and_numbers(
     plain = JournalReader(journal, lambda: None, lambda: None, starting_after=start - 1)
     other = JournalReader(journal, lambda: None, lambda: None, starting_after=start - 1, wording=words)
     had, heard = plain.take(1000), other.take(1000)
-    added = {rule.becomes for rule in RULES if rule.place is not Place.INSTEAD and rule.switch in switches}
-    names = {rule.event: rule.becomes for rule in RULES if rule.place is Place.INSTEAD}
+    added = {rule.becomes for rule in RULES if rule.place is not EventPlace.INSTEAD and rule.switch in switches}
+    names = {rule.event: rule.becomes for rule in RULES if rule.place is EventPlace.INSTEAD}
     kept = [orjson.loads(entry.json) for entry in heard if entry.type not in added]
     for before, after in zip((orjson.loads(entry.json) for entry in had), kept, strict=True):
         assert after["type"] in (before["type"], names.get(before["type"]))

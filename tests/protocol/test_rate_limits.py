@@ -5,7 +5,7 @@ import pytest
 from responses_app.protocol.rate_limits import (
     NO_LIMITS,
     Amount,
-    Limited,
+    LimitedSubject,
     Limits,
     Line,
     Quantity,
@@ -60,7 +60,7 @@ def test_the_limit_of_which_the_least_is_left_is_told() -> None:
 
 
 def test_what_is_left_is_never_less_than_nothing() -> None:
-    rate = Rate(Limited("key:a", Limits(output_tokens_per_minute=10)), Quantity.OUTPUT, 10)
+    rate = Rate(LimitedSubject("key:a", Limits(output_tokens_per_minute=10)), Quantity.OUTPUT, 10)
     assert line_of(rate, 180_000) == Line("tokens", 10, 0, 180_000)
     error = rate_reached(rate, 1, 180_000)
     assert error.retry_after == 126
@@ -79,7 +79,7 @@ def test_a_row_without_limits_has_none() -> None:
 
 
 def test_output_counts_as_far_as_it_may_fit() -> None:
-    owner = Limited("key:a", NO_LIMITS)
+    owner = LimitedSubject("key:a", NO_LIMITS)
     assert Rate(owner, Quantity.OUTPUT, 100).to_take(Amount(1, 5, 5000)) == 100
     assert Rate(owner, Quantity.DAY, 100).to_take(Amount(1, 60, 5000)) == 100
     assert Rate(owner, Quantity.DAY, 100).to_take(Amount(1, 120, 5000)) == 121

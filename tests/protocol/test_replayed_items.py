@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.items.items import SampledMessage, fingerprint
 
 MESSAGE = {
     "type": "message",
@@ -31,7 +31,7 @@ class TestReplayedItems:
     def test_the_same_to_a_client_is_the_same(
         self, item: dict[str, object], change: Callable[..., dict[str, object]]
     ) -> None:
-        known = SampledItem(str(item["id"]), fingerprint(item), None)  # type: ignore[arg-type]
+        known = SampledMessage(str(item["id"]), fingerprint(item), None)  # type: ignore[arg-type]
         assert known.is_replayed_by(change(item))
 
     @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ class TestReplayedItems:
     def test_a_change_that_a_client_made_counts(
         self, item: dict[str, object], change: Callable[..., dict[str, object]]
     ) -> None:
-        known = SampledItem(str(item["id"]), fingerprint(item), None)  # type: ignore[arg-type]
+        known = SampledMessage(str(item["id"]), fingerprint(item), None)  # type: ignore[arg-type]
         assert not known.is_replayed_by(change(item))

@@ -8,9 +8,9 @@ import pytest
 
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
-from responses_app.protocol.api_keys import ApiKey, Caller
+from responses_app.protocol.api_keys import Caller, KeyRecord
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import Limited, Limits, limited_by
+from responses_app.protocol.rate_limits import LimitedSubject, Limits, limited_by
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.base import AcceptedResponse, StoreError
@@ -32,15 +32,15 @@ class OneKey(BaseKeyStore):
     def __init__(self) -> None:
         self.is_away = False
 
-    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
         return {}
 
-    async def get(self, key_id: str) -> ApiKey | None:
+    async def get(self, key_id: str) -> KeyRecord | None:
         if self.is_away:
             raise StoreError("away")
-        return ApiKey(id=key_id, project="p", digest="d", limited=LIMITED) if key_id == "key_1" else None
+        return KeyRecord(id=key_id, project="p", digest="d", limited=LIMITED) if key_id == "key_1" else None
 
-    async def limits_of_project(self, project: str) -> Sequence[Limited]:
+    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         return LIMITED if project == "default" else ()
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
@@ -59,7 +59,7 @@ def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: Fak
     return site
 
 
-BY_KEY = Caller(project="default", key=ApiKey(id="key_1", project="default", digest="d", limited=LIMITED))
+BY_KEY = Caller(project="default", key=KeyRecord(id="key_1", project="default", digest="d", limited=LIMITED))
 SIGNED_IN = Caller(project="default", session="a session of the admin", own_limited=LIMITED)
 
 

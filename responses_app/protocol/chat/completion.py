@@ -89,7 +89,7 @@ class ChatCompletion(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionHead:
+class ChatHead:
     """What a completion, and each of its chunks, says of itself. `created` is in Unix seconds."""
 
     id: str
@@ -99,7 +99,7 @@ class CompletionHead:
     system_fingerprint: str
 
     @classmethod
-    def of(cls, response: ResponseObject, *, system_fingerprint: str) -> "CompletionHead":
+    def of(cls, response: ResponseObject, *, system_fingerprint: str) -> "ChatHead":
         """Return the head of the completion whose first choice is this response."""
         return cls(
             id=completion_id(response["id"]),
@@ -130,11 +130,11 @@ def stored_completion(
 ) -> ChatCompletion:
     """Return a completion that was stored, whose choices are these responses."""
     first = responses[0]
-    head = CompletionHead.of(first, system_fingerprint=system_fingerprint(first["model"], form.version))
+    head = ChatHead.of(first, system_fingerprint=system_fingerprint(first["model"], form.version))
     return {**whole_completion(head, responses, form), "metadata": dict(metadata)}
 
 
-def whole_completion(head: CompletionHead, responses: Sequence[ResponseObject], form: ChatForm) -> ChatCompletion:
+def whole_completion(head: ChatHead, responses: Sequence[ResponseObject], form: ChatForm) -> ChatCompletion:
     """Return the completion whose choices are these responses."""
     choices = [
         choice_of(response, index, stops=form.stops, shows_reasoning=form.shows_reasoning, old_calls=form.old_calls)

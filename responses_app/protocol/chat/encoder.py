@@ -24,9 +24,9 @@ from typing_extensions import TypedDict
 from responses_app.protocol.chat.completion import (
     BETWEEN,
     CALLS,
+    ChatHead,
     ChatLogprobs,
     ChatUsage,
-    CompletionHead,
     FinishReason,
     finish_reason,
     has_failed,
@@ -78,9 +78,7 @@ class ChunkEncoder:
     are sampled, by `tokens`, and the last ones with the end.
     """
 
-    def __init__(
-        self, head: CompletionHead, chat: ChatRequest, index: int = 0, details: EngineDetails | None = None
-    ) -> None:
+    def __init__(self, head: ChatHead, chat: ChatRequest, index: int = 0, details: EngineDetails | None = None) -> None:
         self.response: Mapping[str, Any] | None = None
         self._begin = _opened(head) + b'"choices":[{"index":%d,"delta":{' % index
         self._rest = b',"usage":null}\n\n' if chat.include_usage else b"}\n\n"
@@ -294,12 +292,12 @@ class _Text:
         return ready
 
 
-def usage_chunk(head: CompletionHead, usage: ChatUsage) -> bytes:
+def usage_chunk(head: ChatHead, usage: ChatUsage) -> bytes:
     """Return the last chunk, which has no choices but what they used."""
     return b'%b"choices":[],"usage":%b}\n\n' % (_opened(head), orjson.dumps(usage))
 
 
-def _opened(head: CompletionHead) -> bytes:
+def _opened(head: ChatHead) -> bytes:
     fields = {
         "id": head.id,
         "object": "chat.completion.chunk",

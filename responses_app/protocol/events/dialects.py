@@ -187,7 +187,7 @@ class Scene(NamedTuple):
     images: Sequence[str] = ()
 
 
-class Place(Enum):
+class EventPlace(Enum):
     """Where what a rule makes of an event goes."""
 
     INSTEAD = ""
@@ -207,7 +207,7 @@ class Rule:
     switch: Switch
     event: str
     becomes: str
-    place: Place = Place.INSTEAD
+    place: EventPlace = EventPlace.INSTEAD
     make: Callable[[bytes, Scene], JsonObject | None] | None = None
     part: str = ""
     unless: Switch | None = None
@@ -280,21 +280,21 @@ RULES = (
             Switch.TOOL_DELTAS,
             event,
             TOOL_DELTA,
-            Place.BEFORE,
+            EventPlace.BEFORE,
             partial(_tool_delta, as_text=True),
             unless=Switch.TOOL_DELTA_OBJECTS,
         )
         for event in CALLS
     ),
     *(
-        Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, Place.BEFORE, partial(_tool_delta, as_text=False))
+        Rule(Switch.TOOL_DELTA_OBJECTS, event, TOOL_DELTA, EventPlace.BEFORE, partial(_tool_delta, as_text=False))
         for event in CALLS
     ),
-    Rule(Switch.ERROR_EVENTS, FAILED, "response.error", Place.BEFORE, _error),
-    Rule(Switch.CONTEXT_EVENTS, "response.output_item.done", CONTEXT, Place.BEFORE, _context),
-    Rule(Switch.CONTEXT_EVENTS, "response.in_progress", CONTEXT, Place.BEHIND, _images),
-    Rule(Switch.RATE_LIMIT_EVENTS, "response.in_progress", RATE_LIMITS, Place.BEHIND, _rate_limits),
-    *(Rule(Switch.RATE_LIMIT_EVENTS, end, RATE_LIMITS, Place.BEFORE, _rate_limits) for end in ENDS),
+    Rule(Switch.ERROR_EVENTS, FAILED, "response.error", EventPlace.BEFORE, _error),
+    Rule(Switch.CONTEXT_EVENTS, "response.output_item.done", CONTEXT, EventPlace.BEFORE, _context),
+    Rule(Switch.CONTEXT_EVENTS, "response.in_progress", CONTEXT, EventPlace.BEHIND, _images),
+    Rule(Switch.RATE_LIMIT_EVENTS, "response.in_progress", RATE_LIMITS, EventPlace.BEHIND, _rate_limits),
+    *(Rule(Switch.RATE_LIMIT_EVENTS, end, RATE_LIMITS, EventPlace.BEFORE, _rate_limits) for end in ENDS),
 )
 
 
@@ -316,7 +316,7 @@ class Wording:
         for rule in rules:
             if rule.make is None:
                 name = rule.becomes if not rule.part or _part_of(json) == rule.part else name
-            elif rule.place is Place.BEFORE and (fields := rule.make(json, self._scene)) is not None:
+            elif rule.place is EventPlace.BEFORE and (fields := rule.make(json, self._scene)) is not None:
                 before.append(_put(rule.becomes, fields, number - 1))
         itself = (name, json if name is type else _renamed(json, type, name))
         return (*before, itself, *self.behind(type, number, json))
@@ -326,7 +326,7 @@ class Wording:
         return [
             _put(rule.becomes, fields, number)
             for rule in self._rules.get(type, ())
-            if rule.place is Place.BEHIND and rule.make and (fields := rule.make(json, self._scene)) is not None
+            if rule.place is EventPlace.BEHIND and rule.make and (fields := rule.make(json, self._scene)) is not None
         ]
 
 

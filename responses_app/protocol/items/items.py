@@ -246,7 +246,7 @@ MODELS: dict[str, type[_Read]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class SampledItem:
+class SampledMessage:
     """An output item this server still knows: its id, what clients see of it as a digest, and its message."""
 
     id: str

@@ -37,7 +37,7 @@ class Tool(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ReadCall:
     """The model called `tool` with these arguments."""
 
     tool: Tool
@@ -47,7 +47,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOutput:
+class ReadOutput:
     """What `tool` gave back; `omitted` counts the notes in it."""
 
     tool: Tool
@@ -74,7 +74,7 @@ class LateFunctions:
 _PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE = (
     Tool(name, hosted=True) for name in ("python", "file_search", "image_generation.generate", "image_generation.edit")
 )
-ToolItem = ToolCall | ToolOutput | Note | LateFunctions
+ToolItem = ReadCall | ReadOutput | Note | LateFunctions
 ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the call's id
 
 
@@ -97,7 +97,7 @@ def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
     kind = str(item.get("type"))
     if kind in _CALLS:
         tool, field = _CALLS[kind]
-        return [ToolCall(tool, _arguments(item.get(field)))]
+        return [ReadCall(tool, _arguments(item.get(field)))]
     if kind in _OUTPUTS:
         return [_output(_OUTPUTS[kind], item.get("output"))]
     if kind in _READERS:
@@ -128,12 +128,12 @@ def _text_of_part(part: object) -> str | None:
     return next((part[name] for name in ("text", "refusal", "logs") if isinstance(part.get(name), str)), None)
 
 
-def _output(tool: Tool, value: object) -> ToolOutput:
-    return ToolOutput(tool, *text_and_omissions(value))
+def _output(tool: Tool, value: object) -> ReadOutput:
+    return ReadOutput(tool, *text_and_omissions(value))
 
 
 def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolCall(_called(item), _arguments(item.get("input")), freeform=True)]
+    return [ReadCall(_called(item), _arguments(item.get("input")), freeform=True)]
 
 
 def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
@@ -142,7 +142,7 @@ def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
 
 def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     action = item.get("action")
-    return [ToolCall(Tool("computer"), json_text(item.get("actions") if action is None else action))]
+    return [ReadCall(Tool("computer"), json_text(item.get("actions") if action is None else action))]
 
 
 def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -153,7 +153,7 @@ def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 def _searched_tools(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     names = [tool.called for tool in read_tools(item.get("tools"))]
     found = f"Found: {', '.join(names)}." if names else "Nothing was found."
-    return [ToolOutput(Tool("tool_search"), found), *(_more_tools(item, tool_of) if names else ())]
+    return [ReadOutput(Tool("tool_search"), found), *(_more_tools(item, tool_of) if names else ())]
 
 
 def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -161,12 +161,12 @@ def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 
 def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    call = ToolCall(_PYTHON, _arguments(item.get("code")), freeform=True)
+    call = ReadCall(_PYTHON, _arguments(item.get("code")), freeform=True)
     return [call, _results(_PYTHON, item.get("outputs"))]
 
 
 def _file_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    call = ToolCall(_FILE_SEARCH, json_text({"queries": item.get("queries")}))
+    call = ReadCall(_FILE_SEARCH, json_text({"queries": item.get("queries")}))
     return [call, _results(call.tool, item.get("results"))]
 
 
@@ -178,29 +178,29 @@ def _web_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
         str(kind), "browser.search"
     )
     tool = Tool(name, hosted=True)
-    return [ToolCall(tool, json_text(fields)), _results(tool, item.get("results") or sources)]
+    return [ReadCall(tool, json_text(fields)), _results(tool, item.get("results") or sources)]
 
 
 def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """The picture itself is never written out: it is some hundred thousand characters."""
     tool = _EDIT_IMAGE if item.get("action") == "edit" else _GENERATE_IMAGE
-    call = ToolCall(tool, json_text({"prompt": item.get("revised_prompt")}))
+    call = ReadCall(tool, json_text({"prompt": item.get("revised_prompt")}))
     if item.get("error") is not None:
         return [call, _error(call.tool, item["error"])]
-    return [call, ToolOutput(call.tool, IMAGE_OMITTED, 1)]
+    return [call, ReadOutput(call.tool, IMAGE_OMITTED, 1)]
 
 
 def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     tool = _mcp_tool(item)
     asked = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
-    call = [] if asked else [ToolCall(tool, _arguments(item.get("arguments")))]
+    call = [] if asked else [ReadCall(tool, _arguments(item.get("arguments")))]
     if item.get("error") is not None:
         return [*call, _error(tool, item["error"])]
     return [*call, _results(tool, item.get("output"))]
 
 
 def _mcp_request(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [ToolCall(_mcp_tool(item), _arguments(item.get("arguments")))]
+    return [ReadCall(_mcp_tool(item), _arguments(item.get("arguments")))]
 
 
 def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
@@ -208,7 +208,7 @@ def _mcp_answer(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     if item.get("approve") is True:
         return []  # what comes of the call follows
     reason = _string(item, "reason")
-    return [ToolOutput(tool, f"[the user did not approve this call{': ' if reason else ''}{reason}]")]
+    return [ReadOutput(tool, f"[the user did not approve this call{': ' if reason else ''}{reason}]")]
 
 
 def _mcp_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -267,14 +267,14 @@ _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {
 }
 
 
-def _results(tool: Tool, value: object) -> ToolOutput:
+def _results(tool: Tool, value: object) -> ReadOutput:
     """Return what a tool that a server ran gave back; clients may keep such an item without it."""
-    return ToolOutput(tool, _NOT_KEPT, 1) if value is None else _output(tool, value)
+    return ReadOutput(tool, _NOT_KEPT, 1) if value is None else _output(tool, value)
 
 
-def _error(tool: Tool, value: object) -> ToolOutput:
+def _error(tool: Tool, value: object) -> ReadOutput:
     text, omitted = text_and_omissions(value)
-    return ToolOutput(tool, f"Error: {text}", omitted)
+    return ReadOutput(tool, f"Error: {text}", omitted)
 
 
 def _called(item: JsonObject) -> Tool:

@@ -17,7 +17,7 @@ from engine.formats.base import ItemEnded, ItemKind, ItemStarted, RenderedMessag
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import Delta, DeltaTemplate, Event, EventType
 from responses_app.protocol.items.client_tools import ClientTools
-from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.items.items import SampledMessage, fingerprint
 from responses_app.protocol.items.resources import ItemStatus
 from responses_app.protocol.output.builders import (
     CompactionBuilder,
@@ -71,7 +71,7 @@ class ResponseStream:
         self.status = Status.QUEUED
         self.output: list[JsonObject] = []
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
-        self.sampled: list[SampledItem] = []  # the output items with their messages
+        self.sampled: list[SampledMessage] = []  # the output items with their messages
         self.called = Called(new_id, tools, hosted)
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.sources: Sources | None = None  # that messages may cite
@@ -362,7 +362,7 @@ class ResponseStream:
     def note_sampled(self, message: RenderedMessage) -> None:
         """Remember what the model reads of the last item."""
         item = self.output[-1]
-        self.sampled.append(SampledItem(str(item["id"]), fingerprint(item), message))
+        self.sampled.append(SampledMessage(str(item["id"]), fingerprint(item), message))
 
     def _close_item(self, status: ItemStatus, sealed: str | None = None) -> list[Event]:
         item = self._open

@@ -1,7 +1,7 @@
 """Items → messages as a model format renders them, and a chain → the prompt of one generation.
 
 An item that this server sampled and that a client replays unchanged comes back as the tokens it was sampled as: see
-`SampledItem`. Everything else is rendered, in the order of the input.
+`SampledMessage`. Everything else is rendered, in the order of the input.
 
 What cannot fit a model's context however it is cut into tokens: refused before anybody tokenises it.
 
@@ -31,17 +31,17 @@ from responses_app.protocol.items.items import (
     Reasoning,
     RefusalPart,
     SampledInput,
-    SampledItem,
+    SampledMessage,
     TextPart,
 )
 from responses_app.protocol.items.offers import UNKNOWN
 from responses_app.protocol.items.tool_items import (
     OMITTED_PARTS,
     LateFunctions,
+    ReadCall,
+    ReadOutput,
     Tool,
-    ToolCall,
     ToolItem,
-    ToolOutput,
     called_tool,
     function_tool,
     read_tool_item,
@@ -80,7 +80,7 @@ def render_items(
     input_json: Sequence[JsonObject],
     *,
     parent: ChainLink | None,
-    sampled: Mapping[str, SampledItem],
+    sampled: Mapping[str, SampledMessage],
     before: Items = Items(),
 ) -> list[RenderedMessage]:
     """Render a request's items, and `before` them those of its conversation that the chain of `parent` does not have.
@@ -109,7 +109,7 @@ class _ItemRenderer:
         model_format: ModelFormat,
         items: Sequence[InputItem],
         parent: ChainLink | None,
-        sampled: Mapping[str, SampledItem],
+        sampled: Mapping[str, SampledMessage],
     ) -> None:
         self._format = model_format
         self._parent = parent
@@ -182,9 +182,9 @@ class _ItemRenderer:
 
     def _tool_item(self, read: ToolItem) -> RenderedMessage:
         match read:
-            case ToolCall(tool=tool):
+            case ReadCall(tool=tool):
                 return self._format.call(tool.name, read.arguments, hosted=tool.hosted, freeform=read.freeform)
-            case ToolOutput():
+            case ReadOutput():
                 return self._output(read.tool, read.text)
             case LateFunctions():
                 return self._format.late_functions(read.declarations)
@@ -402,7 +402,7 @@ def _characters(item: InputItem, raw: JsonObject) -> int:
 
 def _characters_read(read: ToolItem) -> int:
     match read:
-        case ToolCall():
+        case ReadCall():
             return len(read.arguments)
         case LateFunctions():
             return 0

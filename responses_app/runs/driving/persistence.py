@@ -10,7 +10,7 @@ from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Measured
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.items import SampledItem, fingerprint
+from responses_app.protocol.items.items import SampledMessage, fingerprint
 from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_states
 from responses_app.protocol.rate_limits import Amount
@@ -51,7 +51,7 @@ class RunEnd:
 
     response: ResponseObject
     link: ChainLink | None = None
-    sampled: Sequence[SampledItem] = ()
+    sampled: Sequence[SampledMessage] = ()
     measured: Measured
     log: bytes = b""
 
@@ -346,11 +346,11 @@ class RunPersistence:
         )
 
 
-def _known_items(stream: ResponseStream) -> list[SampledItem]:
+def _known_items(stream: ResponseStream) -> list[SampledMessage]:
     """Return the items that clients can name by their ids. Those of this server's tools have no tokens of their own:
     where they come back, they are rendered anew.
     """
     known = {item.id for item in stream.sampled}
     others = (item for item in stream.output if item["type"] in _OF_SERVER_TOOLS and item["id"] not in known)
     silent = RenderedMessage(MessageKind.OTHER, as_tokens())
-    return [*stream.sampled, *(SampledItem(str(item["id"]), fingerprint(item), silent) for item in others)]
+    return [*stream.sampled, *(SampledMessage(str(item["id"]), fingerprint(item), silent) for item in others)]

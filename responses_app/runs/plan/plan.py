@@ -15,7 +15,7 @@ from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.items.offers import ApprovedCall, Offer, OfferedTool
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.prompt.prompt import PromptWriter
-from responses_app.protocol.rate_limits import Amount, Limited
+from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import Asked, Declared, Mode, Offered, Started
 from responses_app.protocol.tiers import ServiceTier
@@ -117,7 +117,7 @@ class Origin:
     key_id: str = ""
     models: Sequence[str] = ()
     scopes: Sequence[str] = ()
-    limited: Sequence[Limited] = ()
+    limited: Sequence[LimitedSubject] = ()
     awaits_tools: bool = False
     span: Span = NO_SPAN
 

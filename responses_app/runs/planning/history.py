@@ -33,7 +33,7 @@ from responses_app.protocol.items.items import (
     ItemReference,
     OpenedCompaction,
     SampledInput,
-    SampledItem,
+    SampledMessage,
     parse_input,
 )
 from responses_app.protocol.items.resources import input_item_resource
@@ -68,7 +68,7 @@ class Context:
     parent: ChainLink | None
     before: Items
     own: Items
-    sampled: Mapping[str, SampledItem]
+    sampled: Mapping[str, SampledMessage]
     next_leg: PublicId | None = None
     conversation: ConversationRecord | None = None
     shows_files: bool = False
@@ -261,7 +261,7 @@ class History:
         if known:
             raise missing_scope(READS_CONVERSATIONS, param=f"input[{min(places[each] for each in known)}].id")
 
-    async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledItem]:
+    async def _sampled(self, project: str, items: Sequence[InputItem]) -> Mapping[str, SampledMessage]:
         replayed = {item.id for item in items if item.id and item.id.startswith(_OWN_PREFIXES)}
         return await self._store.sampled_items(project, replayed) if replayed else {}
 
@@ -379,11 +379,11 @@ def _item(item: InputItem, rewrite: _Rewrite) -> InputItem:
         return item  # it is of a format by another name, and so is read as what is seen of it
 
 
-def _sampled(sampled: Mapping[str, SampledItem], rewrite: _Rewrite) -> Mapping[str, SampledItem]:
+def _sampled(sampled: Mapping[str, SampledMessage], rewrite: _Rewrite) -> Mapping[str, SampledMessage]:
     """Return what is known of items; what is not one message in this format is rendered from its item."""
     if all(rewrite.is_own(known.message) for known in sampled.values()):
         return sampled
-    made: dict[str, SampledItem] = {}
+    made: dict[str, SampledMessage] = {}
     for name, known in sampled.items():
         with suppress(ValueError):
             [message] = rewrite(known.message)

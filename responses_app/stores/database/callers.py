@@ -15,9 +15,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app import models
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import DEFAULT_PROJECT, ApiKey, Caller, digest_of, new_secret, prefix_of
+from responses_app.protocol.api_keys import DEFAULT_PROJECT, Caller, KeyRecord, digest_of, new_secret, prefix_of
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.rate_limits import NO_LIMITS, Limited, Limits, limited_by
+from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits, limited_by
 from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, SessionPass
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.response_sql import in_parts
@@ -35,28 +35,28 @@ class DatabaseKeyStore(BaseKeyStore):
         self._using = using
         self._readers = DatabaseReaders(using, timeout=timeout)
 
-    async def find(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
         wanted = list(digests)
 
-        def read(connection: BaseDatabaseWrapper) -> dict[str, ApiKey]:
+        def read(connection: BaseDatabaseWrapper) -> dict[str, KeyRecord]:
             keys = models.ApiKey.objects.using(connection.alias).select_related("project")
-            found: dict[str, ApiKey] = {}
+            found: dict[str, KeyRecord] = {}
             for some in in_parts(wanted):
                 found |= {row.digest: key_of(row) for row in keys.filter(digest__in=some)}
             return found
 
         return await self._readers.run(read)
 
-    async def get(self, key_id: str) -> ApiKey | None:
-        def read(connection: BaseDatabaseWrapper) -> ApiKey | None:
+    async def get(self, key_id: str) -> KeyRecord | None:
+        def read(connection: BaseDatabaseWrapper) -> KeyRecord | None:
             keys = models.ApiKey.objects.using(connection.alias).select_related("project")
             row = keys.filter(pk=key_id).first()
             return None if row is None else key_of(row)
 
         return await self._readers.run(read)
 
-    async def limits_of_project(self, project: str) -> Sequence[Limited]:
-        def read(connection: BaseDatabaseWrapper) -> Sequence[Limited]:
+    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[LimitedSubject]:
             return limited_in(models.Project.objects.using(connection.alias).filter(pk=project).first())
 
         return await self._readers.run(read)
@@ -88,9 +88,9 @@ class DatabaseKeyStore(BaseKeyStore):
         await self._readers.aclose()
 
 
-def key_of(row: models.ApiKey) -> ApiKey:
+def key_of(row: models.ApiKey) -> KeyRecord:
     """Return a row as the rest of the code knows it."""
-    return ApiKey(
+    return KeyRecord(
         id=row.pk,
         project=row.project_id,
         digest=row.digest,
@@ -103,7 +103,7 @@ def key_of(row: models.ApiKey) -> ApiKey:
     )
 
 
-def limited_in(project: models.Project | None) -> Sequence[Limited]:
+def limited_in(project: models.Project | None) -> Sequence[LimitedSubject]:
     """Return whose limits hold for who asks in a project without a key of it; nobody's where there is no such row."""
     return () if project is None else limited_by("", project.pk, NO_LIMITS, Limits.of(project))
 

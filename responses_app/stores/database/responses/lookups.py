@@ -21,7 +21,7 @@ from django.db.backends.utils import CursorWrapper
 from responses_app.models import ChainPart, Conversation, ConversationItem, Response
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
-from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink, LinkTokens, link_of
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
@@ -131,7 +131,7 @@ def log_since(
 
 def sampled_items(
     connection: BaseDatabaseWrapper, project: str, item_ids: Sequence[str], *, since: float
-) -> Mapping[str, SampledItem]:
+) -> Mapping[str, SampledMessage]:
     """Return output items with their tokens, by id."""
     rows = _items(connection, "item.id, item.fingerprint, item.kind, item.tokens", project, item_ids, since)
     return {row[0]: sampled_item(*row) for row in rows}

@@ -14,7 +14,7 @@ from django.db.backends.utils import CursorWrapper
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.models import json_text
 from responses_app.protocol.chat.stored import StoredChat
-from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import AcceptedResponse, StoredResponse, WorkerState
@@ -173,9 +173,9 @@ def response_of(body: str, status: str) -> ResponseObject:
     return response
 
 
-def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> SampledItem:
+def sampled_item(item_id: str, fingerprint: str, kind: str, tokens: bytes) -> SampledMessage:
     """Return the item that a row holds."""
-    return SampledItem(item_id, fingerprint, RenderedMessage(MessageKind(kind), unpack(tokens)))
+    return SampledMessage(item_id, fingerprint, RenderedMessage(MessageKind(kind), unpack(tokens)))
 
 
 def _response_row(connection: BaseDatabaseWrapper, response: AcceptedResponse | StoredResponse) -> dict[str, Any]:

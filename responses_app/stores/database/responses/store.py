@@ -15,7 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import Leg, TurnLeg
-from responses_app.protocol.items.items import SampledItem
+from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import (
@@ -190,7 +190,7 @@ class DatabaseResponseStore(BaseResponseStore):
         since = self._known_since()
         return await self._readers.run(lambda db: load_chain(db, project, response_id, since=since))
 
-    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledItem]:
+    async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledMessage]:
         wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
         if not wanted:
             return {}
