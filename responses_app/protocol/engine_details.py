@@ -1,7 +1,8 @@
 """`EngineDetails`: what a request wants to know of the engine's work beside the answer, and what the engine said of it.
 
 Nothing of it is in a response's events, its log or the store: it is for the client that asked, while it reads.
-The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`.
+The names are vLLM's: `prompt_logprobs`, `kv_transfer_params`, `return_token_ids`. Below it stand log probabilities of
+tokens as clients see them: in the events of a text, and with their bytes in the item.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

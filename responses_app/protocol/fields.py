@@ -9,8 +9,10 @@ Every object of a body has a model (`ClientModel`), and that is the only home of
                      one is accepted, and its client is told of it, unless the operator wants OpenAI's strictness
 
 The reference page of fields is made of these models, and a test holds them against the types of OpenAI's SDK.
-`validate` looks at all fields of an object before it reads it. Near misses and unknown fields count in what a client
-has just sent (inside `noting`): what this server has kept of an earlier version is read as it is.
+`validate` looks at all fields of an object before it reads it, and words what pydantic finds as OpenAI does: which
+field, what it got, what it takes. Near misses and unknown fields count in what a client has just sent (inside
+`noting`): what this server has kept of an earlier version is read as it is. `Metadata`, which many bodies have, stands
+at the end.
 """
 
 import re

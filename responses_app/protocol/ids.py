@@ -1,10 +1,9 @@
 """Ids: a prefix and a UUID v7 (RFC 9562) as 32 lowercase hex digits, ordered and unique within a millisecond too.
 
-Ids that clients know responses by, where those are not the responses' own.
-
-A response's own id is always made by this server: it names its row, its part of a chain and its log, and makes the ids
-of its items. Two things give it a public id beside: a client that chooses one (`request_id`), and the dialect switch
-`turn-id`, with which all responses of a turn have one id. Each of those is a *leg* of the turn, with a number.
+`PublicId`: the id that clients know a response by, where that is not its own. A response's own id is always made by
+this server: it names its row, its part of a chain and its log, and makes the ids of its items. Two things give it a
+public id beside: a client that chooses one (`request_id`), and the dialect switch `turn-id`, with which all responses
+of a turn have one id. Each of those is a *leg* of the turn, with a number.
 
 What an id stands for: who reads it means the newest leg, whatever became of that; who deletes it means all legs; who
 continues it means the leg that `leg_to_continue` says.

@@ -1,10 +1,8 @@
-"""How many values a JSON text holds, counted before it is parsed: a megabyte of `[],` becomes 60 MB of objects.
+"""Bounds of the JSON that clients send: how many values it holds, and how large it is once it is written again.
 
-Nesting needs no bound here: orjson stops at 1024 levels, and `json_size` refuses what cannot be written again.
-
-How large what a client sent is when it is written again, inside events and stores, and whether it can be written.
-
-orjson reads JSON of 1024 levels, but writes 254 only. So what can be read cannot always be written.
+Values are counted before a text is parsed: a megabyte of `[],` becomes 60 MB of objects. Nesting needs no bound there,
+since orjson stops at 1024 levels. But it writes 254 only, so what can be read cannot always be written again, inside
+events and stores: `json_size` refuses that.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,8 @@
-"""The headers that every answer of the API has, whatever it says: OpenAI's, and Azure's where a region is set."""
+"""What every answer and connection of the API has, whatever it is for: headers, and the errors of bodies and sockets.
+
+The headers are OpenAI's, and Azure's where a region is set. The errors are those of an HTTP request's body before
+anything in it is looked at, and those of a WebSocket connection itself.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -3,11 +3,9 @@
 There is one way to generate here: a chat is a `CreateRequest` like any other, `n` of them for `n` choices. What only
 the wire of Chat Completions knows (stop strings, choices, what the last chunk has) stays in `ChatRequest`.
 
-Errors of a request, in the names of Chat Completions: a chat is read as a request of the Responses API.
-
-Where that is refused, its fields have other names than those that the client has sent: `input[3]` is a message,
-`text.format` is `response_format`. Example: items 0 and 1 of message 4 are its thought and its call; then
-`input[1].name` becomes `messages[4].name`.
+Errors are told in the names of Chat Completions. Where the request of the Responses API is refused, its fields have
+other names than those that the client has sent: `input[3]` is a message, `text.format` is `response_format`. Example:
+items 0 and 1 of message 4 are its thought and its call; then `input[1].name` becomes `messages[4].name`.
 """
 
 import re

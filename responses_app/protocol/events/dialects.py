@@ -1,10 +1,9 @@
 """Dialects: how this server words what it sends, for clients that want it otherwise than today's spec.
 
 A dialect is a set of independent switches; presets are sets with a name. `RESPONSES_DIALECT` chooses one for the
-server, the header `Respsite-Dialect` one for a request or a connection. What the switches make of each event stands in
-`wording`. Events keep their numbers and their order, so a stream can be picked up again in another dialect.
-
-What a dialect makes of each event: another name, or another event before or behind it. `RULES` says all of it.
+server, the header `Respsite-Dialect` one for a request or a connection. Events keep their numbers and their order, so a
+stream can be picked up again in another dialect. A dialect gives an event another name, or puts another event before or
+behind it; `RULES` says all of it.
 
     an event of the journal ── Wording.of() ──> [what comes before,] the event by its name [, what comes behind]
 

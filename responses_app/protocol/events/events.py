@@ -1,9 +1,8 @@
 """The events of one response, in OpenAI's names (OpenAPI spec 2.3.0), and their one serialisation.
 
-What each event and frame says, in a sentence, and what it holds: the reference is made of it.
-
-Every event has `type` and `sequence_number`, and on a WebSocket's named lane `stream_id`; those are left out here.
-Events of an item hold `item_id` and `output_index`, which is the item's place in the response's output.
+The reference is made of the sentences that say what each event and frame tells, and of what it holds. Every event has
+`type` and `sequence_number`, and on a WebSocket's named lane `stream_id`; those are left out there. Events of an item
+hold `item_id` and `output_index`, which is the item's place in the response's output.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Files that clients upload: the fields of an upload's form, and the Files API's objects and errors.
+"""Files that clients upload, whole or in parts: the fields of the form, the bodies of `/v1/uploads`, and the errors.
 
-Files that come in parts: the bodies of `/v1/uploads`, and its errors.
+One that comes in parts:
 
-create {bytes, filename, …} → parts, each a form, in any order and beside each other → complete {part_ids} → a file
+    create {bytes, filename, …} → parts, each a form, in any order and beside each other → complete {part_ids} → a file
 """
 
 import re

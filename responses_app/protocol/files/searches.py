@@ -1,8 +1,10 @@
-"""Attributes of files in vector stores, and the filters by which a search leaves files out.
+"""Searches in vector stores: filters by attributes, the chunks that are found, and the words by which they are.
 
-{"type": "and", "filters": [{"type": "eq", "key": "team", "value": "red"}, {"type": "gte", "key": "year", …}]}
+Filters leave out files by their attributes:
 
-Chunks: the parts of a text that a search finds, each of at most so many tokens, overlapping.
+    {"type": "and", "filters": [{"type": "eq", "key": "team", "value": "red"}, {"type": "gte", "key": "year", …}]}
+
+Chunks are the parts of a text that a search finds, each of at most so many tokens, overlapping:
 
     OpenAI's `chunking_strategy`     {"type": "auto"} is {"type": "static", "static": {800 tokens, 400 of them overlap}}
 
@@ -10,10 +12,9 @@ Tokens are estimated by words, since a vocabulary takes 1.4 s and 70 MB to load 
 nine letters, three digits, three signs, or one character of Chinese, Japanese or Korean are one token. Measured against
 o200k_harmony: within 3 % for English, code, Chinese and tables of numbers; German has 27 % more, Russian 54 %.
 
-The words by which text is found: the same of a text that is searched, and of what is looked for.
-
-A word is a run of letters and digits, in small letters and without accents. Chinese and Japanese have no spaces: there
-every two characters that stand together are a word. A database's own index makes stems of what is English.
+Words are made in the same way of a text that is searched, and of what is looked for. A word is a run of letters and
+digits, in small letters and without accents. Chinese and Japanese have no spaces: there every two characters that stand
+together are a word. A database's own index makes stems of what is English.
 """
 
 import re

@@ -1,12 +1,11 @@
-"""Which items are calls, which are their outputs, and whether the two go together.
+"""Calls among items: the kinds of tools that clients execute, which items are calls, and which are their outputs.
 
 A call that the model has made must be answered before it goes on: it would wait, or make something up. Not so an
 asynchronous call, whose output may come at any time, and more than once; nor one that was cut, which nobody ran.
 
-The kinds of tools that clients execute and that OpenAI defines: a shell, a patch, a search for tools.
-
-The model calls each as a function of its name. `ClientKind` says what it is told of that function, and how the
-arguments of a call become the fields of the call's own item.
+`ClientKind`: a tool that clients execute and that OpenAI defines: a shell, a patch, a search for tools. The model calls
+each as a function of its name; the kind says what it is told of that function, and how the arguments of a call become
+the fields of the call's own item.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -4,7 +4,8 @@
                                           └──> the machine (`OfferedTool`, as an input: it is logged)
 
 The machine does not know the tools, only what was offered of them. So a response that is made again from its log gets
-the same items, whether its tools are still there or not.
+the same items, whether its tools are still there or not. `ApprovedCall`: a call of an MCP server's tool that was asked
+for in one response and approved in the input of a later one.
 """
 
 import re

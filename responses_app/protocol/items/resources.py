@@ -1,4 +1,8 @@
-"""What items are as clients read them: those of a response's output, and those that are kept, of whatever type."""
+"""What items are as clients read them: those of a response's output, and those that are kept, of whatever type.
+
+The types are what the OpenAPI document shows; some are more exact there than mypy can follow how they are built. Kept
+items are given back with the fields that OpenAI's types require and clients leave out.
+"""
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired

@@ -1,4 +1,6 @@
-"""One `ItemBuilder` per item type: what is said when it opens, grows and closes, and the item itself.
+"""The items that the model says, as they are written: messages, those that cite something, and thoughts.
+
+One `ItemBuilder` per item type: what is said when it opens, grows and closes, and the item itself.
 
 The order of events inside an item is OpenAI's: added, content_part.added, deltas, text.done, content_part.done, done.
 

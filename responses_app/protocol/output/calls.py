@@ -1,14 +1,12 @@
-"""The items that calls of the client's tools become, as they are written.
+"""What the model calls in a response: the items of calls of the client's tools, as they are written, and `Called`.
 
 A function's arguments and a custom tool's input are streamed as they come. The other kinds (a shell, a patch) have an
 item with fields of its own, which must be whole: nothing is said of such a call until it has ended, and then it is
 there at once. What does not fit those fields becomes a function call of that tool's name, which a client can answer as
 any other: so nothing that the model said is lost.
 
-`Called`: what the model has called in a response: which item each call becomes, and what later turns ask about them.
-
-A tool is the client's, or this server runs it (hosted), or it is not there; then what the model wrote is kept as a
-thought.
+`Called` knows which item each call becomes, and what later turns ask about them. A tool is the client's, or this server
+runs it (hosted), or it is not there; then what the model wrote is kept as a thought.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""Citations in what the model says: `【3†L9-L11】` becomes a link that people can read, and an annotation.
+"""What messages cite: pages of the web, files that were found, and files that code has written.
+
+`CitationReader`: `【3†L9-L11】` becomes a link that people can read, and an annotation.
 
     The shell is bone【3†L9-L11】.       ->   The shell is bone ([example.com](https://example.com/turtles)).
     The shell is bone【0:2†shells.pdf】.  ->   The shell is bone.

@@ -3,10 +3,9 @@
 An item that this server sampled and that a client replays unchanged comes back as the tokens it was sampled as: see
 `SampledMessage`. Everything else is rendered, in the order of the input.
 
-What cannot fit a model's context however it is cut into tokens: refused before anybody tokenises it.
-
-Tokenising takes up to 2 µs a character, which is a minute for the largest body. No token has more bytes than the
-longest one of the vocabulary, so a text has at least as many tokens as it has characters, divided by that.
+What cannot fit a model's context however it is cut into tokens is refused before anybody tokenises it: that takes up to
+2 µs a character, which is a minute for the largest body. No token has more bytes than the longest one of the
+vocabulary, so a text has at least as many tokens as it has characters, divided by that.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -3,7 +3,7 @@
 What a request says of credentials is never echoed, and so never kept: it is read apart (`private_fields`). Of the URL
 of an MCP server the query and the user are credentials, too.
 
-`file_search` as requests declare it, and what of its results messages can cite.
+`FoundFiles`: what of the results of `file_search` messages can cite.
 
     The shell is bone【0:2†turtles.pdf】.   ->   The shell is bone.   with a file_citation at its index
 

@@ -1,4 +1,4 @@
-"""`text.format`: the shape of the answer."""
+"""`text.format`: the shape of the answer; and `structured_outputs`, vLLM's own way to say it in that field's place."""
 
 import re
 from collections.abc import Mapping

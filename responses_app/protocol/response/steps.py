@@ -1,8 +1,11 @@
-"""The inputs of a response: everything that comes to it from outside. Whoever has them has the whole response.
+"""The inputs and commands of a `ResponseMachine`: what comes to it from outside, and what it wants done.
+
+Whoever has the inputs has the whole response.
 
 A run is its response object as it began and the list of these, in order: the same list gives the same events, with the
 same ids and numbers, wherever it is read. So they are what is logged (see `input_codec`). They hold no time but the one
-that clients see, and the one until which a response waits.
+that clients see, and the one until which a response waits. Of commands there is one at a time, which stands until an
+input answers it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,8 @@
-"""`SummaryTurns`: summaries of what the model thinks, each by the model itself in a short turn of its own.
+"""Summaries by the model itself: of what it thinks, and of all that came before.
 
-A request that sets `reasoning.summary` gets one for each of its reasoning items. Where the model is to write it, the
-generation is cut at the end of the thought, as for a call of a tool, and this happens before the model goes on:
+`SummaryTurns`: a request that sets `reasoning.summary` gets one for each of its reasoning items. Where the model is to
+write it, the generation is cut at the end of the thought, as for a call of a tool, and this happens before the model
+goes on:
 
     … <thought>                     ──> the turn ends here; the item stays open
     … <thought> <request> <answer:  ──> an aside: its prompt begins the answer already, so that nothing is thought
@@ -13,9 +14,8 @@ ended the generation has nothing behind it, and where little of the budget is le
 behind the first `MAX_ASIDES` of a response, get their first sentences (see `reasoning`), and so does a thought whose
 aside fails or says nothing.
 
-`Compacting`: the model sums up what came before; the summary, sealed, then stands for that.
-
-What the model writes meanwhile is not an item of its own: clients see a compaction that begins with its first word.
+`Compacting`: the model sums up what came before; the summary, sealed, then stands for that. What the model writes
+meanwhile is not an item of its own: clients see a compaction that begins with its first word.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,8 @@
 
 The response is `incomplete` with the reason `steered` where it was ended, and its successor has the same settings. What
 cannot be applied comes back in `response.steer.failed`; so input that was accepted is never lost while the connection
-lives. Like the session, which owns it, this is pure: frames in, commands out.
+lives. New input is messages of the user, and nothing else. Like the session, which owns it, this is pure: frames in,
+commands out.
 """
 
 from collections import OrderedDict

@@ -2,6 +2,7 @@
 
 The fields are those of `openai.types.completion_create_params`; `stop_token_ids`, `stop_reason`, `prompt_logprobs`,
 `return_token_ids` and `kv_transfer_params` are as vLLM 0.32 has them (`entrypoints/openai/completion/protocol.py`).
+`CompletionText` makes text of the tokens of one completion: without the format's own signs, up to a stop string.
 """
 
 from codecs import getincrementaldecoder
