@@ -21,20 +21,17 @@ MAX_PROMPT_LOGPROBS = 500_000  # of one request: the tokens of its prompts and t
 
 @dataclass(slots=True, kw_only=True)
 class EngineDetails:
-    """Of one response. What is wanted stands first; the rest is filled by its run.
+    """The details of one response."""
 
-    `wanted_logprobs` is how many alternatives to each token of the prompt are named, None for no log probabilities of
-    it. `prompt_token_ids` is what the model has read, `token_ids` all that it has sampled so far. `token_bytes` are
-    those that a token stands for.
-    """
-
-    wanted_logprobs: int | None = None
-    given_transfer: Mapping[str, Any] | None = None
-    prompt_token_ids: Sequence[int] = ()
-    token_ids: list[int] = field(default_factory=list)
+    # What its client asks for.
+    wanted_logprobs: int | None = None  # how many alternatives to each token of the prompt; None: no log probabilities
+    given_transfer: Mapping[str, Any] | None = None  # the client's own `kv_transfer_params`, for the engine
+    # What its run has of the engine.
+    prompt_token_ids: Sequence[int] = ()  # what the model has read
+    token_ids: list[int] = field(default_factory=list)  # all that it has sampled so far
     prompt_logprobs: PromptLogprobs | None = None
-    token_bytes: Callable[[int], bytes] = lambda _: b""
-    kv_transfer_params: Mapping[str, Any] | None = None
+    token_bytes: Callable[[int], bytes] = lambda _: b""  # those that a token stands for
+    kv_transfer_params: Mapping[str, Any] | None = None  # the engine's, for the client
 
     def begin(self, engine: BaseEngine, written: ModelFormat) -> None:
         """Take the model that answers, and how it is written. Raises `ApiError` for what the engine cannot do."""

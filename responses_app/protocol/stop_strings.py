@@ -30,10 +30,10 @@ Stops = Annotated[_Stops, BeforeValidator(_as_list, json_schema_input_type=str |
 
 
 class StopStrings:
-    """Of one text. `matched` is the stop string that has ended it; None as long as none has. No stop is empty."""
+    """The stop strings of one text; none of them is empty."""
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.matched: str | None = None
+        self.matched: str | None = None  # the one that has ended the text
         self._stops = tuple(stops)
         self._held = ""
 

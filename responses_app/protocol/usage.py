@@ -90,7 +90,7 @@ def as_read(response: Mapping[str, object], *, usage_per_turn: bool) -> Mapping[
 
 
 def _tool_outputs(turns: Sequence[TurnUsage]) -> list[int]:
-    """Of turn n: prompt(n) - prompt(n-1) - output(n-1), never below 0; of the first turn 0."""
+    """Return, for turn n, prompt(n) - prompt(n-1) - output(n-1), never below 0; of the first turn 0."""
     return [0, *(_added(earlier, later) for earlier, later in pairwise(turns))] if turns else []
 
 

@@ -71,7 +71,7 @@ class ChatCompletionChunk(TypedDict):
 
 
 class ChunkEncoder:
-    """Of the choice `index`. `response` is what it ended as, None as long as it has not.
+    """Writes the chunks of the choice `index`. `response` is what it ended as, None as long as it has not.
 
     `matched` is the stop string that its text has come to: what follows it is not said, and need not be generated.
     `details` have the tokens, where they are wanted, too: those of the prompt come with the role, and others as they

@@ -221,30 +221,22 @@ HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]
 
 
 class Called:
-    """Of one response. `tools` make the items of calls that clients answer, `hosted` those of this server's tools.
-
-    `offered` are those of this server's tools that were offered to it. `max_hosted` is how many calls of them may be
-    made, `made` how many were. `asks`: the user is asked to approve one.
-
-    `anything` that is there was called; `background` are the names that the model goes on without; `unknown` those that
-    are not there, and `last_unknown` what the last item called, where that is not there. `waits_for_client`: a call
-    wants an output. `misfits` counts the calls that do not fit: see `CallBuilder.fits`.
-    """
+    """What one response calls. `tools` make the items of calls that clients answer, `hosted` those of this server's."""
 
     def __init__(self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None) -> None:
         self._new_id = new_id
         self._tools = tools or ClientTools()
         self._hosted = dict(hosted or {})
-        self.offered: dict[str, OfferedTool] = {}
-        self.max_hosted: int | None = None
-        self.made = 0
-        self.asks = False
-        self.anything = False
-        self.background: list[str] = []
-        self.unknown: list[str] = []
-        self.last_unknown: str | None = None
-        self.waits_for_client = False
-        self.misfits = 0
+        self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
+        self.max_hosted: int | None = None  # how many calls of them it may make
+        self.made = 0  # and how many it has made
+        self.asks = False  # the user is asked to approve one
+        self.anything = False  # that is there was called
+        self.background: list[str] = []  # names that the model has called and goes on without
+        self.unknown: list[str] = []  # names that it has called and that are not there
+        self.last_unknown: str | None = None  # what the last item called, where that is not there
+        self.waits_for_client = False  # a call wants an output
+        self.misfits = 0  # calls that do not fit: see `CallBuilder.fits`
 
     @property
     def hosts(self) -> bool:

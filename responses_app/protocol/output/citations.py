@@ -148,7 +148,7 @@ _NAMED = re.compile(rf"(?:sandbox:)?{re.escape(FOLDER)}([^\s()\[\]<>\"'`*]+)")
 
 
 class ProducedFiles:
-    """Of one response, with what the chain had before."""
+    """The files that code of one response has written, and those that the chain had before."""
 
     def __init__(self) -> None:
         self._container_id = ""

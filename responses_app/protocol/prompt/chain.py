@@ -51,17 +51,13 @@ KEPT_ITEMS = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTokens:
-    """The messages of a link as tokens; what a store keeps of it.
+    """The messages of a link as tokens; what a store keeps of it."""
 
-    `kinds` (one `MessageKind` value a message) and `lengths` say how `tokens` are made up. `settles`: a user message
-    in here follows a final answer. `ends_final`: the assistant's last message so far is a final answer.
-    """
-
-    kinds: str
-    lengths: Sequence[int]
+    kinds: str  # one `MessageKind` value a message
+    lengths: Sequence[int]  # how many tokens each message has
     tokens: "Tokens[int]"
-    settles: bool
-    ends_final: bool
+    settles: bool  # a user message in here follows a final answer: analysis before that counts no more
+    ends_final: bool  # the assistant's last message so far is a final answer
 
     def messages(self) -> "Iterator[tuple[str, Tokens[int]]]":
         """Yield kind and tokens of each message."""
@@ -96,33 +92,24 @@ class LinkTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # a link is itself: comparing would recurse
 class ChainLink:
-    """One response's part of a chain: its input and what was sampled. Or several parts, which a store reads at once.
-
-    `started_on` is the date (ISO 8601) the chain's system message carries; it stays, or the prefix cache would be
-    lost at midnight. `root_id` is the chain's first response. `calls` are the calls in here, call_id → what the
-    model called. `awaited` are those that what continues it must answer, with the types of their items;
-    `late_tools` are the tools that its items declare. `tool_items` are those items that later responses need of
-    this server's tools (see `KEPT_ITEMS`), and `states` what the tools themselves want to know later. `total_bytes`
-    estimates the memory of this link and all before it. `stored`: a store keeps the response, so whether it can
-    (still) be continued is the store's to say. `public` is what clients call the response, where that is not its
-    own id; then `continues` is what the response says that it continues.
-    """
+    """One response's part of a chain: its input and what was sampled. Or several parts, which a store reads at once."""
 
     response_id: str
     parent: "ChainLink | None" = field(repr=False)
-    root_id: str
+    root_id: str  # the chain's first response
+    # The date (ISO 8601) of the chain's system message. It stays, or the prefix cache would be lost at midnight.
     started_on: str
     own: LinkTokens
-    settled: "Tokens[int]"
-    calls: Mapping[str, str]
-    total_bytes: int
-    awaited: Mapping[str, str] = field(default_factory=dict)
-    late_tools: Sequence[JsonObject] = ()
-    tool_items: Sequence[JsonObject] = ()
-    states: Mapping[str, JsonObject] = field(default_factory=dict)
-    stored: bool = False
-    public: PublicId | None = None
-    continues: str | None = None
+    settled: "Tokens[int]"  # its own tokens without analysis, as they count once something later has settled them
+    calls: Mapping[str, str]  # in here: call_id → what the model called
+    total_bytes: int  # an estimate of the memory of this link and all before it
+    awaited: Mapping[str, str] = field(default_factory=dict)  # calls to be answered next, with their items' types
+    late_tools: Sequence[JsonObject] = ()  # the tools that its items declare
+    tool_items: Sequence[JsonObject] = ()  # what later responses need of this server's tools: see `KEPT_ITEMS`
+    states: Mapping[str, JsonObject] = field(default_factory=dict)  # what the tools themselves want to know later
+    stored: bool = False  # so whether it can (still) be continued is the store's to say
+    public: PublicId | None = None  # what clients call the response, where that is not its own id
+    continues: str | None = None  # what the response says that it continues, where it has a public id
 
     @property
     def known_as(self) -> str:

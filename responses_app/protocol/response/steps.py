@@ -61,28 +61,21 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What its request wants of reasoning items, and where an answer ends; comes before it starts, if it says anything.
+    """What its request wants of reasoning items, and where an answer ends; before it starts, if it says anything."""
 
-    `sealed`: they carry their tokens. `summaries`: who writes summaries of them; None: there are none. `stops` are the
-    strings, and `stop_tokens` the tokens, that end an answer and are not part of it.
-    """
-
-    sealed: bool = False
-    summaries: Summaries | None = None
-    stops: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
+    sealed: bool = False  # reasoning items carry their tokens
+    summaries: Summaries | None = None  # who writes summaries of them; None: there are none
+    stops: tuple[str, ...] = ()  # strings that end an answer and are not part of it
+    stop_tokens: tuple[int, ...] = ()  # and tokens that do
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """It starts. `budget` is how many tokens it may sample in all its turns; None: as many as the model gives.
-
-    `waits`: it does not end with calls of the client's tools, but goes on once it has what came of them.
-    """
+    """It starts."""
 
     mode: Mode = Mode.ANSWER
-    budget: int | None = None
-    waits: bool = False
+    budget: int | None = None  # how many tokens it may sample in all its turns; None: as many as the model gives
+    waits: bool = False  # it does not end with calls of the client's tools, but goes on once it has what came of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +87,12 @@ class TurnBegan:
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Sampled:
-    """What the model sampled since the last chunk. `finish` comes with the last one of a turn."""
+    """What the model sampled since the last chunk."""
 
     token_ids: Sequence[int]
-    finish: FinishReason | None = None
-    cached_tokens: int | None = None
-    logprobs: Sequence[TokenLogprob] | None = None
+    finish: FinishReason | None = None  # comes with the last chunk of a turn
+    cached_tokens: int | None = None  # tokens of the prompt that the engine had already
+    logprobs: Sequence[TokenLogprob] | None = None  # one for each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,23 +102,20 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The summary is sealed. `budget` is what the answer behind it may sample."""
+    """The summary is sealed."""
 
     text: str
-    budget: int | None = None
+    budget: int | None = None  # how many tokens the answer behind it may sample
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The tools of this server that it may use; before it starts. `servers` are those that are to list theirs first.
-
-    `approved` are calls that its user has approved: they are made before the model goes on. `states` is what the tools
-    want to know of their calls in the chain before it, by the type of their items.
-    """
+    """The tools of this server that it may use; before it starts."""
 
     tools: Sequence[OfferedTool] = ()
-    servers: Sequence[str] = ()
-    approved: Sequence[ApprovedCall] = ()
+    servers: Sequence[str] = ()  # the labels of MCP servers that are to list their tools first
+    approved: Sequence[ApprovedCall] = ()  # calls that its user has approved: they are made before the model goes on
+    # What the tools want to know of their calls in the chain before it, by the type of their items.
     states: Mapping[str, JsonObject] = field(default_factory=dict)
 
 
@@ -150,15 +140,12 @@ class ToolProgressed:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturned:
-    """A tool of this server gave something back, or failed; `text` is what the model reads of it.
+    """A tool of this server gave something back, or failed."""
 
-    `shown` are fields of the call's item. `state` is what later calls of the chain want to know; None: as before.
-    """
-
-    text: str
+    text: str  # what the model reads of it
     failed: bool = False
-    shown: JsonObject = field(default_factory=dict)
-    state: JsonObject | None = None
+    shown: JsonObject = field(default_factory=dict)  # fields of the call's item
+    state: JsonObject | None = None  # what later calls of the chain want to know; None: as before
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,22 +219,20 @@ Input = (
 class Generate:
     """Generate turn number `turn`; answer with `TurnBegan`, and then `Sampled` until one has a finish reason.
 
-    The prompt is the response's first one with `said` behind it, and `sampled`, which this turn has given already.
-    `has_begun`: it has begun on another worker, and `TurnBegan` is left out. `budget` is how many tokens it may give.
-    `summary`: it sums up. `after_call`: the model has called something in this response already. `aside`: it sums up a
-    thought, and nothing is lost where it fails: then answer with a `Sampled` that only has a finish reason. Its turn
-    begins with `sampled`, with which an answer begins. Without `hosted` no tool of this server can be called any more.
+    The prompt is the response's first one with `said` behind it, and `sampled`.
     """
 
     turn: int
     said: Sequence[RenderedMessage] = ()
-    sampled: "Tokens[int]" = field(default_factory=as_tokens)
-    budget: int | None = None
-    summary: bool = False
-    after_call: bool = False
-    has_begun: bool = False
+    sampled: "Tokens[int]" = field(default_factory=as_tokens)  # what this turn has given already, or begins with
+    budget: int | None = None  # how many tokens it may give
+    summary: bool = False  # it sums up what came before
+    after_call: bool = False  # the model has called something in this response already
+    has_begun: bool = False  # on another worker: `TurnBegan` is left out
+    # It sums up a thought: `sampled` begins the answer. Nothing is lost where it fails: then answer with a `Sampled`
+    # that only has a finish reason.
     aside: bool = False
-    hosted: bool = True
+    hosted: bool = True  # tools of this server can still be called
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,29 +256,22 @@ class ListTools:
 
 @dataclass(frozen=True, slots=True)
 class CallTool:
-    """Call a tool of this server; answer with `ToolReturned`, and before that with `ToolProgressed` as often as wanted.
-
-    `tool` is the name that an MCP server has for it. `repeatable`: a call that was under way when its worker died may
-    be made again. `state` is what the tool wants to know of its earlier calls in this chain.
-    """
+    """Call a tool of this server; answer with `ToolReturned`, and before that with any number of `ToolProgressed`."""
 
     name: str
     arguments: str
-    item_id: str = ""
-    tool: str = ""
-    repeatable: bool = False
-    state: JsonObject | None = None
+    item_id: str = ""  # of the call's item
+    tool: str = ""  # the name that an MCP server has for it
+    repeatable: bool = False  # a call that was under way when its worker died may be made again
+    state: JsonObject | None = None  # what the tool wants to know of its earlier calls in this chain
 
 
 @dataclass(frozen=True, slots=True)
 class Await:
-    """Wait for the client's outputs of these calls; answer with `WaitBegan`, and `TimedOut` where they do not come.
-
-    `until` is when it ends, in Unix seconds; None where the wait has not begun.
-    """
+    """Wait for the client's outputs of these calls; answer with `WaitBegan`, and `TimedOut` where they do not come."""
 
     call_ids: tuple[str, ...]
-    until: float | None = None
+    until: float | None = None  # when the wait ends, in Unix seconds; None where it has not begun
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,13 +76,13 @@ class TurnTokens:
 
 @dataclass(slots=True)
 class Timeline:
-    """Of one response. `is_timed`: its log says when what came; else its phases are only guessed by its ends."""
+    """The timeline of one response; times are in milliseconds."""
 
     created: int
     phases: list[Phase] = field(default_factory=list)
     turns: list[TurnTokens] = field(default_factory=list)
     ended: int | None = None
-    is_timed: bool = True
+    is_timed: bool = True  # its log says when what came; else its phases are only guessed by its ends
 
     def milliseconds(self, now: int) -> int:
         """Return how long it has taken so far, or did."""

@@ -334,7 +334,7 @@ def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
 
 
 class CompletionText:
-    """Of one choice. `stop_tokens` are those that the client asked for, as vLLM tells which of them came.
+    """The text of one choice. `stop_tokens` are those that the client asked for, as vLLM tells which of them came.
 
     `begin` is what stands before the first token: the prompt, where it is echoed.
     """
