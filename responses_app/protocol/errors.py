@@ -159,19 +159,19 @@ def context_length_exceeded(
     LiteLLM and LangChain look for "Input tokens exceed the configured limit", others for "exceeds the context window".
     """
     tokens = f"at least {prompt_tokens}" if at_least else f"{prompt_tokens}"
-    found = (
+    message = (
         "Your input exceeds the context window of this model. Input tokens exceed the configured limit of "
         f"{max_model_len} tokens, which input and output share: "
     )
     if truncated:
-        found += (
+        message += (
             f"even without its older messages there are {tokens}. What cannot be left out is the last message, "
             "instructions and tools. Shorten the last message, or send it in several parts, each with a request of its "
             "own; or shorten the instructions and tools."
         )
     else:
-        found += f"there are {tokens}. Shorten the input, start a new chain, or set 'truncation' to 'auto'."
-    return ApiError(found, code="context_length_exceeded", param="input")
+        message += f"there are {tokens}. Shorten the input, start a new chain, or set 'truncation' to 'auto'."
+    return ApiError(message, code="context_length_exceeded", param="input")
 
 
 def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiError:

@@ -189,14 +189,14 @@ def known_names(model: type[ClientModel]) -> frozenset[str]:
 @cache
 def inner_models(model: type[ClientModel]) -> Mapping[str, Models]:
     """Return the models of the objects in an object, by the names of its fields."""
-    found: dict[str, Models] = {}
+    inner: dict[str, Models] = {}
     for name, each in model.model_fields.items():
         models = list(dict.fromkeys(_models_in(each.annotation)))
         if len(models) == 1:
-            found[each.alias or name] = {"": models[0]}
+            inner[each.alias or name] = {"": models[0]}
         elif models:
-            found[each.alias or name] = {kind: model for model in models for kind in _kinds(model)}
-    return found
+            inner[each.alias or name] = {kind: model for model in models for kind in _kinds(model)}
+    return inner
 
 
 def _models_in(annotation: Any) -> Iterator[type[ClientModel]]:

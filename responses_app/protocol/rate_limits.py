@@ -173,11 +173,11 @@ def line_of(rate: Rate, left: float) -> Line:
 
 def tightest(lines: Sequence[Line]) -> list[Line]:
     """Return one line for requests and one for tokens: that of which the least is left, as it is the next to end."""
-    found: dict[str, Line] = {}
+    tightest_of: dict[str, Line] = {}
     for line in lines:
-        if line.name not in found or line.remaining < found[line.name].remaining:
-            found[line.name] = line
-    return list(found.values())
+        if line.name not in tightest_of or line.remaining < tightest_of[line.name].remaining:
+            tightest_of[line.name] = line
+    return list(tightest_of.values())
 
 
 def as_headers(lines: Sequence[Line]) -> dict[str, str]:

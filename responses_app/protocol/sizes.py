@@ -66,11 +66,11 @@ def too_many_values(limit: int) -> ApiError:
 
 
 def _may_have_more(content: bytes, limit: int) -> bool:
-    found = 0
+    count = 0
     for start in range(0, len(content), PIECE):
         piece = content[start : start + PIECE]
-        found += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
-        if found > limit:
+        count += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
+        if count > limit:
             return True
     return False
 

@@ -42,9 +42,9 @@ class StopStrings:
         if self.matched is not None:
             return ""
         text = self._held + text
-        found = min((place for stop in self._stops if (place := _place(text, stop)) is not None), default=None)
-        if found is not None:
-            _, start, self.matched = found
+        first = min((place for stop in self._stops if (place := _place(text, stop)) is not None), default=None)
+        if first is not None:
+            _, start, self.matched = first
             self._held = ""
             return text[:start]
         undecided = min(_undecided(text, stop) for stop in self._stops) if self._stops else len(text)

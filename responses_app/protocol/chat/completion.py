@@ -288,13 +288,13 @@ def _call(item: Mapping[str, Any]) -> JsonObject:
 
 def _logprobs(said: Sequence[Mapping[str, Any]], told: int | None) -> ChatLogprobs | None:
     """Return the log probabilities of the tokens that begin in as many characters; None: of all."""
-    found: list[JsonObject] = []
+    entries: list[JsonObject] = []
     before = 0
     for item in said:
         place = before = before + len(BETWEEN) if before else 0
         for entry in (each for part in item["content"] for each in part.get("logprobs") or ()):
             if told is None or place < told:
-                found.append(with_bytes(entry))
+                entries.append(with_bytes(entry))
             place += len(entry["token"])
         before += len(_text(item))
-    return {"content": found, "refusal": None} if found else None
+    return {"content": entries, "refusal": None} if entries else None

@@ -248,11 +248,11 @@ def _error(json: bytes, scene: Scene) -> JsonObject | None:
 def _context(json: bytes, scene: Scene) -> JsonObject | None:
     item = orjson.loads(json)["item"]
     action = item.get("action")
-    found = {
+    fields = {
         "sources": action.get("sources") if isinstance(action, dict) else None,
         "encrypted_content": item.get("encrypted_content") if item.get("type") == "reasoning" else None,
     }
-    context = {name: value for name, value in found.items() if value}
+    context = {name: value for name, value in fields.items() if value}
     return {"item_id": item["id"], "context": context} if context else None
 
 
@@ -342,11 +342,11 @@ def no_limits() -> Sequence[JsonObject]:
 @lru_cache(maxsize=64)
 def _rules_of(switches: frozenset[Switch]) -> Mapping[str, Sequence[Rule]]:
     """Return a dialect's rules by the events they are about."""
-    found: dict[str, list[Rule]] = {}
+    rules: dict[str, list[Rule]] = {}
     for rule in RULES:
         if rule.holds(switches):
-            found.setdefault(rule.event, []).append(rule)
-    return found
+            rules.setdefault(rule.event, []).append(rule)
+    return rules
 
 
 def _renamed(json: bytes, type: str, name: str) -> bytes:

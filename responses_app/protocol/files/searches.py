@@ -134,7 +134,7 @@ class Chunking:
 def chunks_of(text: str, chunking: Chunking) -> Iterator[str]:
     """Yield the chunks of a text, none of which is empty. They end at the end of a paragraph, a line or a sentence
     where there is one in the half that the next chunk has not."""
-    starts = array("Q", (found.start() for found in _TOKEN.finditer(text)))
+    starts = array("Q", (match.start() for match in _TOKEN.finditer(text)))
     begin, count = 0, len(starts)
     while begin < count:
         end = min(begin + chunking.size, count)
@@ -187,9 +187,9 @@ def words_of(text: str) -> Iterator[str]:
 def _parts(word: str) -> Iterator[str]:
     """Yield the pairs of characters of what has no spaces, and what stands between."""
     place = 0
-    for found in _UNSPACED.finditer(word):
-        yield from [word[place : found.start()][:MAX_WORD]] if found.start() > place else []
-        run, place = found[0], found.end()
+    for match in _UNSPACED.finditer(word):
+        yield from [word[place : match.start()][:MAX_WORD]] if match.start() > place else []
+        run, place = match[0], match.end()
         yield from (run[at : at + 2] for at in range(max(1, len(run) - 1)))
     yield from [word[place:][:MAX_WORD]] if place < len(word) else []
 

@@ -134,13 +134,13 @@ class ClientTools:
 
 def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
     """Return the tools that clients execute, of those that stand at the path `at`."""
-    found: list[ClientTool] = []
+    declared: list[ClientTool] = []
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict):
-            found += _read(tool, f"{at}[{index}]", None)
+            declared += _read(tool, f"{at}[{index}]", None)
     if any(map(_is_search_of_server, tools if isinstance(tools, list) else ())):
-        return [replace(tool, found=tool.deferred) for tool in found]
-    return found
+        return [replace(tool, found=tool.deferred) for tool in declared]
+    return declared
 
 
 def _is_search_of_server(tool: object) -> bool:
@@ -149,12 +149,12 @@ def _is_search_of_server(tool: object) -> bool:
 
 def late_tools(items: Iterable[JsonObject]) -> list[JsonObject]:
     """Return the tools that items of a conversation declare: those that came later, and those that a search found."""
-    found: list[JsonObject] = []
+    declared: list[JsonObject] = []
     for item in items:
         if item.get("type") in ("additional_tools", "tool_search_output"):
             tools = item.get("tools")
-            found += [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return found
+            declared += [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return declared
 
 
 def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:

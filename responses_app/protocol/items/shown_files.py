@@ -66,14 +66,14 @@ def with_files(items: Sequence[InputItem], shown: Callable[[MediaPart], Shown | 
             return part
         return OmittedFile(note=told.text) if told.omitted else TextPart(type="input_text", text=told.text)
 
-    found: list[InputItem] = []
+    result: list[InputItem] = []
     for item in items:
         if isinstance(item, Message) and any(map(is_file, item.content)):
             item = item.model_copy(update={"content": [replaced(part) for part in item.content]})
         elif isinstance(item, FunctionCallOutput) and any(map(is_file, item.output)):
             item = item.model_copy(update={"output": [replaced(part) for part in item.output]})
-        found.append(item)
-    return found
+        result.append(item)
+    return result
 
 
 def shown_file(filename: str, text: str, *, room: int = MAX_TEXT) -> Shown:

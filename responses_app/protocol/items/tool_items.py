@@ -152,8 +152,8 @@ def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 def _searched_tools(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     names = [tool.called for tool in read_tools(item.get("tools"))]
-    found = f"Found: {', '.join(names)}." if names else "Nothing was found."
-    return [ReadOutput(Tool("tool_search"), found), *(_more_tools(item, tool_of) if names else ())]
+    text = f"Found: {', '.join(names)}." if names else "Nothing was found."
+    return [ReadOutput(Tool("tool_search"), text), *(_more_tools(item, tool_of) if names else ())]
 
 
 def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:

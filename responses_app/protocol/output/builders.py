@@ -327,7 +327,7 @@ def first_sentences(text: str) -> str:
     text = text.strip()
     if len(text) <= MAX_SENTENCES:
         return text
-    ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, MAX_SENTENCES)]
+    ends = [match.end() for match in _SENTENCE_END.finditer(text, 0, MAX_SENTENCES)]
     if ends:
         return text[: ends[-1]].rstrip()
     return f"{text[: MAX_SENTENCES - 1].rstrip()}…"

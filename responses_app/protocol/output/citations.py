@@ -91,15 +91,15 @@ class CitationReader:
 
     def _pieces(self, text: str) -> Iterator[Piece]:
         said = 0
-        for found in _CITATION.finditer(text):
-            is_file = found[3] is not None
+        for match in _CITATION.finditer(text):
+            is_file = match[3] is not None
             source_of = self._sources.file if is_file else self._sources.page
-            source = source_of(int(found[1]), int(found[3] or found[2] or 0))
+            source = source_of(int(match[1]), int(match[3] or match[2] or 0))
             if source is None:
                 continue
-            if found.start() > said:
-                yield self._said(text[said : found.start()])
-            said = found.end()
+            if match.start() > said:
+                yield self._said(text[said : match.start()])
+            said = match.end()
             if is_file:
                 yield Piece("", file=source)
             else:
@@ -135,8 +135,8 @@ def _link(url: str) -> str:
 
 
 def _domain(url: str) -> str:
-    found = _HOST.match(url)
-    return found[1] if found else url
+    match = _HOST.match(url)
+    return match[1] if match else url
 
 
 FILES = "code_interpreter_call"  # the type of items whose tool keeps them
@@ -170,11 +170,11 @@ class ProducedFiles:
 
     def cite(self, text: str, *, is_last: bool) -> list[JsonObject]:
         """Return the annotations of a message; the last one of a response also has the files that nothing has named."""
-        found = [*self._named(text)]
+        annotations = [*self._named(text)]
         if is_last:
-            found += [self._annotation(path, len(text), len(text)) for path in self._uncited if path in self._ids]
+            annotations += [self._annotation(path, len(text), len(text)) for path in self._uncited if path in self._ids]
             self._uncited.clear()
-        return found[:MAX_CITATIONS]
+        return annotations[:MAX_CITATIONS]
 
     def _named(self, text: str) -> Iterator[JsonObject]:
         for named in _NAMED.finditer(text):

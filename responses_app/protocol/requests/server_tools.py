@@ -125,9 +125,9 @@ def echoed_image_tool(tool: JsonObject, at: str) -> JsonObject:
 def sent_image(part: JsonObject) -> SentImage | None:
     """Return the image of a part, or of a mask; None where it is at a URL, which nobody opens."""
     url, file_id = part.get("image_url"), part.get("file_id")
-    found = _DATA_URL.match(url) if isinstance(url, str) else None
-    if found is not None and isinstance(url, str):
-        return SentImage(data=url[found.end() :])
+    match = _DATA_URL.match(url) if isinstance(url, str) else None
+    if match is not None and isinstance(url, str):
+        return SentImage(data=url[match.end() :])
     return SentImage(file_id=file_id) if isinstance(file_id, str) and file_id else None
 
 
@@ -153,8 +153,8 @@ def sent_images(message: JsonObject) -> list[SentImage]:
     """Return the images of a message, without those at a URL."""
     content = message.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    found = (sent_image(part) for part in parts if part.get("type") == "input_image")
-    return [image for image in found if image is not None]
+    images = (sent_image(part) for part in parts if part.get("type") == "input_image")
+    return [image for image in images if image is not None]
 
 
 def _check_mask(mask: _Mask, at: str) -> None:
@@ -233,9 +233,9 @@ class FoundFiles:
         """The number of the search that comes next."""
         return self._first + len(self._found)
 
-    def add(self, found: Sequence[tuple[str, str]]) -> None:
+    def add(self, results: Sequence[tuple[str, str]]) -> None:
         """Take what a search has found; the oldest are forgotten."""
-        self._found.append(list(found))
+        self._found.append(list(results))
         while len(self._found) > 1 and self._are_too_many():
             del self._found[0]
             self._first += 1

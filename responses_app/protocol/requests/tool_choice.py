@@ -144,10 +144,10 @@ def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]
     for entry in entries:
         named = _hosted_entry(entry, served)
         hosted += [named] if named is not None else []
-        found, echo = _allowed_entry(entry, tools)
-        groups[id(found)] = found
+        group, echo = _allowed_entry(entry, tools)
+        groups[id(group)] = group
         echoed.append(echo)
-    names = frozenset(tool.called for found in groups.values() for tool in found)
+    names = frozenset(tool.called for group in groups.values() for tool in group)
     if mode == "required" and not (names or hosted):
         raise _invalid("A call is 'required', and none of the allowed tools can be called.")
     echo = {"type": "allowed_tools", "mode": mode, "tools": echoed}

@@ -240,8 +240,8 @@ def _turns_of(usage: dict[str, object]) -> list[TurnTokens]:
 
 
 def _details(usage: dict[str, object], name: str) -> dict[str, object]:
-    found = usage.get(name)
-    return found if isinstance(found, dict) else {}
+    details = usage.get(name)
+    return details if isinstance(details, dict) else {}
 
 
 def _count(value: object) -> int:
