@@ -212,8 +212,8 @@ def _models_in(annotation: Any) -> Iterator[type[ClientModel]]:
 
 
 def _kinds(model: type[ClientModel]) -> tuple[str, ...]:
-    told = model.model_fields["type"].annotation
-    return get_args(told) if get_origin(told) is Literal else ()
+    annotation = model.model_fields["type"].annotation
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _check_inner(models: Models, value: Mapping[str, object], at: str, name: str, index: int | None = None) -> None:

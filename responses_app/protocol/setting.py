@@ -49,11 +49,11 @@ def flag(value: str) -> bool:
 
 def whole(minimum: int = 0, maximum: int | None = None) -> Callable[[str], int]:
     """A whole number."""
-    wanted = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
+    description = f"a whole number of at least {minimum}" + (f" and at most {maximum}" if maximum is not None else "")
 
     def parse(value: str) -> int:
         if not value.strip().isdecimal() or int(value) < minimum or (maximum is not None and int(value) > maximum):
-            raise ValueError(wanted)
+            raise ValueError(description)
         return int(value)
 
     return parse

@@ -98,16 +98,16 @@ class ChatCompletionChanges(ClientModel):
 
 def parse_chat_query(query: Query) -> ChatQuery:
     """Read the query of a list. Raises `ApiError` that names the parameter that is wrong."""
-    wanted = {
+    filters = {
         name[len(_PREFIX) : -len(_SUFFIX)]: values[-1]
         for name, values in query.items()
         if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
     }
-    if len(wanted) > MAX_PAIRS:
+    if len(filters) > MAX_PAIRS:
         raise invalid_request(f"A list is filtered by {MAX_PAIRS} pairs of metadata at most.", param="metadata")
-    check_metadata(wanted)
+    check_metadata(filters)
     model = (query.get("model") or [""])[-1] or None
-    return ChatQuery(page=parse_list_query(query, descending=False), model=model, metadata=wanted)
+    return ChatQuery(page=parse_list_query(query, descending=False), model=model, metadata=filters)
 
 
 def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, str]:

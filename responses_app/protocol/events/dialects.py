@@ -117,13 +117,13 @@ def requested_dialect(header: str | None, default: Dialect, *, usage_per_turn: b
 
     Raises `ApiError` (400) for one that is not known.
     """
-    asked = default
+    dialect = default
     if header is not None and header.strip(" ,"):
         try:
-            asked = parse_dialect(header)
+            dialect = parse_dialect(header)
         except ValueError as error:
             raise unknown_dialect(str(error)) from None
-    return _dialect_of(asked.switches | {Switch.USAGE_PER_TURN}) if usage_per_turn else asked
+    return _dialect_of(dialect.switches | {Switch.USAGE_PER_TURN}) if usage_per_turn else dialect
 
 
 def unknown_dialect(name: str) -> ApiError:

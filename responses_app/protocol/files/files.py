@@ -99,11 +99,11 @@ def _seconds(fields: Mapping[str, str], usual: int | None) -> int | None:
         raise missing("expires_after.seconds")
     if anchor != "created_at":
         raise _invalid("expires_after.anchor", anchor, "Supported values are: 'created_at'.")
-    wanted = whole_number(seconds, MIN_SECONDS, MAX_SECONDS)
-    if wanted is None:
+    expiry = whole_number(seconds, MIN_SECONDS, MAX_SECONDS)
+    if expiry is None:
         hint = f"It takes a whole number from {MIN_SECONDS} to {MAX_SECONDS}."
         raise _invalid("expires_after.seconds", seconds, hint)
-    return wanted
+    return expiry
 
 
 def _invalid(name: str, value: str, hint: str) -> ApiError:
@@ -158,21 +158,21 @@ class CompletedUpload(ClientModel):
 
 def parse_new_upload(data: Mapping[str, object], *, max_bytes: int) -> NewUpload:
     """Read the body of a create. Raises `ApiError`: 413 for a file of more than `max_bytes`."""
-    wanted = validate(NewUpload, data)
-    check_purpose(wanted.purpose)
-    if wanted.bytes > max_bytes:
+    upload = validate(NewUpload, data)
+    check_purpose(upload.purpose)
+    if upload.bytes > max_bytes:
         raise file_too_large(max_bytes, param="bytes")
-    return wanted
+    return upload
 
 
 def parse_completed(data: Mapping[str, object]) -> CompletedUpload:
     """Read the body that completes an upload. Raises `ApiError`."""
-    wanted = validate(CompletedUpload, data)
-    if len(set(wanted.part_ids)) < len(wanted.part_ids):
+    completion = validate(CompletedUpload, data)
+    if len(set(completion.part_ids)) < len(completion.part_ids):
         raise invalid_value("part_ids", "a part is named twice.")
-    if wanted.md5 is not None and not _MD5.fullmatch(wanted.md5):
+    if completion.md5 is not None and not _MD5.fullmatch(completion.md5):
         raise invalid_value("md5", "it takes the 32 hexadecimal digits of an MD5 checksum.")
-    return wanted
+    return completion
 
 
 def upload_not_found(upload_id: str) -> ApiError:

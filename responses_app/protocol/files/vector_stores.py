@@ -179,7 +179,7 @@ def parse_batch(data: Mapping[str, object]) -> Sequence[FileToAdd]:
         raise invalid_request("Give 'file_ids' or 'files', not both.", param="files", code="invalid_value")
     if batch.file_ids is not None:
         return _named(batch.file_ids, batch.attributes or {}, chunking_of(batch.chunking_strategy))
-    wanted = [
+    entries = [
         FileToAdd(
             file.file_id,
             f"files[{index}].file_id",
@@ -188,7 +188,7 @@ def parse_batch(data: Mapping[str, object]) -> Sequence[FileToAdd]:
         )
         for index, file in enumerate(batch.files or ())
     ]
-    return list({file.file_id: file for file in wanted}.values())
+    return list({file.file_id: file for file in entries}.values())
 
 
 def parse_attributes(data: Mapping[str, object]) -> Mapping[str, Value]:
@@ -212,11 +212,11 @@ def chunking_of(strategy: Strategy | None, *, at: str = "chunking_strategy") -> 
     """Return what a request's strategy means; none is `auto`. Raises `ApiError` for too much overlap."""
     if not isinstance(strategy, StaticStrategy):
         return Chunking()
-    wanted = strategy.static
-    if wanted.chunk_overlap_tokens > wanted.max_chunk_size_tokens // 2:
+    static = strategy.static
+    if static.chunk_overlap_tokens > static.max_chunk_size_tokens // 2:
         param = f"{at}.static.chunk_overlap_tokens"
         raise invalid_value(param, "it is at most half of 'max_chunk_size_tokens'.")
-    return Chunking(wanted.max_chunk_size_tokens, wanted.chunk_overlap_tokens)
+    return Chunking(static.max_chunk_size_tokens, static.chunk_overlap_tokens)
 
 
 def check_status(status: str | None) -> None:

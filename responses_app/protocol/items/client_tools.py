@@ -205,13 +205,13 @@ def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
 def _skills(environment: object) -> list[str]:
     """Return what the model is told of the skills that the client's shell has."""
     skills = environment.get("skills") if isinstance(environment, dict) else None
-    told = [
+    lines = [
         f"- {each.get('name')} ({each.get('path')}): {each.get('description')}"
         for each in (skills if isinstance(skills, list) else ())
         if isinstance(each, dict)
     ]
     head = "It has skills; the file SKILL.md in the folder of one says how to do what it is for:"
-    return [head, *told] if told else []
+    return [head, *lines] if lines else []
 
 
 def schema_text(parameters: JsonObject | None) -> str:

@@ -91,17 +91,17 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
     answers = [(index, item) for index, item in enumerate(own) if item.get("type") == "mcp_approval_response"]
     if not answers:
         return []
-    asked: dict[str, JsonObject] = {}
+    requests: dict[str, JsonObject] = {}
     made: set[object] = set()
     for item in earlier:
         if item.get("type") == "mcp_approval_request":
-            asked[str(item.get("id"))] = item
+            requests[str(item.get("id"))] = item
         elif item.get("type") == "mcp_call":
             made.add(item.get("approval_request_id"))
     calls: dict[str, ApprovedCall] = {}
     for index, answer in answers:
         request_id = str(answer.get("approval_request_id"))
-        if request_id not in asked:
+        if request_id not in requests:
             param = f"input[{index}].approval_request_id"
             raise invalid_request(
                 f"No approval request found with id '{request_id[:256]}' ('{param}'). Continue the response that asked "
@@ -109,7 +109,7 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
                 param=param,
             )
         if answer.get("approve") is True and request_id not in made:
-            calls[request_id] = _call(request_id, asked[request_id])
+            calls[request_id] = _call(request_id, requests[request_id])
         else:
             calls.pop(request_id, None)
     return list(calls.values())
@@ -129,14 +129,14 @@ def unanswered(chain: Iterable[JsonObject], own: Iterable[JsonObject]) -> list[J
 
     `chain` are the items that it keeps, `own` those of the request that continues it.
     """
-    asked: dict[object, JsonObject] = {}
+    requests: dict[object, JsonObject] = {}
     answered: set[object] = set()
     for item in (*chain, *own):
         if item.get("type") == "mcp_approval_request":
-            asked[item.get("id")] = item
+            requests[item.get("id")] = item
         elif item.get("type") in ("mcp_approval_response", "mcp_call"):
             answered.add(item.get("approval_request_id"))
-    return [item for request_id, item in asked.items() if request_id not in answered]
+    return [item for request_id, item in requests.items() if request_id not in answered]
 
 
 def taken_as_refused(request: JsonObject) -> JsonObject:

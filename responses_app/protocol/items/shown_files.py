@@ -61,10 +61,10 @@ def with_files(items: Sequence[InputItem], shown: Callable[[MediaPart], Shown | 
     """Return items with what is `shown` of each file in its place; None leaves it as it is."""
 
     def replaced(part: Part) -> Part:
-        told = shown(part) if is_file(part) else None
-        if told is None:
+        note = shown(part) if is_file(part) else None
+        if note is None:
             return part
-        return OmittedFile(note=told.text) if told.omitted else TextPart(type="input_text", text=told.text)
+        return OmittedFile(note=note.text) if note.omitted else TextPart(type="input_text", text=note.text)
 
     result: list[InputItem] = []
     for item in items:

@@ -86,8 +86,8 @@ def function_tool(name: str) -> Tool:
 def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
     """Return the id and the tool of a call whose output comes as an item that names the id alone."""
     if item.get("type") == "mcp_approval_request":
-        asked = item.get("id")
-        return (asked, _mcp_tool(item)) if isinstance(asked, str) else None
+        request_id = item.get("id")
+        return (request_id, _mcp_tool(item)) if isinstance(request_id, str) else None
     call = call_of(item)
     return (call.id, function_tool(call.called)) if call is not None else None
 
@@ -219,15 +219,15 @@ def _mcp_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """Functions that came late: calls to them go to the client, which declared them."""
     tools = item.get("tools")
-    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    declared = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     functions = read_tools(tools)
-    others = ", ".join(_names([tool for tool in given if not read_tools([tool])]))
-    told: list[ToolItem] = []
+    others = ", ".join(_names([tool for tool in declared if not read_tools([tool])]))
+    outputs: list[ToolItem] = []
     if functions:
-        told.append(LateFunctions(tuple(_declared(tool.declaration()) for tool in functions)))
+        outputs.append(LateFunctions(tuple(_declared(tool.declaration()) for tool in functions)))
     if others or not functions:
-        told.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
-    return told
+        outputs.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
+    return outputs
 
 
 def _declared(function: FunctionTool) -> str:
@@ -286,8 +286,8 @@ def _mcp_tool(item: JsonObject) -> Tool:
 
 
 def _names(tools: object) -> list[str]:
-    given = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    return [_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in given]
+    declared = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return [_string(tool, "name") or _string(tool, "type") or UNKNOWN for tool in declared]
 
 
 def _string(item: Mapping[str, object], name: str) -> str:

@@ -223,13 +223,13 @@ class CitedMessageBuilder(MessageBuilder):
         self._unsaid_logprobs: list[TextLogprob] = []
 
     def told(self, text: str) -> str:
-        told = []
+        texts = []
         for piece in self._reader.read(text):
             if piece.cites:
                 self._unsaid.append(annotation(self._length, piece))
             self._length += len(piece.text)
-            told.append(piece.text)
-        return "".join(told)
+            texts.append(piece.text)
+        return "".join(texts)
 
     def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
         if not text:

@@ -221,8 +221,8 @@ def _newest(files: dict[str, str]) -> dict[str, str]:
 
 
 def _files(state: JsonObject) -> Iterator[tuple[str, str]]:
-    told = state.get("files")
-    for each in told if isinstance(told, list) else ():
+    listed = state.get("files")
+    for each in listed if isinstance(listed, list) else ():
         match each:
             case [str(path), str(file_id)]:
                 yield path, file_id

@@ -135,8 +135,8 @@ class HeldText:
 
 def held_text(wanted: StructuredOutputs) -> HeldText:
     """Return what an answer is held to. Raises `ApiError`."""
-    given = [name for name in ("json_schema", *_KINDS[1:]) if getattr(wanted, name)]
-    if len(given) != 1:
+    names = [name for name in ("json_schema", *_KINDS[1:]) if getattr(wanted, name)]
+    if len(names) != 1:
         raise invalid_value(AT_STRUCTURED, f"exactly one of {', '.join(map(repr, _KINDS))} says what the answer is.")
     return HeldText(_content(wanted))
 

@@ -132,8 +132,8 @@ def _hosted_entry(entry: object, served: Sequence[JsonObject]) -> HostedChoice |
 
 def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
     nested = value.get("allowed_tools")  # the Chat Completions form
-    given = nested if isinstance(nested, dict) else value
-    mode, entries = given.get("mode"), given.get("tools")
+    choice = nested if isinstance(nested, dict) else value
+    mode, entries = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required"):
         raise _invalid("The 'mode' of 'allowed_tools' is 'auto' or 'required'.")
     if not isinstance(entries, list):
@@ -191,8 +191,8 @@ def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool
 
 def _by_name(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool, JsonObject]:
     nested = value.get(kind)  # the Chat Completions form
-    given = nested if isinstance(nested, dict) else value
-    name, namespace = given.get("name"), given.get("namespace")
+    choice = nested if isinstance(nested, dict) else value
+    name, namespace = choice.get("name"), choice.get("namespace")
     if not isinstance(name, str):
         raise missing(f"{PARAM}.name")
     called = called_name(name, namespace if isinstance(namespace, str) else None)

@@ -51,12 +51,12 @@ class _Callable(CallableTool):
 
     def further(self) -> JsonObject:
         """Return the fields that are echoed only where they were given."""
-        given: JsonObject = {
+        fields: JsonObject = {
             "async": self.is_async,
             "defer_loading": self.defer_loading,
             "allowed_callers": self.allowed_callers,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class Function(_Callable):

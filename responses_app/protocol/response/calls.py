@@ -54,8 +54,8 @@ def required_input(output: Sequence[JsonObject]) -> list[JsonObject]:
     """Return what a client has yet to say of a response that has ended with this output: OpenAI's stubs of items."""
     unanswered = open_calls(output)
     calls = [_stub(item) for item in output if (call := call_of(item)) is not None and call.id in unanswered]
-    asked = [item["id"] for item in output if item.get("type") == "mcp_approval_request"]
-    return [*calls, *({"type": "mcp_approval_response", "approval_request_id": each} for each in asked)]
+    requests = [item["id"] for item in output if item.get("type") == "mcp_approval_request"]
+    return [*calls, *({"type": "mcp_approval_response", "approval_request_id": each} for each in requests)]
 
 
 def _stub(call: JsonObject) -> JsonObject:

@@ -168,18 +168,18 @@ class AnswerStops:
         """Return what is said up to a stop string, which ends the turn."""
         if not self._stops:
             return list(said)
-        told: list[TurnEvent] = []
+        events: list[TurnEvent] = []
         for index, each in enumerate(said):
             if isinstance(each, ItemStarted):
                 self._text = StopStrings(self._stops) if each.kind is ItemKind.ANSWER else None
             elif self._text is not None:
-                told += self._read(self._text, each)
+                events += self._read(self._text, each)
                 if self._text.matched is not None:
-                    return [*told, *self.end(turn, said[index + 1 :])]
+                    return [*events, *self.end(turn, said[index + 1 :])]
                 if isinstance(each, Text):
                     continue
-            told.append(each)
-        return told
+            events.append(each)
+        return events
 
     def _read(self, answer: StopStrings, said: TurnEvent) -> list[TurnEvent]:
         """Return what can be said of an answer now."""

@@ -52,19 +52,19 @@ def user_messages(frame: JsonObject) -> list[JsonObject]:
         raise SteerRefused("invalid_input", message)
     if not isinstance(frame.get("previous_response_id"), str):
         raise SteerRefused("invalid_input", "'previous_response_id' must be the id of the response to steer.")
-    given = frame.get("input")
-    if not isinstance(given, str | list) or not given:
+    content = frame.get("input")
+    if not isinstance(content, str | list) or not content:
         raise SteerRefused("invalid_input", "'input' must be a string that says something, or an array of messages.")
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    for index, message in enumerate(given):
+    if isinstance(content, str):
+        content = [{"role": "user", "content": content}]
+    for index, message in enumerate(content):
         if not _is_of_user(message):
             raise SteerRefused(
                 "invalid_input",
                 f"'input[{index}]' must be a message of the user: 'role' and 'content' (a string, or parts of type "
                 "'input_text', 'input_image' or 'input_file').",
             )
-    return [{**message, "type": "message"} for message in given]
+    return [{**message, "type": "message"} for message in content]
 
 
 def _is_of_user(message: object) -> bool:
@@ -195,7 +195,7 @@ class Steering:
 
     def steer(self, frame: JsonObject, size: int, *, over: bool) -> list[Answer]:
         """Take a `response.steer` of `size` bytes; `over`: nothing is started on the connection any more."""
-        response_id, given = frame.get("previous_response_id"), frame.get("input")
+        response_id, content = frame.get("previous_response_id"), frame.get("input")
         target = self._target(response_id)
         lane = target.create.lane if target else None
         try:
@@ -204,8 +204,8 @@ class Steering:
                 raise self._absent(response_id)
             self._check(target, size, over=over)
         except SteerRefused as refused:
-            return [Reply(steer_failed(refused.code, refused.message, response_id, given), lane)]
-        steer = Steer(self._new_id(), given, messages, size)
+            return [Reply(steer_failed(refused.code, refused.message, response_id, content), lane)]
+        steer = Steer(self._new_id(), content, messages, size)
         target.steers.append(steer)
         accepted = Reply(steer_accepted(steer.id, target.response_id), lane)
         return [accepted] if len(target.steers) > 1 else [accepted, Stop(lane, StopReason.STEERED)]

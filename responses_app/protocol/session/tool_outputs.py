@@ -26,14 +26,14 @@ class ToolOutput(ClientModel):
 
 def requested_tool_mode(header: str | None, default: str) -> str:
     """Return the mode that a request's header asks for, else the default. Raises `ApiError` (400) for another."""
-    asked = (header or "").strip().lower() or default
-    if asked not in (COMPLETE, WAIT):
+    mode = (header or "").strip().lower() or default
+    if mode not in (COMPLETE, WAIT):
         raise invalid_request(
-            f"Unknown value in the header '{TOOL_MODE_HEADER}': {asked[:80]!r}. Known are: '{COMPLETE}' and '{WAIT}'.",
+            f"Unknown value in the header '{TOOL_MODE_HEADER}': {mode[:80]!r}. Known are: '{COMPLETE}' and '{WAIT}'.",
             param=TOOL_MODE_HEADER,
             code="invalid_value",
         )
-    return asked
+    return mode
 
 
 def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGiven:

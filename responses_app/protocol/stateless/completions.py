@@ -130,9 +130,9 @@ def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> Comple
     json_size({"kv_transfer_params": data.get("kv_transfer_params")})  # the engine is given it again
     fields = validate(CompletionFields, data)
     prompts = read_inputs(data, "prompt", max_inputs=MAX_CHOICES)
-    wanted = CompletionWanted(fields=fields, prompts=prompts)
-    _check(wanted, data)
-    return wanted
+    completion = CompletionWanted(fields=fields, prompts=prompts)
+    _check(completion, data)
+    return completion
 
 
 def _check(wanted: CompletionWanted, data: JsonObject) -> None:
@@ -253,15 +253,15 @@ class ChoiceDelta:
     def body(self) -> CompletionChoice:
         """Return it as a choice of an answer, or of a part of a stream."""
         finish = self.finish_reason
-        asked: CompletionDetails = {}
+        details: CompletionDetails = {}
         if self.token_ids is not None:
-            asked["token_ids"] = self.token_ids
+            details["token_ids"] = self.token_ids
         if self.prompt_token_ids is not None:
-            asked["prompt_token_ids"] = list(self.prompt_token_ids)
+            details["prompt_token_ids"] = list(self.prompt_token_ids)
         if self.prompt_logprobs is not None:
-            asked["prompt_logprobs"] = self.prompt_logprobs
+            details["prompt_logprobs"] = self.prompt_logprobs
         return {
-            **asked,
+            **details,
             "index": self.index,
             "text": self.text,
             "logprobs": self.logprobs,

@@ -187,16 +187,16 @@ def question_text(question: Question, labelled: Sequence[Sequence[str]]) -> str:
     """Return the question as the model reads it, behind the input; `labelled` are its `labels`."""
     names = [forms[0] for forms in labelled]
     called = "number" if names[0] in NUMBERS else "letter"
-    asked = f"Question about the input above: {_instructions(question.instructions)}"
+    text = f"Question about the input above: {_instructions(question.instructions)}"
     match question:
         case Predicate():
-            return f"{asked}\n\nIs it true? Answer with yes or no only."
+            return f"{text}\n\nIs it true? Answer with yes or no only."
         case Choice():
             options = [(orjson.dumps(each.value).decode(), each.description) for each in question.choices]
-            return f"{asked}\n\n{_listed(names, options)}\n\nAnswer with the {called} of one option only."
+            return f"{text}\n\n{_listed(names, options)}\n\nAnswer with the {called} of one option only."
         case Score():
             levels = [(each.label, each.description) for each in question.levels]
-            return f"{asked}\n\nThe levels, from the lowest to the highest:\n{_listed(names, levels)}\n\nAnswer with " \
+            return f"{text}\n\nThe levels, from the lowest to the highest:\n{_listed(names, levels)}\n\nAnswer with " \
                 f"the {called} of one level only."  # fmt: skip
 
 
