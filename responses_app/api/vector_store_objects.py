@@ -6,8 +6,7 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from responses_app.protocol.files.vector_stores import FileStatus
-from responses_app.stores.vector_stores import BatchRecord, Hit, StoreFileRecord, VectorStoreRecord
-from responses_app.stores.vector_stores import FileCounts as Counts
+from responses_app.stores.vector_stores import BatchRecord, Hit, StoreFileCounts, StoreFileRecord, VectorStoreRecord
 
 
 class FileCounts(TypedDict):
@@ -251,7 +250,7 @@ def content_page(record: StoreFileRecord, chunks: Sequence[str]) -> VectorStoreC
     }
 
 
-def _counts(counts: Counts) -> FileCounts:
+def _counts(counts: StoreFileCounts) -> FileCounts:
     return {
         "in_progress": counts.in_progress,
         "completed": counts.completed,

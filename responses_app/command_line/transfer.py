@@ -15,7 +15,7 @@ from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
 from responses_app.command_line.terminal import errors, printable, progress
 
 if TYPE_CHECKING:
-    from responses_app.stores.database.transfer.lines import Exported, Imported, Place
+    from responses_app.stores.database.transfer.lines import Exported, ExportPlace, Imported
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def run_export(options: Namespace) -> int:
     if options.file != "-" and not options.resume and os.path.exists(options.file):
         raise CommandFailed(f"{options.file} is there already: {THEN}", status=USAGE)
     with database():
-        from responses_app.stores.database.transfer.lines import Exported, Place, lines, to_export
+        from responses_app.stores.database.transfer.lines import Exported, ExportPlace, lines, to_export
 
         counted = Exported()
         if options.file == "-":
-            _write(lines(options.project, Place(), counted), sys.stdout.buffer, counted, total=None)
+            _write(lines(options.project, ExportPlace(), counted), sys.stdout.buffer, counted, total=None)
         else:
             with _opened(options.file, resume=options.resume) as (file, place):
                 if place.kind == "end":
@@ -72,14 +72,14 @@ def _write(found: Iterator[str], file: BinaryIO, counted: "Exported", *, total: 
 
 
 @contextmanager
-def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "Place"]]:
+def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "ExportPlace"]]:
     """Open the file for its owner alone, at the place where the export goes on."""
-    from responses_app.stores.database.transfer.lines import Place
+    from responses_app.stores.database.transfer.lines import ExportPlace
 
     try:
         flags = os.O_RDWR | (os.O_CREAT if resume else os.O_CREAT | os.O_EXCL)
         with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
-            place, offset = whole_lines(file) if resume else (Place(), 0)
+            place, offset = whole_lines(file) if resume else (ExportPlace(), 0)
             file.seek(offset)
             file.truncate()
             yield file, place
@@ -91,11 +91,11 @@ def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "Place"]]:
         raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None
 
 
-def whole_lines(file: BinaryIO) -> tuple["Place", int]:
+def whole_lines(file: BinaryIO) -> tuple["ExportPlace", int]:
     """Return what the last whole record of a file is, and where it ends. A conversation that may be cut is none."""
-    from responses_app.stores.database.transfer.lines import Place
+    from responses_app.stores.database.transfer.lines import ExportPlace
 
-    place, before, offset, begin = Place(), Place(), 0, 0
+    place, before, offset, begin = ExportPlace(), ExportPlace(), 0, 0
     for line in file:
         found = _HEAD.match(line)
         if found is None or not line.endswith(b"\n"):
@@ -106,7 +106,7 @@ def whole_lines(file: BinaryIO) -> tuple["Place", int]:
         if kind == "conversation":
             before, begin = place, offset
         if kind != "items":
-            place = Place(kind, name)
+            place = ExportPlace(kind, name)
         offset += len(line)
     return (before, begin) if place.kind == "conversation" else (place, offset)
 

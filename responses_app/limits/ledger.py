@@ -1,4 +1,7 @@
-"""What limits are counted by: buckets for what is limited over time, and slots that are held.
+"""The contract of the ledger, in which all that is limited is counted: over time in buckets, at once by slots.
+
+`rates` counts the requests and tokens of keys and projects in it, and what runs for them; and the open WebSockets of
+all workers.
 
 **Buckets** (the generic cell rate algorithm, which is a token bucket kept as one number). A limit of 60 requests a
 minute is a bucket that holds 60 and gets one back each second. What is kept is `left`: the milliseconds until it is
@@ -18,13 +21,8 @@ stays the same. `left` is kept with the time it was true at, and a clock that is
 and each WebSocket one of the server's. In Redis it is a lease, which its worker renews: those of a killed worker end by
 themselves.
 
-A `Job` is all that a worker has to say at one time. Asks are done all or nothing, in order, behind the rest of the job.
-`Counts` does it in this process; `redis.SCRIPT` does the same in Redis.
-
-The contract of the ledger: everything that is limited is counted in one, all or nothing.
-
-`rates` counts the requests, tokens and slots of keys and projects in it, `connections` the open WebSockets of all
-workers. How buckets and slots work is told in `ledger`.
+A `LedgerJob` is all that a worker has to say at one time. Asks are done all or nothing, in order, behind the rest of
+it. `Counts` does it in this process; `redis.SCRIPT` does the same in Redis.
 """
 
 from abc import ABC, abstractmethod
@@ -69,7 +67,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Job:
+class LedgerJob:
     """`settle` is taken whatever is left (by key, in milliseconds), `release` are slots given back (key and id)."""
 
     settle: dict[str, float] = field(default_factory=dict)
@@ -86,11 +84,11 @@ class Counts:
     """The buckets and slots of this process. `now` is in milliseconds, of any clock that is not set back."""
 
     def __init__(self) -> None:
-        self._buckets: dict[str, tuple[float, float]] = {}  # left, and when that was true
-        self._holders: dict[str, set[str]] = {}
+        self.buckets: dict[str, tuple[float, float]] = {}  # left, and when that was true; a full one is not here
+        self.holders: dict[str, set[str]] = {}  # who holds slots, by their keys
         self._sweep_at = 1024
 
-    def do(self, job: Job, now: float) -> list[Answer]:
+    def do(self, job: LedgerJob, now: float) -> list[Answer]:
         """Do a job."""
         for key, cost in job.settle.items():
             self._keep(key, self._left(key, now) + cost, now)
@@ -100,27 +98,18 @@ class Counts:
 
     def hold(self, key: str, id: str) -> None:
         """Note a slot that was given elsewhere."""
-        self._holders.setdefault(key, set()).add(id)
+        self.holders.setdefault(key, set()).add(id)
 
     def release(self, key: str, id: str) -> None:
         """Give a slot back."""
-        holders = self._holders.get(key, set())
+        holders = self.holders.get(key, set())
         holders.discard(id)
         if not holders:
-            self._holders.pop(key, None)
-
-    @property
-    def holders(self) -> Mapping[str, set[str]]:
-        """Who holds slots, by their keys."""
-        return self._holders
-
-    def forget_buckets(self) -> None:
-        """Let all buckets be full: they are counted elsewhere now."""
-        self._buckets.clear()
+            self.holders.pop(key, None)
 
     def _answer(self, ask: Ask, now: float) -> Answer:
         left = [self._left(charge.key, now) for charge in ask.charges]
-        held = [len(self._holders.get(hold.key, ())) for hold in ask.holds]
+        held = [len(self.holders.get(hold.key, ())) for hold in ask.holds]
         after = [have + charge.cost for charge, have in zip(ask.charges, left, strict=True)]
         fits = all(
             not charge.cost or then <= charge.window + TOLERANCE
@@ -135,17 +124,17 @@ class Counts:
         return Answer(True, after, held)
 
     def _left(self, key: str, now: float) -> float:
-        left, at = self._buckets.get(key, (0.0, now))
+        left, at = self.buckets.get(key, (0.0, now))
         return max(0.0, left - (now - at))
 
     def _keep(self, key: str, left: float, now: float) -> None:
         if left <= 0:
-            self._buckets.pop(key, None)
+            self.buckets.pop(key, None)
             return
-        self._buckets[key] = left, now
-        if len(self._buckets) > self._sweep_at:  # full ones are the same as none
-            self._buckets = {each: kept for each, kept in self._buckets.items() if self._left(each, now) > 0}
-            self._sweep_at = max(1024, 2 * len(self._buckets))
+        self.buckets[key] = left, now
+        if len(self.buckets) > self._sweep_at:  # full ones are the same as none
+            self.buckets = {each: kept for each, kept in self.buckets.items() if self._left(each, now) > 0}
+            self._sweep_at = max(1024, 2 * len(self.buckets))
 
 
 class BaseLedger(ABC):
@@ -157,18 +146,15 @@ class BaseLedger(ABC):
     def __init__(self) -> None:
         self.is_started = False
         self.is_closed = False
+        self.away: str | None = None  # the error for which this worker counts by itself; None: all count together
+        self._own = Counts()  # what it holds itself; and its buckets, while nobody shares them
         self._worker = uuid4().hex[:16]
         self._numbers = count(1)
 
     @property
-    def away(self) -> str | None:
-        """The name of the error for which this worker counts by itself at present; None: all count together."""
-        return None
-
-    @property
-    @abstractmethod
     def holders(self) -> Mapping[str, Collection[str]]:
         """Who holds slots through this worker, by their keys."""
+        return self._own.holders
 
     def new_id(self) -> str:
         """Return an id for a holder of slots that no worker has used."""
@@ -189,7 +175,7 @@ class BaseLedger(ABC):
         """Return what came of an ask; where this is cancelled, nothing is taken."""
 
     @abstractmethod
-    def post(self, job: Job) -> None:
+    def post(self, job: LedgerJob) -> None:
         """Settle and release what a job has, soon; return at once and never raise. It has no asks."""
 
     @abstractmethod

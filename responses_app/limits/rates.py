@@ -4,6 +4,8 @@
     …                                                                    the response runs
     ticket.settle(Amount(1, 250, 87))                                    once, at its end; returns at once
 
+`ConnectionLimit`: that of open WebSockets, of all workers together.
+
 Input tokens are never given back: a request counts, also where it fails, as it does at OpenAI. How buckets and slots
 work is told in `ledger`.
 
@@ -18,7 +20,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from responses_app.limits.ledger import Answer, Ask, BaseLedger, Charge, Hold, Job
+from responses_app.limits.ledger import Answer, Ask, BaseLedger, Charge, Hold, LedgerJob
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rate_limits import (
     NOTHING,
@@ -35,6 +37,8 @@ from responses_app.protocol.rate_limits import (
     rate_reached,
     tightest,
 )
+
+logger = logging.getLogger("respsite.limits")
 
 MAX_HEARD = 20_000  # buckets of which a worker remembers what it heard last
 
@@ -67,7 +71,7 @@ class Ticket:
             return
         reserved = self.reserved
         used = Amount(reserved.requests, max(used.input_tokens, reserved.input_tokens), used.output_tokens)
-        job = Job(release=[(places.key, self.id) for places in self.places])
+        job = LedgerJob(release=[(places.key, self.id) for places in self.places])
         for rate, taken in self._taken:
             more = rate.needed(used) - taken
             if more:
@@ -79,7 +83,7 @@ class Ticket:
         """Give the slots back, and nothing else: it runs no more, and what it used is counted later."""
         places, self.places = self.places, ()
         if self._rates is not None and places:
-            self._rates.ledger.post(Job(release=[(each.key, self.id) for each in places]))
+            self._rates.ledger.post(LedgerJob(release=[(each.key, self.id) for each in places]))
 
     def hand_over(self) -> None:
         """Give the slots back; what was used is for another worker to count, which goes on with it."""
@@ -183,8 +187,6 @@ def _longest(taken: Sequence[tuple[Rate, int]], places: Sequence[SlotLimit], ans
     return max(reached, key=lambda error: error.retry_after or 0)
 
 
-logger = logging.getLogger("respsite.limits")
-
 CONNECTIONS = "connections"  # the slots' key
 
 
@@ -239,4 +241,4 @@ class ConnectionLimit:
         if not self._ids:
             logger.error("A connection slot was released that nobody held.", stack_info=True)
             return
-        self.ledger.post(Job(release=[(CONNECTIONS, self._ids.pop())]))
+        self.ledger.post(LedgerJob(release=[(CONNECTIONS, self._ids.pop())]))

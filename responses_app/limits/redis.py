@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -34,7 +34,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, Job
+from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Counts, LedgerJob
 
 logger = logging.getLogger("respsite.limits")
 
@@ -146,23 +146,13 @@ class RedisLedger(BaseLedger):
         self._timeout_seconds = timeout_seconds
         self._now = now
         self._client: Redis | None = None
-        self._own = Counts()  # all that this worker holds; and its buckets, while Redis is away
         self._waiting: list[_Asked] = []
-        self._job = Job()  # what is to be settled
+        self._job = LedgerJob()  # what is to be settled
         self._wake = asyncio.Event()
         self._settling: asyncio.TimerHandle | None = None
         self._clerk: asyncio.Task[None] | None = None
         self._renews_now = False  # there is a slot that Redis does not know of
-        self._away: str | None = None
         self._forget_at = 0.0  # while it is away: when all leases that it knows of are over
-
-    @property
-    def away(self) -> str | None:
-        return self._away
-
-    @property
-    def holders(self) -> Mapping[str, set[str]]:
-        return self._own.holders
 
     async def start(self) -> None:
         """Connect and start the clerk; where Redis is away, start without."""
@@ -193,13 +183,13 @@ class RedisLedger(BaseLedger):
         if self._job.release:
             logger.warning(
                 "Redis could not be told that this worker ends (%s); its leases of %.1f s will run out.",
-                self._away,
+                self.away,
                 self._lease / 1000,
             )
 
-    def post(self, job: Job) -> None:
+    def post(self, job: LedgerJob) -> None:
         self._job.release += job.release
-        if self._away is not None:
+        if self.away is not None:
             self._own.do(job, self._own_now())
             return
         for key, id in job.release:
@@ -219,8 +209,8 @@ class RedisLedger(BaseLedger):
         self._wake.set()
 
     async def ask(self, ask: Ask) -> Answer:
-        if self._away is not None or self._clerk is None or self._clerk.done():
-            return self._own.do(Job(asks=[ask]), self._own_now())[0]
+        if self.away is not None or self._clerk is None or self._clerk.done():
+            return self._own.do(LedgerJob(asks=[ask]), self._own_now())[0]
         asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((ask, asked))
         self._wake.set()
@@ -255,10 +245,10 @@ class RedisLedger(BaseLedger):
         asked, self._waiting = self._waiting[:MAX_ASKS], self._waiting[MAX_ASKS:]
         if self._waiting:
             self._wake.set()
-        job, self._job = self._job, Job()
+        job, self._job = self._job, LedgerJob()
         job.asks = [ask for ask, answer in asked if not answer.done()]
         asked = [each for each in asked if not each[1].done()]
-        was_away = self._away is not None
+        was_away = self.away is not None
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 answers = await self._say(job, renews=renews)
@@ -271,13 +261,13 @@ class RedisLedger(BaseLedger):
             self._came_back(was_away)
             self._give(asked, answers)
             return
-        self._own.do(Job(job.settle, job.release), self._own_now())
+        self._own.do(LedgerJob(job.settle, job.release), self._own_now())
         if asyncio.get_running_loop().time() < self._forget_at:
             self._job.release = job.release + self._job.release
         waiting, self._waiting = self._waiting, []
         self._answer_here([*asked, *waiting])
 
-    async def _say(self, job: Job, *, renews: bool) -> list[Answer]:
+    async def _say(self, job: LedgerJob, *, renews: bool) -> list[Answer]:
         client = self._client
         assert client is not None, "it was started"
         keys: dict[str, int] = {}
@@ -323,14 +313,14 @@ class RedisLedger(BaseLedger):
         """Answer by this worker's own count."""
         for ask, waiting in asked:
             if not waiting.done():
-                waiting.set_result(self._own.do(Job(asks=[ask]), self._own_now())[0])
+                waiting.set_result(self._own.do(LedgerJob(asks=[ask]), self._own_now())[0])
 
     def _own_now(self) -> float:
         return self._now() if self._now is not None else asyncio.get_running_loop().time() * 1000
 
     def _went_away(self, error: Exception) -> None:
         """Note that Redis is away; log it the first time only."""
-        if self._away is None:
+        if self.away is None:
             self._forget_at = asyncio.get_running_loop().time() + self._lease / 1000
             logger.warning(
                 "Redis is away (%s: %s): until it is back, "
@@ -338,20 +328,20 @@ class RedisLedger(BaseLedger):
                 type(error).__name__,
                 error,
             )
-        self._away = type(error).__name__
+        self.away = type(error).__name__
 
     def _came_back(self, was_away: bool) -> None:
-        self._away = None
+        self.away = None
         if was_away:
-            self._own.forget_buckets()
+            self._own.buckets.clear()
             logger.info(
                 "Redis is back: connections and limits of keys and projects are counted by all workers together again"
             )
 
 
-def _given_back(ask: Ask) -> Job:
+def _given_back(ask: Ask) -> LedgerJob:
     """Return what undoes an ask that was granted."""
-    return Job(
+    return LedgerJob(
         settle={charge.key: -charge.cost for charge in ask.charges if charge.cost},
         release=[(hold.key, ask.id) for hold in ask.holds],
     )

@@ -14,7 +14,7 @@ from typing import ClassVar
 from django.db import models
 
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
-from responses_app.models.fields import ID_LENGTH, JSONTextField
+from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 from responses_app.models.fields import json_text as json_text
 from responses_app.protocol.requests.resources import RUNNING
 
@@ -23,7 +23,7 @@ LISTED = (
 ).split()
 
 
-class Response(models.Model):
+class Response(WithId):
     """A response, from the moment it was accepted; `body` is the object as clients read it.
 
     `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
@@ -32,7 +32,6 @@ class Response(models.Model):
     `size` is in bytes, times are in milliseconds.
     """
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     status = models.CharField(max_length=16)
     model = models.CharField(max_length=256)
@@ -63,15 +62,11 @@ class Response(models.Model):
             models.Index(fields=["key_id"], name="response_key", condition=~models.Q(key_id="")),
         ]
 
-    def __str__(self) -> str:
-        return self.id
 
-
-class ChainPart(models.Model):
+class ChainPart(WithId):
     """One response's part of a chain, see `protocol.prompt.chain.LinkTokens`; `tokens` and `lengths` are
     little-endian 32-bit numbers, `calls` the calls in it, see `rows.calls_text`."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     parent = models.ForeignKey(
         "self", null=True, on_delete=models.DO_NOTHING, related_name="children", db_constraint=False, db_index=False
@@ -87,14 +82,10 @@ class ChainPart(models.Model):
     class Meta:
         indexes: ClassVar = [models.Index(fields=["parent"], name="chainpart_parent")]
 
-    def __str__(self) -> str:
-        return self.id
 
-
-class PublicName(models.Model):
+class PublicName(WithId):
     """What clients call a response, where that is not its own id: see `protocol.public_ids`. `id` is the response's."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     name = models.CharField(max_length=ID_LENGTH)
     leg = models.PositiveIntegerField()
@@ -106,14 +97,13 @@ class PublicName(models.Model):
         return f"{self.name} {self.leg}"
 
 
-class ChatChoice(models.Model):
+class ChatChoice(WithId):
     """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`. `id` is the response's.
 
     `first_id` is the response of the completion's first choice, which alone has `messages` and `metadata` that count.
     `choices` is how many there are. `model` and `created_at` are the response's, for lists.
     """
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     first_id = models.CharField(max_length=ID_LENGTH)
     place = models.PositiveSmallIntegerField(default=0)
@@ -157,10 +147,9 @@ class ApprovalClaim(models.Model):
         return self.request_id
 
 
-class SampledItem(models.Model):
+class SampledItem(WithId):
     """An output item, what clients see of it as a digest, and the tokens it was sampled as."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     response = models.ForeignKey(
         Response, on_delete=models.CASCADE, related_name="sampled", db_constraint=False, db_index=False
@@ -171,9 +160,6 @@ class SampledItem(models.Model):
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["response"], name="sampleditem_response")]
-
-    def __str__(self) -> str:
-        return self.id
 
 
 class LogPart(models.Model):
@@ -195,14 +181,13 @@ class LogPart(models.Model):
         return f"{self.response_id} {self.position}"
 
 
-class Conversation(models.Model):
+class Conversation(WithId):
     """Items that responses read and append to.
 
     `head` is the response whose chain holds the items up to `head_position`, empty where none does (items were deleted,
     or two responses ran at once): then the next response renders all items anew. `version` counts all changes.
     """
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     created_at = models.DateTimeField()
     title = models.TextField(default="")
@@ -215,9 +200,6 @@ class Conversation(models.Model):
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="conversation_project_created")]
-
-    def __str__(self) -> str:
-        return self.id
 
 
 class ConversationItem(models.Model):
@@ -243,10 +225,9 @@ class ConversationItem(models.Model):
         return self.item_id
 
 
-class StoredFile(models.Model):
+class StoredFile(WithId):
     """A file that a client uploaded; `FilePart`s hold its content. It is there for clients once it `is_whole`."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     purpose = models.CharField(max_length=32)
     filename = models.TextField()
@@ -263,14 +244,10 @@ class StoredFile(models.Model):
             models.Index(fields=["created_at"], name="file_unfinished", condition=models.Q(is_whole=False)),
         ]
 
-    def __str__(self) -> str:
-        return self.id
 
-
-class Upload(models.Model):
+class Upload(WithId):
     """A file that comes in parts, from its first part to the day after its time is over."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     status = models.CharField(max_length=16)  # a pending one whose time is over has expired
     purpose = models.CharField(max_length=32)
@@ -287,14 +264,10 @@ class Upload(models.Model):
             models.Index(fields=["expires_at"], name="upload_expires"),
         ]
 
-    def __str__(self) -> str:
-        return self.id
 
-
-class UploadPart(models.Model):
+class UploadPart(WithId):
     """A part of an upload, and then of the file `file_id`, in the order of `place`."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     upload = models.ForeignKey(
         Upload, on_delete=models.DO_NOTHING, related_name="parts", db_constraint=False, db_index=False
     )
@@ -310,9 +283,6 @@ class UploadPart(models.Model):
             models.Index(fields=["upload"], name="uploadpart_left", condition=models.Q(place__isnull=True)),
             models.Index(fields=["file_id", "place"], name="uploadpart_file", condition=models.Q(place__isnull=False)),
         ]
-
-    def __str__(self) -> str:
-        return self.id
 
 
 class FilePart(models.Model):
@@ -334,20 +304,16 @@ class FilePart(models.Model):
         return f"{self.file_id} {self.position}"
 
 
-class Worker(models.Model):
+class Worker(WithId):
     """A server process that runs responses; one that has not been `seen_at` for a while is dead."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     started_at = models.DateTimeField()
     seen_at = models.DateTimeField()
     connections = models.PositiveIntegerField(default=0)
     in_flight = models.PositiveIntegerField(default=0)
 
-    def __str__(self) -> str:
-        return self.id
 
-
-class Limited(models.Model):
+class LimitColumns(models.Model):
     """How much may be asked for; None: as much as anybody likes."""
 
     requests_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
@@ -361,7 +327,7 @@ class Limited(models.Model):
         abstract = True
 
 
-class Project(Limited):
+class Project(LimitColumns):
     """Those who share what is stored. Its limits count all its keys together."""
 
     name = models.CharField(primary_key=True, max_length=ID_LENGTH)
@@ -371,7 +337,7 @@ class Project(Limited):
         return self.name
 
 
-class ApiKey(Limited):
+class ApiKey(LimitColumns):
     """A key of a project, see `protocol.api_keys`: its digest, and the beginning by which people tell keys apart.
 
     No `scopes` or `allowed_models` mean all. A revoked key stays, so that it can be seen who had one.

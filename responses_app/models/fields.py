@@ -20,6 +20,18 @@ def json_text(value: object) -> str:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
+class WithId(models.Model):
+    """A row that has an id of the API's own."""
+
+    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
 class JSONTextField(models.TextField):
     """JSON, kept as the text it was written as; read and written, never searched.
 

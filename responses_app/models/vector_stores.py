@@ -8,17 +8,16 @@ from typing import ClassVar
 
 from django.db import models
 
-from responses_app.models.fields import ID_LENGTH, JSONTextField
+from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 
 PENDING = "in_progress"
 REMOVED = "removed"  # a status that clients never see
 IN_WORK = (PENDING, REMOVED)
 
 
-class VectorStore(models.Model):
+class VectorStore(WithId):
     """Files that are searched together. `expires_days` counts from `last_active_at`; None: it stays."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.CharField(max_length=64, default="default")
     name = models.TextField(default="")
     description = models.TextField(default="")
@@ -37,23 +36,16 @@ class VectorStore(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return self.id
 
-
-class VectorStoreBatch(models.Model):
+class VectorStoreBatch(WithId):
     """Files that were put into a store together."""
 
-    id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, db_constraint=False, db_index=False)
     created_at = models.DateTimeField()
     cancelled = models.BooleanField(default=False)
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["store"], name="vectorstorebatch_store")]
-
-    def __str__(self) -> str:
-        return self.id
 
 
 class VectorStoreFile(models.Model):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.errors import JsonObject
@@ -187,6 +187,16 @@ class Purged:
     bytes: int = 0
     more: bool = False
     ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __add__(self, step: "Purged") -> "Purged":
+        """Return both together; there is more where there was."""
+        return replace(
+            self,
+            responses=self.responses + step.responses,
+            parts=self.parts + step.parts,
+            bytes=self.bytes + step.bytes,
+            ids=self.ids + step.ids,
+        )
 
 
 class StoreError(Exception):

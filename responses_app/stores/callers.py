@@ -1,4 +1,4 @@
-"""The contract of what keeps API keys."""
+"""The contracts of what finds callers: by API keys (`BaseKeyStore`), and by the sessions of the admin (`BaseStaff`)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence

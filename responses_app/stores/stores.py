@@ -1,14 +1,12 @@
-"""`Stores`: where a process keeps things, handed around as one.
+"""`Stores`: where a process keeps things, handed around as one; the contracts of chats, conversations and approvals.
 
-The contract of what keeps who makes an approved call: `tests/contracts/approvals.py` is its suite.
+`tests/contracts/` has their suites (`chats`, `conversations`, `approvals`), which run over every implementation.
+
+Chat completions are written with the responses that their choices are (`StoredResponse.chat`), in the same transaction,
+and go with them. Everything is seen per project, and what is past its time is not found.
 
 An answer to a request for approval may come twice at the same time, on two workers. Both would make the call, so the
 response to each claims the request first, and one of them gets it.
-
-The contract of what reads stored chat completions: `tests/contracts/chats.py` is its suite.
-
-They are written with the responses that their choices are (`StoredResponse.chat`), in the same transaction, and go with
-them. Everything is seen per project, and what is past its time is not found.
 """
 
 from abc import ABC, abstractmethod

@@ -14,7 +14,7 @@ DAY = 86_400  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileCounts:
+class StoreFileCounts:
     """How many files of a store or a batch have which status."""
 
     in_progress: int = 0
@@ -39,7 +39,7 @@ class VectorStoreRecord:
     description: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     expires_days: int | None = None
-    counts: FileCounts = FileCounts()
+    counts: StoreFileCounts = StoreFileCounts()
     usage_bytes: int = 0
 
     @property
@@ -81,7 +81,7 @@ class BatchRecord:
     store_id: str
     created_at: int
     cancelled: bool
-    counts: FileCounts
+    counts: StoreFileCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,11 @@
 import pytest
 
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.responses.removal import MAX_RESPONSES, PAUSES, Plan, PurgePlans
+from responses_app.stores.database.responses.removal import MAX_RESPONSES, PAUSES, PurgePlan, PurgePlans
 from tests.kit.clock import Clock
 
 
-def looked(plans: PurgePlans, clock: Clock, found: Plan, *, seconds: float) -> None:
+def looked(plans: PurgePlans, clock: Clock, found: PurgePlan, *, seconds: float) -> None:
     with plans.looking() as tell:
         clock.now += seconds
         tell(found)
@@ -18,7 +18,7 @@ def test_one_look_is_for_many_purges() -> None:
     plans = PurgePlans(clock)
     ids = [f"resp_{number}" for number in range(2 * MAX_RESPONSES + 1)]
     assert plans.wants_look
-    looked(plans, clock, Plan(ids, 5, more=False), seconds=0.01)
+    looked(plans, clock, PurgePlan(ids, 5, more=False), seconds=0.01)
     steps = []
     while not plans.wants_look:
         steps.append(plans.next())
@@ -30,7 +30,7 @@ def test_one_look_is_for_many_purges() -> None:
 def test_where_there_is_more_it_looks_again_at_once() -> None:
     clock = Clock(100.0)
     plans = PurgePlans(clock)
-    looked(plans, clock, Plan(["resp_1"], 5, more=True), seconds=0.01)
+    looked(plans, clock, PurgePlan(["resp_1"], 5, more=True), seconds=0.01)
     assert plans.next().more
     assert plans.wants_look
 
@@ -38,9 +38,9 @@ def test_where_there_is_more_it_looks_again_at_once() -> None:
 def test_after_a_slow_look_there_is_a_pause() -> None:
     clock = Clock(100.0)
     plans = PurgePlans(clock)
-    looked(plans, clock, Plan(["resp_1"], 5, more=True), seconds=2.0)
+    looked(plans, clock, PurgePlan(["resp_1"], 5, more=True), seconds=2.0)
     assert not plans.next().more, "nothing to do for now"
-    assert plans.next() == Plan((), 0, more=False)
+    assert plans.next() == PurgePlan((), 0, more=False)
     clock.now += 2.0 * PAUSES - 1
     assert not plans.wants_look
     clock.now += 1.1

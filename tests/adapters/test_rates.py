@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from responses_app.limits.ledger import Ask, BaseLedger, Charge, Counts, Hold, Job
+from responses_app.limits.ledger import Ask, BaseLedger, Charge, Counts, Hold, LedgerJob
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import Rates
 from responses_app.limits.redis import RedisLedger
@@ -43,8 +43,8 @@ class TestMemory(RatesContract):
         counts = Counts()
         for number in range(5000):
             clock.pass_by(1)
-            counts.do(Job(asks=[Ask([Charge(f"key:{number}", 1000.0, 60_000)])]), clock())
-        assert len(counts._buckets) <= 1025
+            counts.do(LedgerJob(asks=[Ask([Charge(f"key:{number}", 1000.0, 60_000)])]), clock())
+        assert len(counts.buckets) <= 1025
 
 
 class TestRedis(RatesContract):
@@ -129,7 +129,7 @@ class TestRedis(RatesContract):
                 clock.pass_by(chance.choice([0, 0.01, 1, 20]))
                 charges = [Charge(f"r:{name}", chance.choice([0.0, 20_000.0 / 3, 30_000.0]), 60_000) for name in names]
                 asks = [Ask(charges, [Hold(f"c:{chance.choice(names)}", 3)], f"h{step}:{n}") for n in range(2)]
-                job = Job(
+                job = LedgerJob(
                     {f"r:{chance.choice(names)}": chance.uniform(-40_000, 40_000)},
                     [(f"c:{chance.choice(names)}", f"h{chance.randrange(step + 1)}:0")],
                     asks,

@@ -182,7 +182,7 @@ class TestPurge(PurgeCase):
         total = Purged(more=True)
         while total.more:
             step = await store.purge()
-            total = replace(removal.added(total, step), more=step.more)
+            total = replace(total + step, more=step.more)
         return total
 
     @staticmethod

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings, WorkerState
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
-from responses_app.stores.database.responses.writes import Step, commit
+from responses_app.stores.database.responses.writes import ResponseStep, commit
 from tests.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
@@ -91,7 +91,7 @@ class TestAtOnce(OnBothCase):
         first = Turn().saying(*exchange(0))
         await store.save(first)
         second = Turn().after(first).saying(*exchange(1))
-        saving = await Held(alias, lambda db: commit(db, [Step(second)], now=NOW)).acted()
+        saving = await Held(alias, lambda db: commit(db, [ResponseStep(second)], now=NOW)).acted()
         deleting = asyncio.create_task(forget(store, first))
         await waits_for_a_lock(alias, url)
         await saving.commit()

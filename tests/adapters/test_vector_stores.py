@@ -14,11 +14,11 @@ from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
 from responses_app.stores.vector_stores import (
     DAY,
-    FileCounts,
     FileQuery,
     Hit,
     NewStoreFile,
     Search,
+    StoreFileCounts,
     VectorStoreRecord,
     VectorStoreSettings,
     VectorStoresFull,
@@ -141,7 +141,7 @@ async def test_words_find_what_has_them_the_rarest_count_most(at: Kept) -> None:
     assert len(await at.found(store_id, "shell turtle", limit=1)) == 1
     assert len(await at.found(store_id, "feathers", "beach")) == 2, "either of the queries"
     (record,) = await at.stores.listed(MINE, after=None, descending=True, limit=9) or ()
-    assert record.counts == FileCounts(completed=3)
+    assert record.counts == StoreFileCounts(completed=3)
     assert record.usage_bytes == sum(len(text.encode()) for texts in TURTLES.values() for text in texts)
 
 
@@ -309,7 +309,7 @@ async def test_a_batch_can_be_cancelled_while_it_is_read(at: Kept) -> None:
     assert await at.stores.keep(done, ["turtle"])
     batch = await at.stores.cancel_batch(MINE, store_id, "vsfb_1")
     assert batch is not None
-    assert (batch.cancelled, batch.counts) == (True, FileCounts(completed=1, cancelled=2))
+    assert (batch.cancelled, batch.counts) == (True, StoreFileCounts(completed=1, cancelled=2))
     assert not await at.stores.keep(under_way, ["turtle"])
     await at.stores.fail(under_way, "server_error", "late")
     query = FileQuery(batch_id="vsfb_1", status="cancelled", descending=False)

@@ -16,7 +16,7 @@ from django.db import connections
 from responses_app.management.database import DatabaseCommand
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
-from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, added, purge
+from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, purge
 from responses_app.stores.database.responses.rows import database_time
 from responses_app.wiring.relay import Relay
 
@@ -74,11 +74,11 @@ class Command(DatabaseCommand):
                 "default",
                 kept,
                 max_responses=MAX_PLANNED,
-                report=lambda sum, before=before: self.stdout.write(f"… {_told(added(before, sum))}"),
+                report=lambda sum, before=before: self.stdout.write(f"… {_told(before + sum)}"),
             )
             for start in range(0, len(step.ids), MAX_RESPONSES):
                 self._tell(step.ids[start : start + MAX_RESPONSES])
-            before = added(before, replace(step, ids=()))
+            before += replace(step, ids=())
             if not step.more or not step.responses:
                 break
         self.stdout.write(f"Removed {_told(before)} and {before.parts:,} parts of chains.")

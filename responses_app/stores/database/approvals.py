@@ -1,8 +1,5 @@
 """Claims of approved calls in the database, which all workers share."""
 
-import math
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
@@ -10,24 +7,20 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models import ApprovalClaim
 from responses_app.stores.base import StoreError
-from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore
 
 KEPT = timedelta(days=1)  # far longer than any response runs
 TRIES = 5  # where others claim and let go of the same meanwhile
 
 
-class DatabaseApprovalStore(BaseApprovalStore):
+class DatabaseApprovalStore(ThreadedStore[None], BaseApprovalStore):
     """Keeps claims in the database `using`; `timeout` bounds, in seconds, whatever waits for it.
 
     `now` is the clock, in Unix seconds. What is older than `KEPT` goes with the next claim of anybody.
     """
 
-    def __init__(
-        self, *, using: str = "default", timeout: float = math.inf, now: Callable[[], float] = time.time
-    ) -> None:
-        self._now = now
-        self._readers = DatabaseReaders(using, timeout=timeout)
+    unlimited = None
 
     async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
         at, digest = datetime.fromtimestamp(self._now(), UTC), _digest(request_id)
@@ -44,7 +37,7 @@ class DatabaseApprovalStore(BaseApprovalStore):
             return None if row is None else ApprovalHolder(row.response_id, row.claimed_at.timestamp())
 
         for _ in range(TRIES):
-            holder = await self._readers.run(write)
+            holder = await self._threads.run(write)
             if holder is not None:
                 return holder
         raise StoreError(f"the claim of {request_id} could not be kept: others let go of it each time")
@@ -54,10 +47,7 @@ class DatabaseApprovalStore(BaseApprovalStore):
             claims = ApprovalClaim.objects.using(connection.alias)
             claims.filter(project=project, request_id=_digest(request_id), response_id=response_id).delete()
 
-        await self._readers.run(write)
-
-    async def aclose(self) -> None:
-        await self._readers.aclose()
+        await self._threads.run(write)
 
 
 def _digest(request_id: str) -> str:

@@ -1,6 +1,5 @@
-"""`DatabaseKeyStore`: API keys in the database; and functions that make and revoke them, for commands and the admin."""
+"""API keys and users of the admin in the database; and functions that make and revoke keys."""
 
-import math
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -21,19 +20,17 @@ from responses_app.protocol.rate_limits import NO_LIMITS, LimitedSubject, Limits
 from responses_app.stores.callers import SCOPES, BaseKeyStore, BaseStaff, SessionPass
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.response_sql import in_parts
-from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.database.threads import ThreadedStore
 
 FIRST = f"{ids.API_KEY}first"  # the id of the key that a server makes for itself: there is one at most
 
 _new_id = id_factory(time.time)
 
 
-class DatabaseKeyStore(BaseKeyStore):
+class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
     """Keeps keys in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
 
-    def __init__(self, *, using: str = "default", timeout: float = math.inf) -> None:
-        self._using = using
-        self._readers = DatabaseReaders(using, timeout=timeout)
+    unlimited = None
 
     async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
         wanted = list(digests)
@@ -45,7 +42,7 @@ class DatabaseKeyStore(BaseKeyStore):
                 found |= {row.digest: key_of(row) for row in keys.filter(digest__in=some)}
             return found
 
-        return await self._readers.run(read)
+        return await self._threads.run(read)
 
     async def get(self, key_id: str) -> KeyRecord | None:
         def read(connection: BaseDatabaseWrapper) -> KeyRecord | None:
@@ -53,13 +50,13 @@ class DatabaseKeyStore(BaseKeyStore):
             row = keys.filter(pk=key_id).first()
             return None if row is None else key_of(row)
 
-        return await self._readers.run(read)
+        return await self._threads.run(read)
 
     async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[LimitedSubject]:
             return limited_in(models.Project.objects.using(connection.alias).filter(pk=project).first())
 
-        return await self._readers.run(read)
+        return await self._threads.run(read)
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
         wanted = list(key_ids)
@@ -70,7 +67,7 @@ class DatabaseKeyStore(BaseKeyStore):
             for some in in_parts(wanted):
                 keys.filter(pk__in=some).update(last_used_at=used_at)
 
-        await self._readers.run(write)
+        await self._threads.run(write)
 
     async def make_first(self, secret: str) -> bool:
         def make(connection: BaseDatabaseWrapper) -> bool:
@@ -82,10 +79,7 @@ class DatabaseKeyStore(BaseKeyStore):
                 return False
             return True
 
-        return await self._readers.run(make)
-
-    async def aclose(self) -> None:
-        await self._readers.aclose()
+        return await self._threads.run(make)
 
 
 def key_of(row: models.ApiKey) -> KeyRecord:
@@ -136,11 +130,10 @@ PERMISSION = "responses_app.add_response"  # a superuser has it; others are give
 MAX_CHOICE = 500  # projects that a page offers
 
 
-class DatabaseStaff(BaseStaff):
+class DatabaseStaff(ThreadedStore[None], BaseStaff):
     """Reads Django's sessions and users; `timeout` bounds, in seconds, whatever waits for the database."""
 
-    def __init__(self, *, timeout: float = math.inf) -> None:
-        self._readers = DatabaseReaders("default", timeout=timeout)
+    unlimited = None
 
     async def caller(self, given: SessionPass) -> Caller | None:
         def read(_: BaseDatabaseWrapper) -> Caller | None:
@@ -153,10 +146,7 @@ class DatabaseStaff(BaseStaff):
                 raise _no_project()
             return Caller(project=project, session=given.key, own_scopes=SCOPES, own_limited=limited_in(row))
 
-        return await self._readers.run(read)
-
-    async def aclose(self) -> None:
-        await self._readers.aclose()
+        return await self._threads.run(read)
 
 
 def may_come_in(user: Any) -> bool:

@@ -1,14 +1,8 @@
-"""Conversations, in Django's database.
-
-Rows of conversations, as both stores write them; all of this runs inside a transaction, on a writer's thread.
+"""Conversations in Django's database, SQLite or PostgreSQL. One thread writes, and a few read.
 
 Whoever changes a conversation locks its row first (on SQLite the transaction itself is the lock), so positions are
 contiguous and in the order of the changes. Every change may be executed twice: a commit whose answer got lost is tried
-again.
-
-Conversations in Django's database, SQLite or PostgreSQL.
-
-As with responses, one thread of its own writes, coalescing what comes at once, and a few threads read.
+again. What writes rows runs inside a transaction, on a writer's thread, that of responses too.
 """
 
 import hashlib

@@ -1,6 +1,9 @@
-"""What the database raised, as a `StoreError` with a message of one line. Drivers write several.
+"""The threads that speak to the database, and its errors as `StoreError`s, whose text has one line.
 
-One thread that writes: whatever is asked while a transaction commits goes into the next one, together.
+`DatabaseReaders`: a few threads that read, each with a connection of its own that stays open. `ThreadedStore` is what
+stores have in common that read and write there.
+
+`CoalescingWriter`: one thread that writes: whatever is asked while a transaction commits goes into the next, together.
 
 A commit costs far more than a row, and there is one writer to a SQLite file at a time anyway; so fifty responses that
 end at once cost one transaction, not fifty. Nothing waits for others to come: an idle writer commits at once.
@@ -164,11 +167,10 @@ Own = TypeVar("Own")
 class ThreadedStore(Generic[Own]):
     """A store in the database `using` whose readers write, too: its writes are too rare to be gathered.
 
-    `settings` are the store's own, `unlimited` where none are given. `timeout` bounds, in seconds, whatever waits
-    for the database. `now` is Unix time.
+    `timeout` bounds, in seconds, whatever waits for the database. `now` is Unix time.
     """
 
-    unlimited: Own
+    unlimited: Own  # the settings of a store that is given none
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""Rows of files, and of uploads as far as they count as files. Nothing here is for an event loop.
+"""Rows of files, of uploads as far as they count as files, and of what is in them.
 
-What is in files, in pieces: rows whose owner is a file or, of one that came in parts, a part of an upload.
-
-Only `write_pieces` is for an event loop.
+A file's content is in pieces: rows whose owner is a file or, of one that came in parts, a part of an upload. All of
+this blocks; only `write_pieces` is for an event loop.
 """
 
 import asyncio

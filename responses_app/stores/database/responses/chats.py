@@ -5,9 +5,7 @@ That is exact, since quotes within a JSON string are escaped: no text of a clien
 """
 
 import json
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +18,7 @@ from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import CHOICES, RESPONSES, placeholders
 from responses_app.stores.database.responses.rows import response_of, time_value
-from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.stores import BaseChatStore, KeptCompletion
 
 _WHOLE = f"""
@@ -42,36 +40,26 @@ ORDER BY choice.first_id, choice.place
 """
 
 
-class DatabaseChatStore(BaseChatStore):
+class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
     """Of the database `using`. Responses are known as long as `settings` say, by the clock `now`.
 
     `timeout` bounds, in seconds, whatever waits for the database.
     """
 
-    def __init__(
-        self,
-        *,
-        using: str = "default",
-        settings: RetentionSettings = RetentionSettings(),  # noqa: B008 - it is frozen
-        now: Callable[[], float] = time.time,
-        timeout: float = math.inf,
-    ) -> None:
-        self._settings = settings
-        self._now = now
-        self._readers = DatabaseReaders(using, timeout=timeout)
+    unlimited = RetentionSettings()
 
     async def get(self, project: str, first: str) -> KeptCompletion | None:
         if not can_be_known(first):
             return None
         since = self._known_since()
-        found = await self._readers.run(lambda db: _completions(db, project, [first], since))
+        found = await self._threads.run(lambda db: _completions(db, project, [first], since))
         return found.get(first)
 
     async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
         if not can_be_known(first):
             return None
         since = self._known_since()
-        rows = await self._readers.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
+        rows = await self._threads.run(lambda db: _rows(db, _MESSAGES, [first, project, time_value(db, since)]))
         return json.loads(rows[0][0]) if rows else None
 
     async def listed(self, project: str, query: ChatQuery, *, limit: int) -> Sequence[KeptCompletion] | None:
@@ -86,7 +74,7 @@ class DatabaseChatStore(BaseChatStore):
             found = _completions(connection, project, ids, since)
             return [found[each] for each in ids if each in found]
 
-        return await self._readers.run(read)
+        return await self._threads.run(read)
 
     async def change(self, project: str, first: str, metadata: Mapping[str, str]) -> None:
         def write(connection: BaseDatabaseWrapper) -> None:
@@ -94,17 +82,14 @@ class DatabaseChatStore(BaseChatStore):
             rows.update(metadata=dict(metadata))
 
         if can_be_known(first):
-            await self._readers.run(write)
+            await self._threads.run(write)
 
     async def choices(self, project: str, first: str) -> Sequence[str]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
             rows = ChatChoice.objects.using(connection.alias).filter(project=project, first_id=first)
             return list(rows.order_by("place").values_list("pk", flat=True))
 
-        return await self._readers.run(read) if can_be_known(first) else ()
-
-    async def aclose(self) -> None:
-        await self._readers.aclose()
+        return await self._threads.run(read) if can_be_known(first) else ()
 
     def _known_since(self) -> float:
         return self._settings.oldest(self._now())

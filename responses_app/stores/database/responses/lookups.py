@@ -1,11 +1,10 @@
-"""What is read of responses, each with one query; on SQLite and PostgreSQL alike.
+"""What is read of responses, each with one query, on SQLite and PostgreSQL alike.
 
 `since` is the time, in Unix seconds, from which on responses are known: older ones are past their time to live.
 
-A whole chain in one query: the parts of a response and of all it continues, on SQLite and PostgreSQL alike.
-
-Each step is one lookup by primary key and carries the whole part; the rows are put in order here. Measured on SQLite
-with parts of 40 KB, a walk over ids and a join after it takes twice as long, and so does an ORDER BY.
+A chain is one query, too: the parts of a response and of all it continues. Each step is one lookup by primary key and
+carries the whole part; the rows are put in order here. Measured on SQLite with parts of 40 KB, a walk over ids and a
+join after it takes twice as long, and so does an ORDER BY.
 """
 
 import json
@@ -27,6 +26,8 @@ from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import LogNews, StoredLog
 from responses_app.stores.database.response_sql import LOGS, NAMES, PARTS, RESPONSES, SAMPLED, in_parts, placeholders
 from responses_app.stores.database.responses.rows import read_calls, response_of, sampled_item, time_value, unpack
+
+logger = logging.getLogger("respsite.stores")
 
 _FRESH = "response.project = %s AND response.created_at > %s"
 _RESPONSE = f"SELECT {{columns}} FROM {RESPONSES} AS response WHERE response.id = %s AND {_FRESH}"
@@ -173,8 +174,6 @@ def _items(
             cursor.execute(sql, [*some, project, time_value(connection, since)])
             yield from cursor.fetchall()
 
-
-logger = logging.getLogger("respsite.stores")
 
 MAX_PARTS = 100_000  # ends a walk that a damaged table would send in circles
 

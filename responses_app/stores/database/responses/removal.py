@@ -1,24 +1,22 @@
-"""How responses are forgotten: their rows, their sampled items, and what of their chains nothing needs any more.
+"""How responses are forgotten: one that a client deletes, and what is past its time or beyond a project's limits.
 
 A part of a chain is needed as long as there is its response, or a part that continues it. A row that is not needed is
 locked before it is removed, and one that is continued is locked by whoever continues it (`writes`): PostgreSQL would
 let both happen at once.
 
-What is kept, and for how long: responses past their time go, then the oldest beyond a project's limits.
-
-What goes is looked for first, beside everything else, and then removed in small transactions, between which a running
-server writes. Running responses never go, nor does a project's newest. Conversations are not touched.
-
-What a worker's purges remove next: looked for once for many, since to look costs more the more is stored.
+A purge looks first for what is to go, beside everything else, and then removes it in small transactions, between which
+a running server writes. What is past its time goes, then the oldest beyond the limits; running responses never, nor a
+project's newest. Conversations are not touched.
 
 Limits of entries or bytes need a count, of one index: half a minute over 100 million responses. So one look finds up to
-`MAX_PLANNED` responses, which the next purges remove, and after a slow one there is none for `PAUSES` times as long.
+`MAX_PLANNED` responses, which the next purges of a worker remove (`PurgePlans`), and after a slow one there is none for
+`PAUSES` times as long.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import connections, transaction
@@ -155,7 +153,7 @@ _NEWEST = f"SELECT id FROM {RESPONSES} WHERE project = %s ORDER BY created_at DE
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PurgePlan:
     """Responses that are to go, the oldest of each project first; `more` says that there are others."""
 
     response_ids: Sequence[str]
@@ -192,25 +190,14 @@ def purge(
     purged = Purged(more=plan.more)
     for batch in plan.batches():
         with transaction.atomic(using=using):
-            purged = added(purged, remove_ended(connection, batch))
+            purged += remove_ended(connection, batch)
         report(purged)
     return purged
 
 
-def added(before: Purged, step: Purged) -> Purged:
-    """Return both together."""
-    return replace(
-        before,
-        responses=before.responses + step.responses,
-        parts=before.parts + step.parts,
-        bytes=before.bytes + step.bytes,
-        ids=before.ids + step.ids,
-    )
-
-
 def plan_purge(
     connection: BaseDatabaseWrapper, settings: RetentionSettings, *, now: float, max_responses: int = MAX_RESPONSES
-) -> Plan:
+) -> PurgePlan:
     """Look for what is to go, at most `max_responses`."""
     ids: list[str] = []
     freed = 0
@@ -218,10 +205,10 @@ def plan_purge(
         for project in _projects(connection):
             for response_id, size in _excess(connection, project, settings, now, max_responses + 1 - len(ids)):
                 if len(ids) == max_responses:
-                    return Plan(ids, freed, more=True)
+                    return PurgePlan(ids, freed, more=True)
                 ids.append(response_id)
                 freed += size
-    return Plan(ids, freed, more=False)
+    return PurgePlan(ids, freed, more=False)
 
 
 def _projects(connection: BaseDatabaseWrapper) -> Iterator[str]:
@@ -261,7 +248,7 @@ MAX_PLANNED = 10_000  # responses; those that are found to go, and went in anoth
 QUICK_SECONDS = 0.1  # a look that takes no longer costs nothing worth a pause
 PAUSES = 50  # so that at most 2 % of the time is spent on looking
 
-NOTHING = Plan((), 0, more=False)
+NOTHING = PurgePlan((), 0, more=False)
 
 
 class PurgePlans:
@@ -278,7 +265,7 @@ class PurgePlans:
         return not self._plan.response_ids and self._clock() >= self._look_at
 
     @contextmanager
-    def looking(self) -> Iterator[Callable[[Plan], None]]:
+    def looking(self) -> Iterator[Callable[[PurgePlan], None]]:
         """Time a look, and tell what it found."""
         began = self._clock()
         try:
@@ -287,12 +274,12 @@ class PurgePlans:
             seconds = self._clock() - began
             self._look_at = self._clock() + (seconds * PAUSES if seconds > QUICK_SECONDS else 0.0)
 
-    def _found(self, plan: Plan) -> None:
+    def _found(self, plan: PurgePlan) -> None:
         self._plan = plan
 
-    def next(self) -> Plan:
+    def next(self) -> PurgePlan:
         """Return what one purge removes. `more` says that another one has something to do now."""
         plan = self._plan
         ids, left = plan.response_ids[:MAX_RESPONSES], plan.response_ids[MAX_RESPONSES:]
-        self._plan = Plan(left, 0, more=plan.more) if left else NOTHING
-        return Plan(ids, 0, more=bool(left) or (plan.more and self._clock() >= self._look_at))
+        self._plan = PurgePlan(left, 0, more=plan.more) if left else NOTHING
+        return PurgePlan(ids, 0, more=bool(left) or (plan.more and self._clock() >= self._look_at))

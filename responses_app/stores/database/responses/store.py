@@ -44,9 +44,8 @@ from responses_app.stores.database.responses.lookups import load_chain
 from responses_app.stores.database.responses.orphans import beat, has_orphans, lost, reclaim
 from responses_app.stores.database.responses.removal import (
     MAX_PLANNED,
-    Plan,
+    PurgePlan,
     PurgePlans,
-    added,
     plan_purge,
     remove_ended,
     remove_legs,
@@ -57,9 +56,9 @@ from responses_app.stores.database.responses.writes import (
     Act,
     Begun,
     GivenBack,
-    Job,
     LogAppends,
-    Step,
+    OtherWrite,
+    ResponseStep,
     Write,
     commit,
 )
@@ -131,46 +130,25 @@ class DatabaseResponseStore(BaseResponseStore):
         await self._step(stored)
 
     async def response(self, project: str, response_id: str) -> ResponseObject | None:
-        if not can_be_known(response_id):
-            return None
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.response(db, project, response_id, since=since))
+        return await self._look(lookups.response, project, response_id, unknown=None)
 
     async def knows(self, project: str, response_id: str) -> bool:
-        if not can_be_known(response_id):
-            return False
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.exists(db, project, response_id, since=since))
+        return await self._look(lookups.exists, project, response_id, unknown=False)
 
     async def newest_leg(self, project: str, name: str) -> Leg | None:
-        if not can_be_known(name):
-            return None
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.newest_leg(db, project, name, since=since))
+        return await self._look(lookups.newest_leg, project, name, unknown=None)
 
     async def legs(self, project: str, name: str) -> Sequence[TurnLeg]:
-        if not can_be_known(name):
-            return ()
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.legs(db, project, name, since=since))
+        return await self._look(lookups.legs, project, name, unknown=())
 
     async def input_items(self, project: str, response_id: str) -> Sequence[JsonObject] | None:
-        if not can_be_known(response_id):
-            return None
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.input_items(db, project, response_id, since=since))
+        return await self._look(lookups.input_items, project, response_id, unknown=None)
 
     async def log(self, project: str, response_id: str) -> StoredLog | None:
-        if not can_be_known(response_id):
-            return None
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.log(db, project, response_id, since=since))
+        return await self._look(lookups.log, project, response_id, unknown=None)
 
     async def log_since(self, project: str, response_id: str, position: int) -> LogNews | None:
-        if not can_be_known(response_id):
-            return None
-        since = self._known_since()
-        return await self._readers.run(lambda db: lookups.log_since(db, project, response_id, position, since=since))
+        return await self._look(lookups.log_since, project, response_id, position, unknown=None)
 
     async def delete(self, project: str, response_id: str) -> bool:
         if not can_be_known(response_id):
@@ -185,10 +163,7 @@ class DatabaseResponseStore(BaseResponseStore):
         return await self._do(lambda db, before: remove_legs(db, project, name, since=since) or before or ())
 
     async def chain(self, project: str, response_id: str) -> ChainLink | None:
-        if not can_be_known(response_id):
-            return None
-        since = self._known_since()
-        return await self._readers.run(lambda db: load_chain(db, project, response_id, since=since))
+        return await self._look(load_chain, project, response_id, unknown=None)
 
     async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledMessage]:
         wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
@@ -230,7 +205,7 @@ class DatabaseResponseStore(BaseResponseStore):
         plan = self._plans.next()
         purged = Purged(more=plan.more)
         for batch in plan.batches():
-            purged = added(purged, await self._do(lambda db, _, batch=batch: remove_ended(db, batch)))
+            purged += await self._do(lambda db, _, batch=batch: remove_ended(db, batch))
         return purged
 
     async def check(self) -> str | None:
@@ -248,15 +223,24 @@ class DatabaseResponseStore(BaseResponseStore):
         self._usable = True
         return None
 
-    def _plan_purge(self, connection: BaseDatabaseWrapper) -> Plan:
+    def _plan_purge(self, connection: BaseDatabaseWrapper) -> PurgePlan:
         return plan_purge(connection, self._settings, now=self._now(), max_responses=MAX_PLANNED)
 
     def _known_since(self) -> float:
         """Return the time, in Unix seconds, from which on responses are known."""
         return self._settings.oldest(self._now())
 
-    async def _step(self, act: Act) -> Step:
-        step = Step(act)
+    async def _look(
+        self, find: Callable[..., Result], project: str, name: str, *further: object, unknown: Result
+    ) -> Result:
+        """Return what `find` finds of a response, by its own id or what clients call it; else `unknown`."""
+        if not can_be_known(name):
+            return unknown
+        since = self._known_since()
+        return await self._readers.run(lambda db: find(db, project, name, *further, since=since))
+
+    async def _step(self, act: Act) -> ResponseStep:
+        step = ResponseStep(act)
         await self._writer.write(step)
         if step.lost:
             raise ClaimLost(f"{step.response_id} is not {step.claim.worker}'s any more")
@@ -264,7 +248,7 @@ class DatabaseResponseStore(BaseResponseStore):
 
     async def _do(self, act: Callable[[BaseDatabaseWrapper, Result | None], Result]) -> Result:
         """Return what `act` returns, which runs on the writer's thread."""
-        job = Job(act)
+        job = OtherWrite(act)
         await self._writer.write(job)
         return job.result  # type: ignore[return-value]
 

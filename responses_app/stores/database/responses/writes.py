@@ -117,7 +117,7 @@ Act = Acceptance | Begun | GivenBack | StoredResponse
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class ResponseStep:
     """A step in a response's life.
 
     Afterwards it is `lost` if its claim was not the present one, `refused` if what it continues is not known, and
@@ -155,7 +155,7 @@ class LogAppends:
 
 
 @dataclass(slots=True, eq=False)
-class Job(Generic[Result]):
+class OtherWrite(Generic[Result]):
     """Any other write, and what came of it; `act` also gets what came of an earlier attempt, which may have been
     committed (its answer got lost), else None."""
 
@@ -163,7 +163,7 @@ class Job(Generic[Result]):
     result: Result | None = None
 
 
-Write = Step | LogAppends | Job[Any]
+Write = ResponseStep | LogAppends | OtherWrite[Any]
 
 _OwnedLink = tuple[str, ChainLink]  # a project and its link
 
@@ -177,7 +177,7 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
         for write in batch:
             if isinstance(write, LogAppends):
                 _append_logs(cursor, write)
-        for wave in _waves(write for write in batch if isinstance(write, Step)):
+        for wave in _waves(write for write in batch if isinstance(write, ResponseStep)):
             kinds = {type(step.act) for step in wave}
             if not kinds.isdisjoint((Acceptance, GivenBack)):
                 _accept(cursor, wave)
@@ -186,7 +186,7 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
             if StoredResponse in kinds:
                 _save(cursor, wave, now)
     for job in batch:
-        if isinstance(job, Job):
+        if isinstance(job, OtherWrite):
             job.result = job.act(connection, job.result)
 
 
@@ -212,12 +212,12 @@ def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
     )
 
 
-def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
+def _waves(steps: Iterable[ResponseStep]) -> Sequence[Sequence[ResponseStep]]:
     """Divide steps so that each response has one in a wave: the first ones, the second ones, …
 
     Within a wave the kinds of steps may be written in any order, since no two are of the same response.
     """
-    waves: list[list[Step]] = []
+    waves: list[list[ResponseStep]] = []
     seen: Counter[str] = Counter()
     for step in steps:
         response_id = step.response_id
@@ -229,9 +229,9 @@ def _waves(steps: Iterable[Step]) -> Sequence[Sequence[Step]]:
     return waves
 
 
-def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
-    new: list[tuple[Step, Row]] = []
-    changed: list[tuple[Step, Row]] = []
+def _accept(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
+    new: list[tuple[ResponseStep, Row]] = []
+    changed: list[tuple[ResponseStep, Row]] = []
     _refuse(cursor, [step for step in steps if isinstance(step.act, Acceptance)])
     _name(cursor, [step for step in steps if isinstance(step.act, Acceptance) and not step.refused])
     for step in steps:
@@ -245,7 +245,7 @@ def _accept(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
         step.lost = step.lost or isinstance(step.act, Acceptance)  # it was deleted, or has ended: it is not to run
 
 
-def _refuse(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+def _refuse(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
     """Refuse what continues responses that are not known, but not what is there already: an earlier attempt's.
 
     The parents are not locked: one that goes after this look goes after the acceptance.
@@ -261,7 +261,7 @@ def _refuse(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
         step.refused = step in orphans and step.response_id not in kept
 
 
-def _name(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+def _name(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
     """Give responses their public ids; those that are taken already are refused.
 
     Two transactions that want the same id: the second waits for the first, and finds it taken.
@@ -290,7 +290,7 @@ def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) 
     return found
 
 
-def _begin(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
+def _begin(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
     begun = [(step, step.act) for step in steps if isinstance(step.act, Begun)]
     _write(
         cursor,
@@ -299,7 +299,7 @@ def _begin(cursor: CursorWrapper, steps: Sequence[Step]) -> None:
     )
 
 
-def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
+def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> None:
     ends = [(step, stored_row(cursor.db, step.act)) for step in steps if isinstance(step.act, StoredResponse)]
     known = [(step, row) for step, row in ends if step.act.accepted]  # type: ignore[union-attr]
     moot = _write(cursor, END_RESPONSE, known)
@@ -316,7 +316,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[Step], now: float) -> None:
     _append(cursor, batch, now)
 
 
-def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Step, Row]]) -> list[Step]:
+def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[ResponseStep, Row]]) -> list[ResponseStep]:
     """Write rows of responses as far as their claims hold; return the steps of those deleted, or ended otherwise.
 
     Where no row was changed the row itself tells why: another epoch is another's claim. With this very epoch it was

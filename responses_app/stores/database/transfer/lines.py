@@ -1,4 +1,7 @@
-"""Out of the database: all that is kept of ended responses, and of conversations, a line each."""
+"""What is kept of ended responses, and of conversations, as lines of JSON: out of the database, and into another one.
+
+A row is its model's fields (`row_of`, `instance_of`). A second import changes nothing: what is there is passed over.
+"""
 
 import json
 import re
@@ -88,7 +91,7 @@ SECTIONS = ("header", "part", "response", "conversation", "end")  # in the order
 
 
 @dataclass(slots=True)
-class Place:
+class ExportPlace:
     """Where an export is: what was written last. It goes on behind that."""
 
     kind: str = ""
@@ -117,7 +120,7 @@ def to_export(project: str | None) -> int:
     return _of(Response.objects, project).count() + _of(Conversation.objects, project).count()
 
 
-def lines(project: str | None, place: Place, counted: Exported) -> Iterator[str]:
+def lines(project: str | None, place: ExportPlace, counted: Exported) -> Iterator[str]:
     """Yield the lines behind `place`, without their ends; `project` is None for all. `counted` grows meanwhile."""
     if not place.kind:
         yield json_text({"kind": "header", "format": FORMAT, "version": VERSION, "respsite": __version__})

@@ -1,4 +1,4 @@
-"""Rows of vector stores as records, and which rows clients see."""
+"""Rows of vector stores: as records, which of them clients see, and how the others are removed in small steps."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,13 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
 )
 from responses_app.protocol.files.searches import Chunking
-from responses_app.stores.vector_stores import BatchRecord, FileCounts, NewStoreFile, StoreFileRecord, VectorStoreRecord
+from responses_app.stores.vector_stores import (
+    BatchRecord,
+    NewStoreFile,
+    StoreFileCounts,
+    StoreFileRecord,
+    VectorStoreRecord,
+)
 
 
 def time_of(seconds: float) -> datetime:
@@ -42,14 +48,14 @@ def _sources(project: str, now: float) -> "QuerySet[StoredFile]":
     return StoredFile.objects.filter(unexpired, pk=OuterRef("file_id"), project=project, is_whole=True)
 
 
-def counts_of(rows: "QuerySet[VectorStoreFile]") -> tuple[FileCounts, int]:
+def counts_of(rows: "QuerySet[VectorStoreFile]") -> tuple[StoreFileCounts, int]:
     """Return how many files have which status, and the bytes of all."""
     found = list(rows.order_by().values_list("status").annotate(Count("pk"), Sum("usage_bytes")))
     counts: Mapping[str, int] = {status: count for status, count, _ in found}
-    return FileCounts(**counts), sum(size or 0 for _, _, size in found)
+    return StoreFileCounts(**counts), sum(size or 0 for _, _, size in found)
 
 
-def store_record(row: VectorStore, counted: tuple[FileCounts, int]) -> VectorStoreRecord:
+def store_record(row: VectorStore, counted: tuple[StoreFileCounts, int]) -> VectorStoreRecord:
     """Return a store."""
     counts, size = counted
     return VectorStoreRecord(

@@ -1,6 +1,6 @@
-"""What a search of one vector store finds: chunks of those files that are there, are read, and match.
+"""How chunks of one vector store are found by their words: FTS5 on SQLite, tsvector with GIN on PostgreSQL.
 
-How chunks are found by their words: FTS5 on SQLite, tsvector with GIN on PostgreSQL; the scores mean the same.
+Only those of files that are there, are read, and match. The scores mean the same in both databases.
 
 A score is between 0 and 1: for each word that is looked for, how much a chunk says of it beside the chunk of the store
 that says most of it (by BM25, or ts_rank), weighed by how rare the word is in the store. A word that no chunk has
