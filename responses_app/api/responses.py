@@ -30,7 +30,7 @@ from responses_app.protocol.requests.resources import (
     compacted_response,
 )
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
-from responses_app.runs.log.journal import Entry, ReaderTooSlow, Waiter, gather
+from responses_app.runs.log.journal import JournalEntry, ReaderTooSlow, Waiter, gather
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, Endpoint, Parameter, text
@@ -104,14 +104,14 @@ async def event_stream(
     return await server_sent(_events(reader, news, first, ping_seconds, dialect, cut))
 
 
-async def _first(reader: ResponseReader, news: Waiter, seconds: float) -> Sequence[Entry]:
+async def _first(reader: ResponseReader, news: Waiter, seconds: float) -> Sequence[JournalEntry]:
     """Return the events up to the engine's first word; those there are, where it is not to be had in that time.
 
     A response that has to wait for the engine says so, and that is not waited behind.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
-    first: list[Entry] = []
+    first: list[JournalEntry] = []
     while not reader.ended and all(entry.type in _BEFORE_THE_ENGINE for entry in first):
         taken = reader.take()
         first += taken
@@ -125,7 +125,7 @@ async def _first(reader: ResponseReader, news: Waiter, seconds: float) -> Sequen
 async def _events(
     reader: ResponseReader,
     news: Waiter,
-    first: Sequence[Entry],
+    first: Sequence[JournalEntry],
     ping_seconds: float,
     dialect: Dialect,
     cut: Cut | None,
@@ -152,7 +152,7 @@ async def _events(
         await cut()
 
 
-def _as_events(entries: Sequence[Entry]) -> bytes:
+def _as_events(entries: Sequence[JournalEntry]) -> bytes:
     return b"".join([b"event: %b\ndata: %b\n\n" % (entry.type.encode(), entry.json) for entry in entries])
 
 

@@ -73,7 +73,7 @@ async def _ready(request: HttpRequest) -> HttpResponse:
     then hold per process, and this says so. Nor does a model being away, as long as there is another one.
     """
     site = get_site()
-    database = await site.upkeep.check()
+    database = await site.upkeep.heartbeat.check()
     troubles = await site.engines.troubles()
     models: JsonObject = {name: troubles.get(name, "ok") for name in site.engines}
     stopping = "the server is stopping" if site.registry.draining else None

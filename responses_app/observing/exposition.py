@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from responses_app.observing.metrics import Family, Histogram, Metrics, Timings
+from responses_app.observing.metrics import Histogram, Metrics, Numbers, Timings
 
 
 class _Collected(Collector):
@@ -25,7 +25,7 @@ def page(metrics: Metrics, accept: str) -> tuple[bytes, str]:
     return encode(_Collected(metrics)), content_type
 
 
-def _as_metric(family: Family) -> Metric:
+def _as_metric(family: Numbers) -> Metric:
     if isinstance(family, Histogram):
         timed = HistogramMetricFamily(family.name, family.about, labels=family.labels)
         for values, timings in family.cells.items():

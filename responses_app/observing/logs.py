@@ -1,4 +1,4 @@
-"""`JsonLines`: log lines as JSON objects (LOG_FORMAT=json), for programs that collect them.
+"""What log lines are about (`bind`), and log lines as JSON objects (`JsonLines`, LOG_FORMAT=json) for programs.
 
 A line has ids, and no content: of an exception it has the type and where it was raised. Its text, which may show what
 somebody wrote, is in the usual lines only.

@@ -3,10 +3,9 @@
 Labels are bounded: models that are served, transports, codes of errors; never an id, a key or a project. A response is
 counted once, when it ends. Only the gap between two tokens is measured as they come, by a `TurnMeter`.
 
-Counters, gauges and histograms as plain Python numbers: what counts holds a cell, and adds to it.
-
-No lock and no file: a cell belongs to the event loop's thread. So an addition costs a tenth of a microsecond, and
-nothing else. `dump` and `add` are the way from one worker to another, and into the folder that they share.
+Counters, gauges and histograms are plain Python numbers: what counts holds a cell, and adds to it. No lock and no file:
+a cell belongs to the event loop's thread. So an addition costs a tenth of a microsecond, and nothing else. `dump` and
+`add` are the way from one worker to another, and into the folder that they share.
 """
 
 import time
@@ -66,7 +65,7 @@ class Timings:
         self.total += float(total)
 
 
-class Family:
+class Numbers:
     """A number with a name, once for each of its labels' values; the values come from a bounded set."""
 
     kind: ClassVar[str]
@@ -102,7 +101,7 @@ class Family:
             self.at(*values).add(cell)
 
 
-class Counter(Family):
+class Counter(Numbers):
     """Only grows; its name in Prometheus ends in `_total`."""
 
     kind = "counter"
@@ -112,7 +111,7 @@ class Counter(Family):
         self.at(*values).value += by
 
 
-class Gauge(Family):
+class Gauge(Numbers):
     """Goes up and down: how many there are now. That of all workers is their sum."""
 
     kind = "gauge"
@@ -122,7 +121,7 @@ class Gauge(Family):
         self.at(*values).value = value
 
 
-class Histogram(Family):
+class Histogram(Numbers):
     """How long something takes, in seconds, up to each of its bounds."""
 
     kind = "histogram"
@@ -146,7 +145,7 @@ LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REFUSED = (401, 403)
 TRANSPORTS = ("json", "sse", "websocket", "background", "chat")
 STATUSES = ("completed", "incomplete", "failed", "cancelled")
-F = TypeVar("F", bound=Family)
+F = TypeVar("F", bound=Numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +248,7 @@ class Metrics:
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, Numbers] = {}
         self._declare_responses()
         self._declare_embeddings()
         self._declare_server()
@@ -341,7 +340,7 @@ class Metrics:
         return family
 
     @property
-    def families(self) -> Iterable[Family]:
+    def families(self) -> Iterable[Numbers]:
         """All numbers."""
         return self._families.values()
 

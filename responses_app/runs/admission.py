@@ -1,8 +1,8 @@
-"""`Admission`: how a run begins: limits let it through, it is accepted, so that it is kept before anybody hears of it,
-and then it is started.
+"""How a run begins: `Naming` says what clients are to call its response, and `Admission` lets it start.
 
-A client may leave while its response is accepted. What is kept by then is never lost: a background response runs, and
-a foreground one ends as if its client had left a moment later.
+Limits let it through, it is accepted, so that it is kept before anybody hears of it, and then it is started. A client
+may leave while its response is accepted. What is kept by then is never lost: a background response runs, and a
+foreground one ends as if its client had left a moment later.
 """
 
 import asyncio

@@ -36,12 +36,12 @@ RENEW_SECONDS = UNSEEN_SECONDS / 4  # so that two renewals may be missed, and th
 
 
 class Approving:
-    """Of one process. `now` is the clock, in Unix seconds."""
+    """Who holds approvals in a process. `now` is the clock, in Unix seconds."""
 
     def __init__(self, stores: Stores, registry: RunRegistry, *, now: Callable[[], float]) -> None:
         self.renew_seconds = RENEW_SECONDS
         self._now = now
-        self._claims = stores.approvals
+        self.claims = stores.approvals
         self._responses = stores.responses
         self._registry = registry
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,25 +78,14 @@ class Approving:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def claim(self, plan: RunPlan, request_id: str) -> None:
-        """Claim one request. Raises `ApiError`."""
-        project, own = plan.origin.project, plan.response_id
+    async def claim(self, project: str, request_id: str, response_id: str) -> None:
+        """Claim one request for a response. Raises `ApiError`."""
         with store_errors():
-            holder = await self._claims.claim(project, request_id, own)
-            if holder.response_id != own and not await self._runs(project, holder):
-                holder = await self._claims.claim(project, request_id, own, instead_of=holder.response_id)
-        if holder.response_id != own:
+            holder = await self.claims.claim(project, request_id, response_id)
+            if holder.response_id != response_id and not await self._runs(project, holder):
+                holder = await self.claims.claim(project, request_id, response_id, instead_of=holder.response_id)
+        if holder.response_id != response_id:
             raise approval_in_use(request_id, holder.response_id)
-
-    async def renew(self, plan: RunPlan, request_id: str) -> bool:
-        """Hold on to a request; return whether it is held. Raises `StoreError`."""
-        own = plan.response_id
-        holder = await self._claims.claim(plan.origin.project, request_id, own, instead_of=own)
-        return holder.response_id == own
-
-    async def release(self, plan: RunPlan, request_id: str) -> None:
-        """Let go of a request, if the response holds it. Raises `StoreError`."""
-        await self._claims.release(plan.origin.project, request_id, plan.response_id)
 
     async def _runs(self, project: str, holder: ApprovalHolder) -> bool:
         """Whether a holder still runs, as far as can be known."""
@@ -113,7 +102,9 @@ class HeldApprovals:
 
     def __init__(self, approving: Approving, plan: RunPlan, requests: Sequence[str]) -> None:
         self._approving = approving
-        self._plan = plan
+        self._project = plan.origin.project
+        self._own = plan.response_id
+        self._is_stored = plan.stored
         self._requests = requests
         self._held_at = 0.0  # when all of them were held for sure, by our own clock
         self._claiming: asyncio.Task[None] | None = None
@@ -122,24 +113,24 @@ class HeldApprovals:
 
     async def claim(self) -> None:
         """Claim all of them; whoever leaves meanwhile holds none. Raises `ApiError`."""
-        self._claiming = self._approving.own(self._claim(), f"claims of {self._plan.response_id}")
+        self._claiming = self._approving.own(self._claim(), f"claims of {self._own}")
         try:
             await asyncio.shield(self._claiming)
         except asyncio.CancelledError:
             self.release()
             raise
-        if not self._plan.stored:
-            self._renewing = self._approving.own(self._renew(), f"renewals of {self._plan.response_id}")
+        if not self._is_stored:
+            self._renewing = self._approving.own(self._renew(), f"renewals of {self._own}")
 
     def check(self) -> None:
         """Raise `NotPermitted` where others may hold them by now, of a response that only this worker knows."""
-        if not self._plan.stored and own_clock() - self._held_at >= UNSEEN_SECONDS:
+        if not self._is_stored and own_clock() - self._held_at >= UNSEEN_SECONDS:
             raise NotPermitted("the server stood still, and the approval may have been used elsewhere meanwhile.")
 
     def release(self) -> None:
         """Let go of them soon. Twice is not an error."""
         if self._releasing is None:
-            self._releasing = self._approving.own(self._release(), f"release of {self._plan.response_id}")
+            self._releasing = self._approving.own(self._release(), f"release of {self._own}")
 
     async def released(self) -> None:
         """Return once they are let go of."""
@@ -149,7 +140,7 @@ class HeldApprovals:
     async def _claim(self) -> None:
         began = own_clock()
         for request_id in self._requests:
-            await self._approving.claim(self._plan, request_id)
+            await self._approving.claim(self._project, request_id, self._own)
         self._held_at = began
 
     async def _renew(self) -> None:
@@ -160,11 +151,15 @@ class HeldApprovals:
             if began - self._held_at >= UNSEEN_SECONDS:
                 return
             try:
-                if not all([await self._approving.renew(self._plan, each) for each in self._requests]):
-                    return
+                for request_id in self._requests:
+                    holder = await self._approving.claims.claim(
+                        self._project, request_id, self._own, instead_of=self._own
+                    )
+                    if holder.response_id != self._own:
+                        return
                 self._held_at = began
             except StoreError as problem:
-                logger.warning("response %s: its approvals are not renewed: %s", self._plan.response_id, problem)
+                logger.warning("response %s: its approvals are not renewed: %s", self._own, problem)
 
     async def _release(self) -> None:
         if self._claiming is not None:
@@ -172,6 +167,6 @@ class HeldApprovals:
         await end_tasks([self._renewing])
         try:
             for request_id in self._requests:
-                await self._approving.release(self._plan, request_id)
+                await self._approving.claims.release(self._project, request_id, self._own)
         except StoreError as problem:  # they count as held for UNSEEN_SECONDS, or until the response's end is kept
-            logger.warning("response %s: its approvals are not let go of: %s", self._plan.response_id, problem)
+            logger.warning("response %s: its approvals are not let go of: %s", self._own, problem)

@@ -1,9 +1,8 @@
-"""`ResponsesById`: responses by their id: read, resume, cancel, delete. What runs here is found before the store.
+"""Responses by their id: `ResponsesById` reads, resumes, cancels and deletes them. What runs here comes first.
 
-`ResponseWatch`: a response as somebody watches it: what it has said so far, and its timeline, whoever runs it.
-
-Each look reads the log anew: of a response that runs here the one in memory, else the one in the store. The worker that
-runs it is asked to keep its log while somebody looks, as for a follower (see `runs.log.following`).
+`ResponseWatch`: a response as somebody watches it: what it has said so far, and its timeline, whoever runs it. Each
+look reads the log anew: of a response that runs here the one in memory, else the one in the store. The worker that runs
+it is asked to keep its log while somebody looks, as for a follower (see `runs.log.following`).
 """
 
 import asyncio

@@ -1,11 +1,9 @@
-"""`StoredChats`: chat completions that were created with `store: true`: read, listed, changed, deleted.
-
-`Choices`: several responses to one request, beside each other, and one reader of them all.
+"""Chat completions as runs: those that are stored (`StoredChats`), and the choices of one request (`Choices`).
 
     create(0), create(1), … ──> readers ── news() ──> whoever encodes them takes from each
 
-Each is a run of its own: it is admitted, counted and ended like any other. They belong together only here: if one of
-them is refused there is none, and whoever leaves, leaves all.
+Each choice is a run of its own: it is admitted, counted and ended like any other. They belong together only here: if
+one of them is refused there is none, and whoever leaves, leaves all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,13 +1,11 @@
 """What a worker does all the time: it says that it lives, and takes over from those that do not.
 
-`WorkerHeartbeat`: says that this worker lives, and finds out whether others have taken it for dead.
+    worker A  accepts resp_1 (epoch 1) ── appends to its log ── is killed
+    worker B  looks every second; A's last beat is older than a lease ── claims resp_1 (epoch 2)
+              makes its machine, feeds it the log ── asks the engine to go on behind the tokens that were sampled
+    worker A  was only slow? Whatever it writes names epoch 1, and changes nothing: it stops without a word.
 
-`OrphanReclaimer`: goes on with what dead workers left.
-
-worker A  accepts resp_1 (epoch 1) ── appends to its log ── is killed
-worker B  looks every second; A's last beat is older than a lease ── claims resp_1 (epoch 2)
-          makes its machine, feeds it the log ── asks the engine to go on behind the tokens that were sampled
-worker A  was only slow? Whatever it writes names epoch 1, and changes nothing: it stops without a word.
+`Upkeep` has the heartbeat and the reclaimer; `Draining` tells connections that the server stops.
 """
 
 import asyncio
@@ -39,12 +37,16 @@ from responses_app.stores.base import (
 from responses_app.stores.clock import own_clock
 from responses_app.stores.stores import Stores
 
+logger = logging.getLogger("respsite.runs")
+
 GAP_PER_LEASE = 0.5  # leases; in a longer gap between two beats the database may have answered nobody
 NOBODY = -math.inf  # a time since which everybody was seen, so nobody is dead
 
 
 class Pulse:
-    """Times are the store's, in Unix seconds; only how long this worker itself was silent goes by its own clock.
+    """When the store heard from this worker, and what follows from that about the others.
+
+    Times are the store's, in Unix seconds; only how long this worker itself was silent goes by its own clock.
 
     A worker is dead if it was silent for a lease before *our own* last beat. What passes after that, while a claim
     waits for a database that hangs, is not a silence of others: they would wait too. Nor is a time in which we could
@@ -73,7 +75,7 @@ class Pulse:
         return self._last + self.age - self._lease if math.isfinite(self._last) else NOBODY
 
     def beat(self, heard: float, *, asked: float) -> bool:
-        """Note a beat that the store heard at a time of its clock, `asked` for at `clock()`.
+        """Note a beat that the store heard at a time of its clock, `asked` for at a time of our own.
 
         Return whether others may have taken this worker for dead before it.
         """
@@ -84,8 +86,6 @@ class Pulse:
         self._last, self._heard_at = heard, asked
         return silent >= self._lease
 
-    clock = staticmethod(own_clock)
-
 
 BEATS_PER_LEASE = 3
 TRIES_PER_BEAT = 4  # where one fails: who is late by one failure must not look dead
@@ -94,7 +94,7 @@ FRESH_SECONDS = 1.0  # a beat that is not older shows that the store can be writ
 
 
 class WorkerHeartbeat:
-    """One per process. `state` is what this worker says of itself."""
+    """Says that a worker lives. `state` is what it says of itself."""
 
     def __init__(
         self,
@@ -106,16 +106,11 @@ class WorkerHeartbeat:
     ) -> None:
         self._store = store
         self._registry = registry
-        self._state = state
+        self.state = state
         self._lease = lease_seconds
         self.pulse = Pulse(lease_seconds)
         self._looked_dead = False  # and it is not known yet what that has cost
         self._checking: asyncio.Task[str | None] | None = None
-
-    @property
-    def worker_id(self) -> str:
-        """The id of this process."""
-        return self._state().id
 
     @property
     def pause(self) -> float:
@@ -130,8 +125,8 @@ class WorkerHeartbeat:
 
     async def beat(self) -> None:
         """Say that the worker lives, and stop what others took over while it was silent. Raises `StoreError`."""
-        asked = self.pulse.clock()
-        heard = await self._store.beat(self._state())
+        asked = own_clock()
+        heard = await self._store.beat(self.state())
         self._looked_dead |= self.pulse.beat(heard, asked=asked)
         if self._looked_dead:
             await self._let_go()
@@ -162,13 +157,11 @@ class WorkerHeartbeat:
             self._registry.lose(response_id)
 
 
-logger = logging.getLogger("respsite.runs")
-
 CLAIM_SECONDS = 60.0  # between claims where nothing seems to be left: they also forget the workers of long ago
 
 
 class OrphanReclaimer:
-    """One per process."""
+    """Takes over what dead workers left, and runs it here."""
 
     def __init__(self, service: ResponseService, store: BaseResponseStore, heartbeat: WorkerHeartbeat) -> None:
         self._service = service
@@ -180,7 +173,7 @@ class OrphanReclaimer:
 
     async def reclaim(self) -> None:
         """Take over what dead workers left, and run it. Raises `StoreError`."""
-        worker, suspect_before = self._heartbeat.worker_id, self._heartbeat.pulse.suspect_before
+        worker, suspect_before = self._heartbeat.state().id, self._heartbeat.pulse.suspect_before
         if time.monotonic() >= self._look_at or await self._store.has_orphans(worker, dead_before=suspect_before):
             self._look_at = -math.inf  # if this fails: it may have been committed, and the answer lost
             await self._heartbeat.beat()  # who is dead is told by a beat of our own: see `Pulse`
@@ -282,7 +275,10 @@ PURGE_SECONDS = 60.0
 
 
 class Upkeep:
-    """One per process. `state` is what this worker says of itself; nothing is taken over before `ready()`."""
+    """The duties of a worker beside its runs: its heartbeat, and to look after the store.
+
+    `state` is what it says of itself; nothing is taken over before `ready()`.
+    """
 
     def __init__(
         self,
@@ -300,28 +296,19 @@ class Upkeep:
         self._forgetting = forgetting
         self._ready = ready
         self._look_seconds = min(LOOK_SECONDS, lease_seconds / BEATS_PER_LEASE)
-        self._heartbeat = WorkerHeartbeat(stores.responses, service.registry, state=state, lease_seconds=lease_seconds)
-        self._reclaimer = OrphanReclaimer(service, stores.responses, self._heartbeat)
+        self.heartbeat = WorkerHeartbeat(stores.responses, service.registry, state=state, lease_seconds=lease_seconds)
+        self._reclaimer = OrphanReclaimer(service, stores.responses, self.heartbeat)
         self._tasks: list[asyncio.Task[None]] = []
         self._purged_at = time.monotonic()
         self._purge_goes_on = False  # the last one has left something
 
     async def start(self) -> None:
         """Say that the worker lives, before it accepts anything; then go on saying so."""
-        await self._look_after(self._heartbeat.beat)
+        await self._look_after(self.heartbeat.beat)
         self._tasks = [  # two, since many orphans must not make this worker look dead
             asyncio.create_task(self._keep_beating(), name="heartbeat"),
             asyncio.create_task(self._keep_looking(), name="upkeep"),
         ]
-
-    async def check(self) -> str | None:
-        """Return None if the store can be read and written to now, else one sentence that says what to do."""
-        return await self._heartbeat.check()
-
-    @property
-    def hears_store(self) -> bool:
-        """Whether the store has heard from this worker lately."""
-        return self._heartbeat.is_heard
 
     async def aclose(self) -> None:
         """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
@@ -332,8 +319,8 @@ class Upkeep:
 
     async def _keep_beating(self) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat.pause)
-            await self._look_after(self._heartbeat.beat)
+            await asyncio.sleep(self.heartbeat.pause)
+            await self._look_after(self.heartbeat.beat)
 
     async def _keep_looking(self) -> None:
         while True:
@@ -368,7 +355,7 @@ class Upkeep:
 
 
 class Draining:
-    """One per process."""
+    """Who is told that the server stops, and when all of them have acted on it."""
 
     def __init__(self) -> None:
         self._watching: dict[object, Callable[[], None]] = {}

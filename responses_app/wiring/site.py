@@ -385,7 +385,7 @@ def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:
         service=service,
         connections=base.adapters.connection_limit,
         engines=base.engines,
-        hears_store=lambda: upkeep.hears_store,
+        hears_store=lambda: upkeep.heartbeat.is_heard,
     )
 
 

@@ -13,7 +13,7 @@ from responses_app.protocol.requests.server_tools import ITEMS, parse_server_too
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import CallTool, Offered, ToolReturned
 from responses_app.runs.driving.tool_calls import call_tool
-from responses_app.runs.plan.plan import Entry, Toolbox
+from responses_app.runs.plan.plan import Toolbox, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.tools.base import BaseTool, ToolUse
 from tests.kit.fakes import ANSWER, FakeEngine, Site
@@ -54,7 +54,7 @@ class ToolCase:
 
     async def call(self, name: str, arguments: str) -> ToolReturned:
         """Call it as a run does."""
-        toolbox = Toolbox((Entry(self.tool, self.use, await self.offer()),))
+        toolbox = Toolbox((ToolEntry(self.tool, self.use, await self.offer()),))
         tool = next(each for each in (await self.offer()).tools if each.name == name)
         wanted = CallTool(name, arguments, "item_1", tool=tool.tool)
         return await call_tool(toolbox.entry_of(name), wanted, tell=lambda _: None, settings=RunSettings())

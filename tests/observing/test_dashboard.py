@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from responses_app.observing.metrics import Family, Metrics
+from responses_app.observing.metrics import Metrics, Numbers
 from tests.kit.server import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/respsite.json").read_text())
@@ -28,7 +28,7 @@ def expressions() -> Iterator[tuple[str, str, str]]:
             yield variable["name"], variable["query"]["query"], ""
 
 
-def series() -> dict[str, Family]:
+def series() -> dict[str, Numbers]:
     """Return the families by the names of their series that are asked for."""
     return {family.name + end: family for family in Metrics().families for end in ENDINGS[family.kind]}
 

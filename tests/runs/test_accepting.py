@@ -156,8 +156,8 @@ class TestForgotten:
     async def test_a_deletion_is_told_to_all_memories(self) -> None:
         site = Site()
         told: list[Collection[str]] = []
-        site.forgetting.add_memory(told.append)
+        site.forgetting.memories.add(told.append)
         link = await self.made(site)
         await site.responses.delete("default", link.response_id)
-        site.forgetting.remove_memory(told.append)
+        site.forgetting.memories.discard(told.append)
         assert told == [{link.response_id}]

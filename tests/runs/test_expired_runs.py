@@ -20,7 +20,7 @@ async def running(*, age: float, **fields: object) -> tuple[Site, asyncio.Event,
         FakeEngine([[HALF, gate, ANSWER]]), settings=run_settings(responses_max_in_flight=10, responses_store_ttl=TTL)
     )
     site.store._settings = RetentionSettings(responses_store_ttl=TTL)
-    site.registry._now = site.store._now = lambda: int(NOW) + age
+    site.registry.now = site.store._now = lambda: int(NOW) + age
     reading = await site.begin(**{"input": "hi", "background": True, **fields})
     await site.engine.waits.wait()
     return site, gate, reading.reader.source.response_id

@@ -9,7 +9,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.tiers import PRIORITIES, QueueBounds
-from responses_app.runs.queues.turns import FairTurns, Place
+from responses_app.runs.queues.turns import FairTurns, TurnPlace
 
 
 class Office:
@@ -43,7 +43,7 @@ class Office:
         assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
         return refused.value
 
-    async def _have(self, place: Place, label: str) -> None:
+    async def _have(self, place: TurnPlace, label: str) -> None:
         async with place.turn():
             self.order.append(label)
             end = asyncio.Event()

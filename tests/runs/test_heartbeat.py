@@ -24,13 +24,13 @@ async def test_a_check_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(store=FullStore())
     assert isinstance(site.store, FullStore)
     async with looked_after(site) as upkeep:
-        assert await upkeep.check() is None
+        assert await upkeep.heartbeat.check() is None
         site.store.full = True
-        problem = await upkeep.check()
+        problem = await upkeep.heartbeat.check()
         assert problem is not None
         assert "cannot be written to" in problem
         site.store.full = False
-        assert await upkeep.check() is None
+        assert await upkeep.heartbeat.check() is None
 
 
 async def test_a_check_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +41,8 @@ async def test_a_check_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -
     async with looked_after(site, worker="") as upkeep:
         site.store.goes_on.clear()
         for _ in range(2):
-            problem = await upkeep.check()
+            problem = await upkeep.heartbeat.check()
             assert problem is not None
             assert "has not answered" in problem
         site.store.goes_on.set()
-        assert await upkeep.check() is None
+        assert await upkeep.heartbeat.check() is None

@@ -145,7 +145,7 @@ class TestTurns:
         site = Site(calling([ANSWER]), store, worker="a", others=others)
         other = Site(store=store, worker="b", others=others)
         forgotten: set[str] = set()
-        other.forgetting.add_memory(forgotten.update)
+        other.forgetting.memories.add(forgotten.update)
         first = await ask(site)
         await ask(site, previous_response_id=first["id"], input=output_of(first))
         own = {key[1] for key in store._responses}

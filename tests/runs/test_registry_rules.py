@@ -192,7 +192,7 @@ class TestClosing:
         closing = asyncio.create_task(site.registry.aclose(grace=60))
         await asyncio.sleep(0.01)
         assert not closing.done()
-        site.registry.hurry()
+        site.registry.hurry.set()
         async with asyncio.timeout(5):
             await closing
         assert (await reading.to_the_end())[-1]["response"]["status"] == "failed"  # type: ignore[index]
@@ -201,7 +201,7 @@ class TestClosing:
         caplog.set_level("INFO", logger="respsite")
         site = hanging()
         await half_said(site)
-        site.registry.hurry()
+        site.registry.hurry.set()
         await close(site, grace=60)
         assert "to end" not in caplog.text, "no time is promised that is not given"
 

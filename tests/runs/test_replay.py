@@ -10,7 +10,7 @@ from engine.errors import EngineUnavailable
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.resources import Status
 from responses_app.runs import by_id
-from responses_app.runs.log.journal import Entry
+from responses_app.runs.log.journal import JournalEntry
 from responses_app.stores.base import StoredLog
 from tests.kit.fakes import FakeEngine, Site, run_settings
 from tests.kit.waiting import eventually
@@ -25,7 +25,7 @@ NOT_KEPT = run_settings(responses_max_active_sessions=0)
 async def entries_of(site: Site, response_id: str, starting_after: int | None = None) -> list[bytes]:
     """Read a stream by its id; return the bytes of its events."""
     reader = await site.responses.follow("default", response_id, starting_after=starting_after)
-    entries: Sequence[Entry] = reader.take(10_000)
+    entries: Sequence[JournalEntry] = reader.take(10_000)
     reader.leave()
     return [entry.json for entry in entries]
 

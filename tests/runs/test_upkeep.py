@@ -58,7 +58,7 @@ async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
         await asyncio.sleep(3 * LEASE)
         orphans = await site.store.reclaim("another", dead_before=0.0)
         assert len(orphans.claimed) == 1
-        site.registry.hurry()
+        site.registry.hurry.set()
         await closing
 
 

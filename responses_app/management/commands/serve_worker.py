@@ -86,7 +86,7 @@ class WorkerServer:
         assert self._listener is not None
         await site.engines.begun()
         told = None
-        while (problem := await site.upkeep.check()) is not None:
+        while (problem := await site.upkeep.heartbeat.check()) is not None:
             if problem != told:
                 logger.warning("not ready yet: %s", problem)
             told = problem

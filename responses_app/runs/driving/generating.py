@@ -42,12 +42,12 @@ from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGramma
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.response.steps import Command, Generate, Sampled
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.queues.turns import Place
+from responses_app.runs.queues.turns import TurnPlace
 
 logger = logging.getLogger("respsite.runs")
 
 
-async def prefill(engine: BaseEngine, plan: RunPlan, place: Place) -> None:
+async def prefill(engine: BaseEngine, plan: RunPlan, place: TurnPlace) -> None:
     """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
     if not engine.supports_prefill:
         return

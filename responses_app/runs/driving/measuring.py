@@ -5,6 +5,7 @@ import time
 
 from responses_app.observing.logs import FACTS
 from responses_app.observing.metrics import Measured, ModelMeter, Outcome
+from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.runs.plan.plan import RunPlan
 
@@ -34,62 +35,59 @@ class RunMeasure:
         )
 
     def report(self, journal_bytes: int, remark: str) -> None:
-        """Count the response, which has ended, and write its line."""
-        measured = self.measured()
-        self._meter.ended(outcome(self._plan, self._machine, measured, journal_bytes))
-        report(self._plan, self._machine, measured, remark)
+        """Count the response, which has ended; write its line. `remark` says why, where its readers did not hear it."""
+        measured, machine, called = self.measured(), self._machine, self._machine.stream.called
+        used, cached = self.used(), sum(turn.cached_tokens for turn in machine.turns)
+        error, first = machine.stream.snapshot()["error"], measured.first_token_ms
+        kinds = (str(item["type"]) for item in machine.stream.output)
+        self._meter.ended(
+            Outcome(
+                transport=self._plan.origin.transport,
+                status=machine.status.value,
+                error=None if error is None else str(error["code"]),
+                input_tokens=used.input_tokens,
+                cached_tokens=cached,
+                reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.turns),
+                first_token=None if first is None else first / 1000,
+                duration=measured.duration_ms / 1000,
+                calls=[kind for kind in kinds if kind.endswith("_call")],
+                repairs=machine.reader.repairs,
+                unknown_tools=len(called.unknown),
+                misfits=called.misfits,
+                journal_bytes=journal_bytes,
+            )
+        )
+        facts = {
+            "transport": self._plan.origin.transport,
+            "status": machine.status.value,
+            "input_tokens": used.input_tokens,
+            "cached_tokens": cached,
+            "output_tokens": used.output_tokens,
+            "first_token_ms": first,
+            "duration_ms": measured.duration_ms,
+        }
+        logger.info(
+            "response %s %s %s input=%d cached=%d output=%d ttft=%s duration=%dms%s",
+            self._plan.response_id,
+            *(facts[name] for name in ("transport", "status", "input_tokens", "cached_tokens", "output_tokens")),
+            "-" if first is None else f"{first}ms",
+            measured.duration_ms,
+            self._remarks(remark),
+            extra={FACTS: facts},
+        )
 
+    def _remarks(self, remark: str) -> str:
+        machine, called = self._machine, self._machine.stream.called
+        remarks = {
+            f"repaired={machine.reader.repairs}": machine.repairs,
+            "compacted": machine.compacted,
+            f"unknown_tools={len(called.unknown)}": called.unknown,
+            f"misfit_calls={called.misfits}": called.misfits,
+            f"({remark})": remark,
+        }
+        return "".join(f" {each}" for each, is_there in remarks.items() if is_there)
 
-def report(plan: RunPlan, machine: ResponseMachine, measured: Measured, remark: str) -> None:
-    """Write a line about a response that has ended; `remark` says why, where its readers did not hear it."""
-    first = "-" if measured.first_token_ms is None else f"{measured.first_token_ms}ms"
-    remarks = [f"repaired={machine.reader.repairs}"] if machine.reader.repairs else []
-    remarks += ["compacted"] if machine.compacted else []
-    unknown_tools = machine.stream.called.unknown
-    remarks += [f"unknown_tools={len(unknown_tools)}"] if unknown_tools else []
-    remarks += [f"misfit_calls={machine.stream.called.misfits}"] if machine.stream.called.misfits else []
-    remarks += [f"({remark})"] if remark else []
-    facts = {
-        "transport": plan.origin.transport,
-        "status": machine.status.value,
-        "input_tokens": sum(turn.input_tokens for turn in machine.turns),
-        "cached_tokens": sum(turn.cached_tokens for turn in machine.turns),
-        "output_tokens": sum(turn.output_tokens for turn in machine.turns),
-        "first_token_ms": measured.first_token_ms,
-        "duration_ms": measured.duration_ms,
-    }
-    logger.info(
-        "response %s %s %s input=%d cached=%d output=%d ttft=%s duration=%dms%s",
-        plan.response_id,
-        facts["transport"],
-        facts["status"],
-        facts["input_tokens"],
-        facts["cached_tokens"],
-        facts["output_tokens"],
-        first,
-        measured.duration_ms,
-        "".join(f" {each}" for each in remarks),
-        extra={FACTS: facts},
-    )
-
-
-def outcome(plan: RunPlan, machine: ResponseMachine, measured: Measured, journal_bytes: int) -> Outcome:
-    """Return what is counted of a response that has ended."""
-    error = machine.stream.snapshot()["error"]
-    first = measured.first_token_ms
-    kinds = (str(item["type"]) for item in machine.stream.output)
-    return Outcome(
-        transport=plan.origin.transport,
-        status=machine.status.value,
-        error=None if error is None else str(error["code"]),
-        input_tokens=sum(turn.input_tokens for turn in machine.turns),
-        cached_tokens=sum(turn.cached_tokens for turn in machine.turns),
-        reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.turns),
-        first_token=None if first is None else first / 1000,
-        duration=measured.duration_ms / 1000,
-        calls=[kind for kind in kinds if kind.endswith("_call")],
-        repairs=machine.reader.repairs,
-        unknown_tools=len(machine.stream.called.unknown),
-        misfits=machine.stream.called.misfits,
-        journal_bytes=journal_bytes,
-    )
+    def used(self) -> Amount:
+        """Return what the response has used of limits."""
+        turns = self._machine.turns
+        return Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))

@@ -35,7 +35,6 @@ from engine.types import FinishReason
 from responses_app.limits.rates import FREE
 from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, Status
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.response import ResponseMachine
@@ -573,6 +572,4 @@ class Run(EventSource):
             self.ticket.hand_over()
             return
         self.settled()
-        turns = self._machine.turns
-        used = Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))
-        self._persistence.count(self.ticket, used)
+        self._persistence.count(self.ticket, self._measure.used())

@@ -43,11 +43,13 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     WaitBegan,
 )
-from responses_app.runs.plan.plan import Entry, RunPlan
+from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.clock import own_clock
 from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult, nothing_to_confirm
+
+logger = logging.getLogger("respsite.runs")
 
 KeepInputs = Callable[[Callable[[], bool]], Awaitable[bool]]  # see `RunPersistence.keep_inputs`
 FRESH_SECONDS = 1.0  # for so long an answer of the store holds: no worker is taken for dead sooner
@@ -96,8 +98,6 @@ class Effects:
     def _is_fresh(self) -> bool:
         return own_clock() - self._permitted_at < FRESH_SECONDS
 
-
-logger = logging.getLogger("respsite.runs")
 
 TAKEOVER_SECONDS = 5.0  # how long a wait goes on at least behind a takeover, in which nobody took what the client gave
 MAX_ANSWER = 1024  # tokens that are left for what the model says next, or a quarter of its context
@@ -148,7 +148,7 @@ async def permitted_call(
 
 
 async def call_tool(
-    entry: Entry | None,
+    entry: ToolEntry | None,
     wanted: CallTool,
     *,
     tell: Callable[[Input], object],
@@ -169,7 +169,7 @@ async def call_tool(
 
 
 async def _result(
-    entry: Entry | None,
+    entry: ToolEntry | None,
     wanted: CallTool,
     tell: Callable[[Input], object],
     confirm: Callable[[], Awaitable[None]],
@@ -213,7 +213,7 @@ async def _result(
         return _failed(wanted, _BROKE)
 
 
-async def list_tools(entry: Entry) -> tuple[ToolsListed, Offer | None]:
+async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer | None]:
     """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed.
 
     Listing reports no progress, so it may take as long as a call without a report.

@@ -28,12 +28,14 @@ from responses_app.protocol.requests.resources import RUNNING, ResponseObject, S
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Input
-from responses_app.runs.log.journal import Entry, EventJournal, JournalReader, ReaderTooSlow, Waiter
+from responses_app.runs.log.journal import EventJournal, JournalEntry, JournalReader, ReaderTooSlow, Waiter
 from responses_app.runs.log.reader import EventSource
 from responses_app.runs.log.replay import Machines, end_of_failure
 from responses_app.runs.log.run_log import INTEREST_SECONDS, end_tasks
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import BaseResponseStore, LogNews, StoredLog, StoreError
+
+logger = logging.getLogger("respsite.runs")
 
 
 class OtherWorkers(Protocol):
@@ -59,8 +61,6 @@ class OtherWorkers(Protocol):
         """Tell them that there is more of these responses in the store; return whether the word went out."""
 
 
-logger = logging.getLogger("respsite.runs")
-
 LOOK_SECONDS = 0.25  # between looks at a log of which nothing is heard
 BELL_SECONDS = 2.0  # between looks at one of which something is: a word may get lost
 RETRY_SECONDS = 1.0  # after the store has failed
@@ -78,7 +78,7 @@ class PacedJournal(EventJournal):
         self._room_bytes = max_lag_bytes // 2  # so nobody is dropped who only reads more slowly than a log is read
         self._taken = Waiter()
 
-    def take(self, reader: JournalReader, limit: int) -> list[Entry]:
+    def take(self, reader: JournalReader, limit: int) -> list[JournalEntry]:
         """Return up to `limit` events, and wake whoever waits for room."""
         taken = super().take(reader, limit)
         self._taken()

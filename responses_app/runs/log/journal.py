@@ -28,7 +28,7 @@ GATHERED_BYTES = 16 * 1024  # of events; over it they are written, or the reader
 
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
-class Entry:
+class JournalEntry:
     """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
 
     type: str
@@ -54,7 +54,7 @@ class EventJournal:
     def __init__(self, *, max_lag_bytes: int, kept: bool = False, first: int = 0) -> None:
         self._max_lag_bytes = max_lag_bytes
         self._kept = kept
-        self._entries: list[Entry] = []
+        self._entries: list[JournalEntry] = []
         self._first = first  # number of the first entry kept
         self.appended_bytes = 0  # ever appended
         self._largest_lot = 0  # bytes
@@ -92,13 +92,13 @@ class EventJournal:
         if events:
             self._tell_readers()
 
-    def repeat(self, entries: Sequence[Entry], origin: "EventJournal") -> None:
+    def repeat(self, entries: Sequence[JournalEntry], origin: "EventJournal") -> None:
         """Add events that another journal of the same response has written, and wake the readers."""
         before = self.appended_bytes
         self.calls.update(origin.calls)
         for entry in entries:
             self.appended_bytes = end = self.appended_bytes + len(entry.json) + ENTRY_BYTES
-            self._entries.append(Entry(entry.type, entry.number, entry.json, end))
+            self._entries.append(JournalEntry(entry.type, entry.number, entry.json, end))
             self.last_number = entry.number
             if entry.type in TERMINAL:
                 self.closed, self._ending = True, origin._ending
@@ -111,7 +111,7 @@ class EventJournal:
         if self.closed:
             raise RuntimeError(f"{type} after the terminal event")
         self.appended_bytes = end = self.appended_bytes + len(json) + ENTRY_BYTES
-        self._entries.append(Entry(type, number, json, end))
+        self._entries.append(JournalEntry(type, number, json, end))
         self.last_number = number
         if type in TERMINAL:
             self.closed, self._ending = True, event
@@ -156,7 +156,7 @@ class EventJournal:
         if wording is not None and start > 0:
             last = self._entries[start - 1]
             reader.again = [
-                Entry(type, last.number, json, last.end)
+                JournalEntry(type, last.number, json, last.end)
                 for type, json in wording.behind(last.type, last.number, last.json)
             ]
         self._readers.append(reader)
@@ -196,7 +196,7 @@ class EventJournal:
         self.detach(reader)
         reader.dropped()
 
-    def take(self, reader: "JournalReader", limit: int) -> list[Entry]:
+    def take(self, reader: "JournalReader", limit: int) -> list[JournalEntry]:
         """Return up to `limit` events the reader has not had yet, and forget what all readers have had."""
         start = reader.position - self._first
         if start == 0 and len(self._entries) <= limit and len(self._readers) == 1 and not self._kept:
@@ -210,7 +210,7 @@ class EventJournal:
             self._forget()
         return taken
 
-    def worded(self, entry: Entry, wording: Wording) -> list[Entry]:
+    def worded(self, entry: JournalEntry, wording: Wording) -> list[JournalEntry]:
         """Return what an entry is in another dialect."""
         json = entry.json
         if wording.usage_per_turn and self._ending is not None and entry.number == self._ending.sequence_number:
@@ -220,7 +220,7 @@ class EventJournal:
         worded = wording.of(entry.type, entry.number, json)
         if len(worded) == 1 and worded[0][1] is entry.json:
             return [entry]
-        return [Entry(type, entry.number, json, entry.end) for type, json in worded]
+        return [JournalEntry(type, entry.number, json, entry.end) for type, json in worded]
 
     def _forget(self) -> None:
         """Forget what all readers have had. Without a reader nothing is forgotten: the first one may yet come."""
@@ -253,7 +253,7 @@ class JournalReader:
         self.position = 0  # the place of the event that it takes next
         self.taken_bytes = 0  # of all that was ever appended; what was there when it came counts as taken
         self.too_slow = False
-        self.again: list[Entry] = []  # what its dialect puts behind the event that it begins behind
+        self.again: list[JournalEntry] = []  # what its dialect puts behind the event that it begins behind
         self._journal = journal
         self._wording = wording
         journal.attach(self, starting_after=starting_after, wording=wording)
@@ -288,7 +288,7 @@ class JournalReader:
         """The number of the last event taken, -1 before the first."""
         return self.position - 1
 
-    def take(self, limit: int = 64) -> list[Entry]:
+    def take(self, limit: int = 64) -> list[JournalEntry]:
         """Return the next events, without waiting; of up to `limit` in the journal, a dialect may make more.
 
         Raises `ReaderTooSlow` once the reader was given up.

@@ -32,6 +32,8 @@ from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Star
 from responses_app.runs.log.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
 
+logger = logging.getLogger("respsite.runs")
+
 
 async def end_tasks(tasks: Iterable["asyncio.Task[Any] | None"]) -> None:
     """Cancel tasks, and return when they have ended; whatever they raise is not raised here."""
@@ -41,8 +43,6 @@ async def end_tasks(tasks: Iterable["asyncio.Task[Any] | None"]) -> None:
     if present:
         await asyncio.wait(present)
 
-
-logger = logging.getLogger("respsite.runs")
 
 BACKGROUND_SECONDS = 0.25
 FOLLOWED_SECONDS = 0.1

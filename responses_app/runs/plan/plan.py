@@ -1,4 +1,4 @@
-"""What was decided before a run starts."""
+"""What was decided before a run starts: `RunPlan`, with the request's `Origin` and its `Toolbox`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from responses_app.tools.base import BaseTool, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ToolEntry:
     """One of a request's `tools`. `offer` is None until its server has listed what it has."""
 
     tool: BaseTool
@@ -45,7 +45,7 @@ class Toolbox:
     their items.
     """
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ToolEntry, ...] = ()
     approved: Sequence[ApprovedCall] = ()
     states: Mapping[str, JsonObject] = field(default_factory=dict)
 
@@ -73,14 +73,14 @@ class Toolbox:
         for offer in self._offers():
             yield from zip(offer.tools, offer.rules(), strict=True)
 
-    def entry_of(self, name: str) -> Entry | None:
+    def entry_of(self, name: str) -> ToolEntry | None:
         """Return the entry whose tool the model calls by this name; None where no entry offers it."""
         for entry in self.entries:
             if entry.offer is not None and any(tool.name == name for tool in entry.offer.tools):
                 return entry
         return None
 
-    def server(self, label: str) -> Entry:
+    def server(self, label: str) -> ToolEntry:
         """Return the entry of a server, which is there."""
         return next(entry for entry in self.entries if entry.server == label)
 

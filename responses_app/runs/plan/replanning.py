@@ -1,8 +1,8 @@
-"""Compaction in a run: when it happens, what the model is asked then, and what goes on from its summary.
+"""How a plan changes while its response runs: behind a summary, and where a server has listed its tools.
 
-A plan, made anew where a server has listed its tools: the model is told of them, and held to their schemas.
+Compaction: when it happens, what the model is asked then, and what goes on from its summary.
 
-Example: a request declares the MCP server `wiki`. Its plan begins without any tool of it. Once `wiki` has listed
+Tools: a request declares the MCP server `wiki`, say. Its plan begins without any tool of it. Once `wiki` has listed
 `search` and `read`, `with_tools` makes a plan whose prompt shows both, and whose grammar lets the model call them.
 """
 

@@ -1,7 +1,6 @@
 """What a request continues: a chain with its tokens, a conversation with its items, replayed and referenced items.
 
-What a request continues, in its model's own format: a conversation may have begun with a model of another one.
-
+All of it is read in the format of the request's model, and a conversation may have begun with a model of another one.
 Token ids of one vocabulary mean other text in another. So a message of another format is told (`Told`: who says what to
 whom), and rendered anew; its tokens are used no more. The same message gives the same tokens each time, so what follows
 finds its own prompt in the engine's cache. What is already in the model's own format stays as it was sampled.

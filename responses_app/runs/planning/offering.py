@@ -11,7 +11,7 @@ from responses_app.protocol.errors import JsonObject, invalid_request, unsupport
 from responses_app.protocol.items.offers import ApprovedCall, approved_calls
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
-from responses_app.runs.plan.plan import NO_TOOLS, Entry, Toolbox
+from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
 
@@ -40,7 +40,7 @@ class Shelf:
         if not served:
             return replace(NO_TOOLS, states=states)
         chain_id = parent.root_id if parent else response_id
-        entries: list[Entry] = []
+        entries: list[ToolEntry] = []
         for index, declared in enumerate(request.tools_json):
             tool = self._available(declared, index, request)
             if tool is None or _is_there(tool, declared, entries):
@@ -55,7 +55,7 @@ class Shelf:
                 items=earlier,
                 state=states.get(ITEMS[str(declared["type"])]),
             )
-            entries.append(Entry(tool, use, await tool.offer(use)))
+            entries.append(ToolEntry(tool, use, await tool.offer(use)))
         return Toolbox(tuple(entries), approved, states)
 
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
@@ -80,7 +80,7 @@ class Shelf:
         return missing if tool is None else tool.problem() or tool.refusal(declared)
 
 
-def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[Entry]) -> bool:
+def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[ToolEntry]) -> bool:
     """Whether a tool was declared before: the model knows each by one name, but for MCP servers."""
     return declared["type"] != "mcp" and any(entry.tool is tool for entry in entries)
 

@@ -1,4 +1,4 @@
-"""`FileReading`: what is in the files that a request's messages name or carry, as the model reads it."""
+"""What items carry, as the model reads it: files (`FileReading`), and what this server has sealed (`Unsealing`)."""
 
 import asyncio
 import logging

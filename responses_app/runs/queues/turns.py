@@ -1,6 +1,6 @@
-"""`BackgroundQueue`: how many background responses run at once, and how many may wait for that.
+"""Who is next where only so much is done at once: at the engine, in the background, and on threads for long work.
 
-`FairTurns`: who has the engine next, where it is to do only so much at once: projects have it in equal shares.
+`FairTurns`: turns at one engine, of which projects have equal shares.
 
 A turn is one generation. While all `max_running` are taken, the others wait, and a turn that ends makes room for one
 of the project that has the fewest running; of those that have as few, for the one that was served longest ago. Example
@@ -16,11 +16,13 @@ its later turns: what has begun is finished before what came after it.
 Of each project and tier only so many requests may wait to begin. One more is refused before anything of it is kept,
 with a time after which it makes sense to try again. That is made of how long turns take here.
 
-`FairThreads`: threads for what takes long to render or to tokenise; projects have them in equal shares.
+`BackgroundQueue`: how many background responses run at once, and how many may wait for that.
+
+`FairThreads`: threads for what takes long to render or to tokenise.
 
 Short and long work have threads of their own, so short work never waits for long work, whoever sends that. Of either
-kind the project that has the fewest threads is next, as with the engine's turns (`FairTurns`). Work that waits for
-another process (a vLLM server that renders) costs no time here and has more threads.
+kind the project that has the fewest threads is next, as with the engine's turns. Work that waits for another process (a
+vLLM server that renders) costs no time here and has more threads.
 
 Whoever is cancelled leaves: where the work waits, at once; where it runs, its thread is free at its next step
 (`engine.giving_up`). How much work can wait is bounded by the requests that the server takes at once.
@@ -73,7 +75,7 @@ class FairTurns:
         self.now = now or (lambda: asyncio.get_running_loop().time())
         self._running: Counter[str] = Counter()
         self._admitted: Counter[tuple[str, str]] = Counter()  # of a project and a tier, that have had no turn yet
-        self._waiting: dict[str, list[tuple[float, int, Place]]] = {}
+        self._waiting: dict[str, list[tuple[float, int, TurnPlace]]] = {}
         self._served: dict[str, int] = {}  # when a project was served last, as a number
         self._numbers = count(1)
         self._began = 0.0  # the sum of when the turns began that are had now
@@ -95,13 +97,13 @@ class FairTurns:
         """Whether whoever asks has to wait."""
         return bool(self.max_running) and self.running >= self.max_running
 
-    def place(self, project: str, tier: str, priority: int) -> "Place":
+    def place(self, project: str, tier: str, priority: int) -> "TurnPlace":
         """Return what a response will have of the engine: nothing yet."""
-        return Place(self, project, tier, lateness(priority))
+        return TurnPlace(self, project, tier, lateness(priority))
 
     # What places ask.
 
-    def admit(self, place: "Place") -> None:
+    def admit(self, place: "TurnPlace") -> None:
         """Let a request come, which will ask for its first turn. Raises `ApiError` (503) where too many wait."""
         key = place.project, place.tier
         free = max(0, self.max_running - self.running)
@@ -109,14 +111,14 @@ class FairTurns:
             raise self._full(place)
         self._admitted[key] += 1
 
-    def unadmit(self, place: "Place") -> None:
+    def unadmit(self, place: "TurnPlace") -> None:
         """Forget that a request comes: it has its first turn, or will not ask for one."""
         key = place.project, place.tier
         self._admitted[key] -= 1
         if not self._admitted[key]:
             del self._admitted[key]
 
-    def take(self, place: "Place") -> bool:
+    def take(self, place: "TurnPlace") -> bool:
         """Give a turn, if there is one now; then nobody waits."""
         if self.is_full:
             return False
@@ -126,18 +128,18 @@ class FairTurns:
         self._began += place.began
         return True
 
-    def enqueue(self, place: "Place", due: float) -> None:
+    def enqueue(self, place: "TurnPlace", due: float) -> None:
         """Let a place wait, as if it had come at `due`."""
         heapq.heappush(self._waiting.setdefault(place.project, []), (due, next(self._numbers), place))
 
-    def dequeue(self, place: "Place") -> None:
+    def dequeue(self, place: "TurnPlace") -> None:
         """Let a place wait no longer."""
         queue = self._waiting.get(place.project, [])
         queue[:] = [entry for entry in queue if entry[2] is not place]
         heapq.heapify(queue)
         self._forget(place.project)
 
-    def give_back(self, place: "Place") -> None:
+    def give_back(self, place: "TurnPlace") -> None:
         """Take a turn back, and give it to whoever is next."""
         self._ended += 1
         self._seconds += max(WEIGHT, 1 / self._ended) * (self.now() - place.began - self._seconds)
@@ -170,7 +172,7 @@ class FairTurns:
             if project not in self._waiting:
                 self._served.pop(project, None)
 
-    def _full(self, place: "Place") -> ApiError:
+    def _full(self, place: "TurnPlace") -> ApiError:
         bound = self._bounds.of(place.tier)
         return overloaded(
             f"The engine is full, and no more requests of this project may wait for it than do already: {bound} of the "
@@ -178,7 +180,7 @@ class FairTurns:
             retry_after=self._retry_after(place),
         )
 
-    def _retry_after(self, place: "Place") -> int:
+    def _retry_after(self, place: "TurnPlace") -> int:
         """Return in how many seconds the engine will have done what comes before this place, as far as is known."""
         due = self.now() + place.late
         ahead = sum(entry[0] <= due for entry in self._waiting.get(place.project, ()))
@@ -187,7 +189,7 @@ class FairTurns:
         return min(MAX_RETRY_AFTER, max(1, ceil(max(self._seconds, age) * (ahead + 1) / share)))
 
 
-class Place:
+class TurnPlace:
     """What one response has of the engine: nothing, a place in the queue, or a turn; one after the other.
 
     admit() ──> ask() ──> a turn, at once or later ──> leave() ──> ask() … ──> leave()

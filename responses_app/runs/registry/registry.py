@@ -4,10 +4,9 @@ A transport attaches to a run's journal and detaches; a foreground run that no t
 once or after its reconnect grace. So a cancelled request or a closed socket never cancels a run by itself, and no task
 outlives the registry.
 
-`Forgetting`: what was deleted is unknown at once, wherever it may still be remembered.
-
-That is: among what runs or can be picked up again, in the connections of this process, and in the other workers. It is
-for speed and tidiness: whether a stored response can be continued is the store's word in the end (see `ParentGone`).
+`Forgetting`: what was deleted is unknown at once, wherever it may still be remembered: among what runs or can be picked
+up again, in the connections of this process, and in the other workers. It is for speed and tidiness: whether a stored
+response can be continued is the store's word in the end (see `ParentGone`).
 """
 
 import asyncio
@@ -40,7 +39,7 @@ class RunRegistry:
     """
 
     def __init__(self, settings: RunSettings, *, now: Callable[[], float]) -> None:
-        self._now = now
+        self.now = now
         self._settings = settings
         self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
         self._graces: dict[str, asyncio.TimerHandle] = {}
@@ -49,7 +48,7 @@ class RunRegistry:
         self._guests = 0  # places of what is not a response: choices of completions, decisions, embeddings
         self._coming_again: dict[str, Run] = {}  # those of them that another worker has accepted before
         self.draining = False  # the server stops
-        self._hurry = asyncio.Event()
+        self.hurry = asyncio.Event()  # no grace is given, or no more of it
         self.queue = BackgroundQueue(
             max_running=settings.background_max_running, max_queued=settings.background_max_queued
         )
@@ -59,10 +58,6 @@ class RunRegistry:
 
     def __len__(self) -> int:
         return len(self._runs)
-
-    def now(self) -> float:
-        """Return the time by which responses are dated, in Unix seconds."""
-        return self._now()
 
     def get(self, response_id: str) -> Run | None:
         """Return a response that still runs."""
@@ -82,7 +77,7 @@ class RunRegistry:
     def is_forgotten(self, run: Run) -> bool:
         """Whether clients do not find a response any more, though it may run: deleted, or stored and past its time."""
         plan = run.plan
-        return run.deleted or (plan.stored and int(plan.created_at) <= self._settings.oldest(self._now()))
+        return run.deleted or (plan.stored and int(plan.created_at) <= self._settings.oldest(self.now()))
 
     def readable(self, response_id: str, number: int) -> Run | None:
         """Return a response in the background that runs here, if its journal has all events behind this one.
@@ -289,10 +284,6 @@ class RunRegistry:
         if known:
             await asyncio.wait([known[1]], timeout=seconds)
 
-    def hurry(self) -> None:
-        """Give no grace, or no more of it."""
-        self._hurry.set()
-
     async def aclose(self, *, grace: float = 0.0, last_words: float = 0.0) -> None:
         """Refuse new runs, give the present ones `grace` seconds, then stop them and wait until they ended.
 
@@ -318,9 +309,9 @@ class RunRegistry:
             if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")
-        if self._runs and grace > 0 and not self._hurry.is_set():
+        if self._runs and grace > 0 and not self.hurry.is_set():
             logger.info("%d responses are running; they have %g s to end", len(self._runs), grace)
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurried())]
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.hurry.wait())]
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
@@ -328,10 +319,6 @@ class RunRegistry:
     async def _all_ended(self) -> None:
         while self._runs:
             await asyncio.wait([task for _, task in self._runs.values()])
-
-    async def hurried(self) -> None:
-        """Return once no grace is to be given any more."""
-        await self._hurry.wait()
 
     async def _hear(self, seconds: float) -> None:
         for _ in range(round(seconds / POLL_SECONDS)):
@@ -358,26 +345,16 @@ def _cancel(run: Run, task: "asyncio.Task[None]") -> None:
         task.cancel()
 
 
-Forget = Callable[[Collection[str]], None]
-
 DELETED = "it was deleted"
 
 
 class Forgetting:
-    """One per process."""
+    """Makes responses unknown, here and at the `others`."""
 
     def __init__(self, registry: RunRegistry, *, others: OtherWorkers) -> None:
         self._registry = registry
         self._others = others
-        self._memories: set[Forget] = set()
-
-    def add_memory(self, forget: Forget) -> None:
-        """Call `forget` with the ids of what is deleted from now on."""
-        self._memories.add(forget)
-
-    def remove_memory(self, forget: Forget) -> None:
-        """Call it no more."""
-        self._memories.discard(forget)
+        self.memories: set[Callable[[Collection[str]], None]] = set()  # called with the ids of what is deleted
 
     async def everywhere(self, response_ids: Collection[str], *, reason: str = DELETED) -> None:
         """Forget responses here, and tell the other workers."""
@@ -394,5 +371,5 @@ class Forgetting:
             run = self._registry.remembered(response_id)
             if run is not None and run.plan.stored:
                 self._registry.forget(run, reason=reason)
-        for forget in self._memories:
+        for forget in self.memories:
             forget(gone)

@@ -48,7 +48,7 @@ class ResumableStreams:
         self._streams[run.response_id] = _Stream(run, asyncio.get_running_loop().time())
         excess = len(self._streams) - self._settings.responses_max_active_sessions
         if excess > 0 and not self._make_room(excess, beside=run):
-            self._forget(run.response_id)
+            self.drop(run.response_id)
         self._schedule()
 
     def get(self, response_id: str) -> Run | None:
@@ -60,10 +60,6 @@ class ResumableStreams:
         """A reader has left: the time to live begins anew."""
         if run.response_id in self._streams:
             self._streams[run.response_id].idle_since = asyncio.get_running_loop().time()
-
-    def drop(self, response_id: str) -> None:
-        """Forget a stream at once: its response was deleted."""
-        self._forget(response_id)
 
     def close(self) -> None:
         """Forget all."""
@@ -80,7 +76,7 @@ class ResumableStreams:
             if journal.readers or journal.last_number != stream.last_number:
                 stream.idle_since, stream.last_number = now, journal.last_number
             elif journal.closed and now - stream.idle_since >= self._settings.responses_session_ttl:
-                self._forget(response_id)
+                self.drop(response_id)
         excess = self.kept_bytes - self._settings.responses_max_session_bytes
         if excess > 0:
             finished, running = self._unread()
@@ -115,9 +111,10 @@ class ResumableStreams:
         if not run.journal.closed:
             logger.warning("response %s: its unread stream was given up, to make room for others", run.response_id)
             self._cancel(run)
-        self._forget(run.response_id)
+        self.drop(run.response_id)
 
-    def _forget(self, response_id: str) -> None:
+    def drop(self, response_id: str) -> None:
+        """Forget a stream: it cannot be picked up any more."""
         stream = self._streams.pop(response_id, None)
         if stream:
             stream.run.journal.keep_no_longer()

@@ -29,7 +29,9 @@ from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
 from responses_app.runs.plan.failures import refusal, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
-from responses_app.runs.queues.turns import Place
+from responses_app.runs.queues.turns import TurnPlace
+
+logger = logging.getLogger("respsite.runs")
 
 READ_AT_ONCE = 64  # that are taken and written together, where a reader is behind
 TOKEN_BYTES = 16  # of memory for a token, about, and ten times that for each of its log probabilities
@@ -95,11 +97,8 @@ class Deltas:
         return taken
 
 
-logger = logging.getLogger("respsite.runs")
-
-
 @dataclass(slots=True)
-class Choice:
+class OpenChoice:
     """One completion of a prompt: what the engine is asked, and its text so far."""
 
     request: GenerationRequest
@@ -141,7 +140,7 @@ class Completing:
         self._stopped = False
         self._closing = False
 
-    def start(self, choices: Sequence[Choice], places: Sequence[Place]) -> None:
+    def start(self, choices: Sequence[OpenChoice], places: Sequence[TurnPlace]) -> None:
         """Begin to generate all choices."""
         self._open = len(choices)
         self._tasks = [
@@ -201,7 +200,7 @@ class Completing:
             self._left(self)
             self.ended.set()
 
-    async def _run(self, choice: Choice, place: Place) -> None:
+    async def _run(self, choice: OpenChoice, place: TurnPlace) -> None:
         try:
             async with place.turn():
                 await self._complete(choice)
@@ -228,7 +227,7 @@ class Completing:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    async def _complete(self, choice: Choice) -> None:
+    async def _complete(self, choice: OpenChoice) -> None:
         """Generate a choice, as often as it is cut and can go on."""
         continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
         while True:
@@ -258,7 +257,7 @@ class Completing:
                 async for chunk in chunks:
                     yield chunk
 
-    async def _take(self, choice: Choice, chunk: TokenChunk) -> bool:
+    async def _take(self, choice: OpenChoice, chunk: TokenChunk) -> bool:
         """Count a chunk and tell what it says; return whether its choice has ended."""
         count = len(chunk.token_ids)
         if count and self._first_token is None:
@@ -285,7 +284,9 @@ class Completing:
                 await asyncio.sleep(0)  # an engine that gives many at once lets the reader have its turn
         return choice.text.ended
 
-    async def _with_details(self, choice: Choice, chunk: TokenChunk, delta: ChoiceDelta | None) -> ChoiceDelta | None:
+    async def _with_details(
+        self, choice: OpenChoice, chunk: TokenChunk, delta: ChoiceDelta | None
+    ) -> ChoiceDelta | None:
         """Add what was asked for of the engine's work; there may be no text of it yet."""
         if choice.gives_tokens and (chunk.token_ids or delta is not None):
             delta = delta or ChoiceDelta(index=choice.text.index)
@@ -322,7 +323,7 @@ class Completing:
         )
 
 
-def _further(choice: Choice, continuing: Continuing) -> GenerationRequest:
+def _further(choice: OpenChoice, continuing: Continuing) -> GenerationRequest:
     """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
     request, said = choice.request, choice.text.tokens
     sampling = replace(request.sampling, max_output_tokens=choice.left)

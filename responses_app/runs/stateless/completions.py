@@ -1,10 +1,9 @@
-"""The prompts of a completion as tokens. What is here blocks: as long as they are long, or an engine tokenizes them.
-
-`CompletionService`: starts completions of raw prompts: no conversation, no items, nothing that is kept.
+"""`CompletionService`: starts completions of raw prompts: no conversation, no items, nothing that is kept.
 
     create() ──> Completing (`completing`), whose choices have their places at the engine and in the limits
 
-All that can be known before anything is generated is known here, and refused.
+All that can be known before anything is generated is known here, and refused. To read prompts as tokens blocks for as
+long as they are long, or an engine tokenizes them: long ones are read on a thread.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.service import ResponseService
-from responses_app.runs.stateless.completing import Choice, Completing, Deltas
+from responses_app.runs.stateless.completing import Completing, Deltas, OpenChoice
 
 logger = logging.getLogger("respsite.runs")
 
@@ -125,7 +124,7 @@ class CompletionService:
     async def aclose(self, *, grace: float) -> None:
         """Give what runs `grace` seconds to end, and then stop it; its readers are told."""
         if self.running:
-            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.service.registry.hurried())]
+            waits = [asyncio.create_task(each) for each in (self._all_ended(), self.service.registry.hurry.wait())]
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
@@ -153,13 +152,13 @@ async def _choices(
     response_id: str,
     priority: int,
     threads: FairThreads,
-) -> list[Choice]:
+) -> list[OpenChoice]:
     """Return all choices, in their order. Raises `ApiError`."""
     try:
         info = await model.ready()
     except EngineError as error:
         raise refusal(error, origin.request_id) from error
-    fields, choices = wanted.fields, list[Choice]()
+    fields, choices = wanted.fields, list[OpenChoice]()
     stop_tokens = tuple(fields.stop_token_ids or ())
     sampling = sampling_of(fields, model.format, top_logprobs=fields.logprobs, prompt_logprobs=fields.prompt_logprobs)
     read = partial(read_prompts, wanted, model, info.max_model_len)
@@ -192,6 +191,6 @@ async def _choices(
             )
             left = min(info.max_model_len - len(tokens), wanted.max_tokens)
             choices.append(
-                Choice(request, text, left, gives_tokens=bool(fields.return_token_ids), counts=wanted.counts_each)
+                OpenChoice(request, text, left, gives_tokens=bool(fields.return_token_ids), counts=wanted.counts_each)
             )
     return choices

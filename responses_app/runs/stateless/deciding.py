@@ -40,7 +40,7 @@ from responses_app.runs.plan.failures import refusal
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.planning.planning import project_salt
-from responses_app.runs.queues.turns import Place
+from responses_app.runs.queues.turns import TurnPlace
 from responses_app.runs.service import ResponseService
 
 logger = logging.getLogger("respsite.runs")
@@ -215,7 +215,7 @@ def _check_fits(tokens: int, max_model_len: int) -> None:
         raise context_length_exceeded(tokens, max_model_len)
 
 
-async def _first_token(model: ServedModel, request: GenerationRequest, place: Place, used: _Used) -> TokenChunk:
+async def _first_token(model: ServedModel, request: GenerationRequest, place: TurnPlace, used: _Used) -> TokenChunk:
     """Return the chunk with the first token that the model would say. Raises `EngineError`."""
     first: TokenChunk | None = None
     async with place.turn(), aclosing(model.engine.generate(request)) as chunks:

@@ -99,7 +99,7 @@ class Connection:
         self._ended = False
         self._ignored_logged = False
         self._timer: asyncio.TimerHandle | None = None
-        site.forgetting.add_memory(self._session.forget)
+        site.forgetting.memories.add(self._session.forget)
         site.watch.opened(self)
         bind(connection_id=self.id, project=terms.caller.project, key_id=terms.caller.key_id)
         self._unwatch = site.door.watch(terms.caller, self._lose_key)
@@ -151,7 +151,7 @@ class Connection:
         if self._ended:
             return
         self._ended = True
-        self._site.forgetting.remove_memory(self._session.forget)
+        self._site.forgetting.memories.discard(self._session.forget)
         self._site.watch.closed(self)
         self._unwatch()
         self._left()

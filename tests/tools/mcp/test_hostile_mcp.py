@@ -12,7 +12,7 @@ import pytest
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.steps import CallTool
 from responses_app.runs.driving.tool_calls import call_tool, list_tools
-from responses_app.runs.plan.plan import Entry
+from responses_app.runs.plan.plan import ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.tools.base import ToolFailed
 from responses_app.tools.mcp.answers import MAX_LIST_BYTES, MAX_TOOLS
@@ -118,7 +118,7 @@ async def test_what_is_not_mcp_is_a_failure(tool: McpTool, given: Any) -> None:
     tool.idle_seconds = 1.0
     async with answering(tools_call=lambda _: given) as url:
         use = use_of(url)
-        entry = Entry(tool, use, None)
+        entry = ToolEntry(tool, use, None)
         returned = await call_tool(
             entry, CallTool("tests.ask", "{}", "mcp_1", tool="ask"), tell=lambda _: None, settings=RunSettings()
         )
@@ -198,7 +198,7 @@ async def test_one_that_hangs_is_left_in_time_and_a_cancellation_at_once(tool: M
 
     async with answering(tools_call=hang, tools_list=hang) as url:
         use = use_of(url)
-        entry = Entry(tool, use, None)
+        entry = ToolEntry(tool, use, None)
         calling = asyncio.create_task(tool.call(call_of(use, "ask")))
         await asked.wait()
         calling.cancel()
