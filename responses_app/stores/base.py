@@ -28,25 +28,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedResponse:
-    """A response that was accepted and has not ended.
-
-    `response` is the object as clients read it, `claim` that of the process that runs it. `request` is what a
-    background response was asked: with it another worker can run it, and go on behind `log`, which is what came to it
-    so far. `again`: it was accepted before, and taken over. `parent` is the stored response that it continues, "" for
-    none. `public` is what clients call it, None for its own id.
-    """
+    """A response that was accepted and has not ended."""
 
     project: str
-    response: ResponseObject
-    claim: Claim
+    response: ResponseObject  # the object as clients read it
+    claim: Claim  # that of the process that runs it
     input_items: tuple[JsonObject, ...] = ()
     transport: str = ""
     key_id: str = ""
-    request: JsonObject | None = None
-    again: bool = False
-    parent: str = ""
-    log: bytes = b""
-    public: PublicId | None = None
+    request: JsonObject | None = None  # what one in the background was asked: with it another worker can run it
+    again: bool = False  # it was accepted before, and taken over
+    parent: str = ""  # the stored response that it continues
+    log: bytes = b""  # what came to it so far: whoever takes it over goes on behind that
+    public: PublicId | None = None  # what clients call it; None for its own id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,29 +57,22 @@ class ConversationAppend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A finished response as it is kept.
-
-    `response` is the object its terminal event carried. `link` is its part of the chain, None for one that cannot be
-    continued. `sampled` are the output items with their tokens, so that a client may replay them. Times are in
-    milliseconds. `accepted`: it was kept then, so if it is gone now, it was deleted. `claim` is that of the process
-    that ran it; `log` is all that came to it, for its stream, and replaces what was appended while it ran. `chat`: it
-    is a choice of a stored chat completion.
-    """
+    """A finished response as it is kept."""
 
     project: str
-    response: ResponseObject
-    link: ChainLink | None
+    response: ResponseObject  # the object that its terminal event carried
+    link: ChainLink | None  # its part of the chain; None for one that cannot be continued
     input_items: tuple[JsonObject, ...] = ()
-    sampled: tuple[SampledMessage, ...] = ()
+    sampled: tuple[SampledMessage, ...] = ()  # the output items with their tokens, so that a client may replay them
     transport: str = ""
     key_id: str = ""
     first_token_ms: int | None = None
     duration_ms: int | None = None
     conversation: ConversationAppend | None = None
-    accepted: bool = False
-    claim: Claim = Claim()
-    log: bytes = b""
-    chat: StoredChoice | None = None
+    accepted: bool = False  # it was kept then, so if it is gone now, it was deleted
+    claim: Claim = Claim()  # that of the process that ran it
+    log: bytes = b""  # all that came to it, for its stream; replaces what was appended while it ran
+    chat: StoredChoice | None = None  # it is a choice of a stored chat completion
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class RunMeasure:
     def _remarks(self, remark: str) -> str:
         machine, called = self._machine, self._machine.stream.called
         remarks = {
-            f"repaired={machine.reader.repairs}": machine.repairs,
+            f"repaired={machine.reader.repairs}": machine.reader.repairs,
             "compacted": machine.compacted,
             f"unknown_tools={len(called.unknown)}": called.unknown,
             f"misfit_calls={called.misfits}": called.misfits,

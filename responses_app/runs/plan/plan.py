@@ -163,51 +163,38 @@ class CompactionPlan:
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make
 class RunPlan:
-    """Everything that was decided before a run starts. What changes later makes a plan of its own (`replace`).
-
-    `format` is how its model is written to. `link` is the chain with the request's own input at its end,
-    `input_messages` what it was rendered to. `context_items` are the items they were rendered from: those of the
-    conversation that the chain does not hold yet, and the request's own, which are `input_items` (each with an id).
-    `generation` is the first turn's, and its prompt was made of `draft` (`ModelFormat.prompt_of`). `created_at` is in
-    Unix seconds. `omitted` counts what the model cannot read of the request. `writer` writes its prompts. `tools` are
-    those that this server runs. `late_tools` were declared in the conversation, not in the request. The engine holds
-    the model to `rules`, if it can (`is_held`), and `grammar` is that of its first turn. `shown` are the messages that
-    the model reads in its own words, where the request asks to see them. `asked` is what is wanted of reasoning items.
-    `public` is what clients call the response, where that is not its own id. `tier` is the service tier that runs, and
-    `priority` how urgent it is, also to an engine that does not ask: less is sooner. `details` are what its client
-    wants to know of the engine's work. `chat` is what it is as a choice of a chat completion.
-    """
+    """Everything that was decided before a run starts. What changes later makes a plan of its own (`replace`)."""
 
     response_id: str
-    created_at: float
+    created_at: float  # Unix seconds
     request: CreateRequest
     origin: Origin
-    format: ModelFormat
-    link: ChainLink
+    format: ModelFormat  # how its model is written to
+    link: ChainLink  # the chain with the request's own input at its end
     parent: ChainLink | None
     conversation: ConversationRecord | None
-    input_messages: Sequence[RenderedMessage]
-    context_items: Sequence[JsonObject]
-    input_items: Sequence[JsonObject]
-    generation: GenerationRequest
-    draft: "Tokens[int]" = field(default_factory=as_tokens)
+    input_messages: Sequence[RenderedMessage]  # what the input was rendered to
+    context_items: Sequence[JsonObject]  # of which: those of the conversation that the chain lacks, and the request's
+    input_items: Sequence[JsonObject]  # the request's own, each with an id
+    generation: GenerationRequest  # the first turn's
+    draft: "Tokens[int]" = field(default_factory=as_tokens)  # of which its prompt was made (`ModelFormat.prompt_of`)
     stored: bool
     writer: PromptWriter
-    omitted: int = 0
-    tools: Toolbox = NO_TOOLS
-    is_held: bool = False
+    omitted: int = 0  # parts of the request that the model cannot read
+    tools: Toolbox = NO_TOOLS  # those that this server runs
+    is_held: bool = False  # the engine can hold the model to `rules`
     client_tools: ClientTools  # that the model can call: those of the request, and those that came later
-    late_tools: Sequence[JsonObject] = ()
+    late_tools: Sequence[JsonObject] = ()  # declared in the conversation, not in the request
     rules: RulesOfTurns | None = None
-    grammar: TurnGrammar | None = None
+    grammar: TurnGrammar | None = None  # of the first turn
     compaction: CompactionPlan | None = None
-    shown: list[JsonObject] | None = None
-    asked: Asked = field(default_factory=Asked)
-    public: PublicId | None = None
-    tier: ServiceTier = "default"
-    priority: int = 0
-    details: EngineDetails | None = None
-    chat: StoredChoice | None = None
+    shown: list[JsonObject] | None = None  # what the model reads, in its own words, where the request asks to see it
+    asked: Asked = field(default_factory=Asked)  # what is wanted of reasoning items
+    public: PublicId | None = None  # what clients call the response, where that is not its own id
+    tier: ServiceTier = "default"  # the service tier that runs
+    priority: int = 0  # how urgent it is, also to an engine that does not ask: less is sooner
+    details: EngineDetails | None = None  # what its client wants to know of the engine's work
+    chat: StoredChoice | None = None  # what it is as a choice of a chat completion
     background: bool = field(init=False)  # whether it outlives its readers
 
     def __post_init__(self) -> None:
