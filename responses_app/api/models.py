@@ -9,8 +9,8 @@ from typing import Literal, NotRequired
 from django.http import HttpRequest
 from typing_extensions import TypeAliasType, TypedDict
 
-from responses_app.api.codex import ModelCatalogue, catalogue
 from responses_app.protocol.api_keys import Area
+from responses_app.protocol.codex import ModelCatalogue, catalogue
 from responses_app.protocol.errors import model_not_found
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from responses_app.api.codex import config_toml
+from responses_app.protocol.codex import config_toml
 from responses_app.protocol.errors import JsonObject
 from tests.kit import npm
 from tests.kit.programs import run_program, secluded

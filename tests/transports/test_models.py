@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from responses_app.api.codex import catalogue
+from responses_app.protocol.codex import catalogue
 from tests.kit.server import Server, manage
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]

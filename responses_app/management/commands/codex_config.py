@@ -6,8 +6,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management import BaseCommand, CommandError, CommandParser
 
-from responses_app.api.codex import config_toml
 from responses_app.management.address import base_url
+from responses_app.protocol.codex import config_toml
 
 KEY_VARIABLE = "RESPSITE_API_KEY"
 
