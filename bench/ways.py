@@ -155,7 +155,7 @@ class Ways:
         """A response whose worker is gone, until another one generates: with stores in memory."""
         from responses_app.protocol.response.input_codec import decode, encode
         from tests.kit.fakes import Site
-        from tests.runs.test_takeover import TokenEngine, left_at, undisturbed
+        from tests.unit.runs.test_takeover import TokenEngine, left_at, undisturbed
 
         turns = [f"{BEGIN}It is two, and no more.{END}"]
         accepted, _ = await undisturbed(turns, {})
@@ -224,7 +224,7 @@ async def application() -> AsyncIterator[Any]:
         import django
         from django.core.management import call_command
 
-        from tests.goldens.asgi import Application
+        from tests.servers.goldens.asgi import Application
 
         django.setup(set_prefix=False)
         await asyncio.to_thread(call_command, "migrate", verbosity=0)

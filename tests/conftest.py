@@ -28,25 +28,23 @@ settings.register_profile("busy", settings(), deadline=None, suppress_health_che
 settings.load_profile("busy")
 
 # What takes 20 seconds or more begins, what computes beside what waits: else one process is left with it at the end.
-LONG = (
-    *(
-        "transports/test_takeover",
-        "supervisor/test_processes",
-        "transports/test_hung_database",
-        "playground/test_story",
-    ),
-    *("supervisor/test_under_load", "transports/test_rate_limits", "transports/test_bodies", "test_serve"),
-    *("python_clients/test_python_clients", "transports/test_effects", "transports/test_lost_leases"),
-    *("goldens/test_goldens", "adapters/test_old_version", "adapters/test_store_database", "transports/test_waiting"),
-    *("test_hostile_texts", "test_conf", "tools/sandbox/test_resting", "docs/test_site", "transports/test_forget"),
-    *("tools/test_everywhere", "playground/test_talking", "transports/test_limits", "tools/mcp/test_old_sse"),
-    *("watch/test_page", "transports/test_metrics", "conformance/test_resuming_sdk", "supervisor/test_bursts"),
-    *("adapters/test_retention", "auth/test_clients", "transports/test_lifetime", "playground/test_page"),
-    *("transports/test_steering", "javascript/test_javascript", "codex/test_codex", "tools/sandbox/test_escapes"),
-    *("transports/test_websocket_load", "fuzz/test_fuzz", "fuzz/test_openapi"),
-)
+LONG = """
+    servers/transports/test_takeover servers/supervisor/test_processes servers/transports/test_hung_database
+    servers/playground/test_story servers/supervisor/test_under_load servers/transports/test_rate_limits
+    servers/transports/test_bodies servers/test_serve clients/python_clients/test_python_clients
+    servers/transports/test_effects servers/transports/test_lost_leases servers/goldens/test_goldens
+    contracts/adapters/test_old_version contracts/adapters/test_store_database servers/transports/test_waiting
+    servers/test_hostile_texts unit/test_conf unit/tools/sandbox/test_resting project/docs/test_site
+    servers/transports/test_forget unit/tools/test_everywhere servers/playground/test_talking
+    servers/transports/test_limits unit/tools/mcp/test_old_sse servers/watch/test_page
+    servers/transports/test_metrics servers/conformance/test_resuming_sdk servers/supervisor/test_bursts
+    contracts/adapters/test_retention unit/auth/test_clients servers/transports/test_lifetime
+    servers/playground/test_page servers/transports/test_steering clients/javascript/test_javascript
+    clients/codex/test_codex unit/tools/sandbox/test_escapes servers/transports/test_websocket_load
+    servers/fuzz/test_fuzz servers/fuzz/test_openapi
+""".split()
 
-collect_ignore = [] if find_spec("vllm") else ["vllm"]  # those run in the venv of `make test-vllm`
+collect_ignore = [] if find_spec("vllm") else ["servers/vllm"]  # those run in the venv of `make test-vllm`
 
 
 @pytest.fixture(scope="session", params=KINDS)

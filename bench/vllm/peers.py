@@ -34,9 +34,9 @@ from tests.kit import pip
 from tests.kit.ending import ended_cleanly
 from tests.kit.programs import secluded
 from tests.kit.server import ROOT, free_port
-from tests.vllm.server import SERVED_MODEL
+from tests.servers.vllm.server import SERVED_MODEL
 
-REQUIREMENTS = ROOT / "tests" / "python_clients" / "requirements.txt"
+REQUIREMENTS = ROOT / "tests" / "clients" / "python_clients" / "requirements.txt"
 LEVELS = (1, 16, 64)  # streams at once
 ROUNDS = 3
 WORDS = 96  # of an answer, about as many tokens

@@ -6,7 +6,7 @@ A format renders messages to tokens and reads sampled tokens back into items:
     sampled tokens ── TurnParser.feed() ──> ItemStarted, Text…, ItemEnded, ItemStarted, …
 
 What a message's header means (which channel is reasoning, which recipient is a function) is decided in the format's
-parser and nowhere else. `tests/formats/` holds a second, tiny format to the same suite.
+parser and nowhere else. `tests/unit/formats/` holds a second, tiny format to the same suite.
 """
 
 from abc import ABC, abstractmethod

@@ -17,7 +17,7 @@ from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.requests.requests import new_response, parse_create
 from responses_app.protocol.requests.resources import Ending, Status
 from responses_app.protocol.usage import TurnUsage, usage
-from tests.protocol.item_orders import AT_ONCE, LETTERS, ORDER, TEXTS
+from tests.unit.protocol.item_orders import AT_ONCE, LETTERS, ORDER, TEXTS
 
 FUNCTIONS = ("f", "get_weather", "mcp.files-read")
 SPECIAL_TOKENS = tuple(range(199998, 200020))

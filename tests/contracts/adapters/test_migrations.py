@@ -1,0 +1,84 @@
+"""The migrations go back and forth, with rows, and are all there are."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.db import connections
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
+
+from responses_app.models import Conversation
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from tests.contracts.adapters.conftest import OpenDatabase
+from tests.contracts.store import Turn, exchange, same_chain, sampled_text
+from tests.contracts.store_life import seen
+from tests.kit.postgres_server import PostgresServer
+
+SAVED = ("responses_app_response", "responses_app_chainpart", "responses_app_sampleditem")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_they_go_back_and_forth_with_rows(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, open_database: OpenDatabase
+) -> None:
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path}/store.sqlite3"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        url = server.url_of(server.create_database())
+    with open_database(url) as alias:
+        await asyncio.to_thread(migrate, alias)
+        item = sampled_text("Answer.")
+        first = Turn().saying(*exchange(0), sampled=[item])
+        second = Turn().after(first).saying(*exchange(1))
+        await save(alias, first, second)
+        await asyncio.to_thread(converse, alias)
+        await asyncio.to_thread(migrate, alias, "responses_app", "0001")
+        assert await asyncio.to_thread(counts, alias) == [2, 2, 1]
+        await asyncio.to_thread(migrate, alias, "responses_app")
+        store = DatabaseResponseStore(using=alias)
+        await store.start()
+        for stored in (first, second):
+            assert await seen(store, stored) == stored.response
+            assert await same_chain(store, stored)
+        assert await store.sampled_items(first.project, [item.id]) == {item.id: item}
+        await store.save(Turn().after(second).saying(*exchange(2)))
+        await store.aclose()
+
+
+def test_no_change_of_the_models_lacks_one() -> None:
+    loader = MigrationLoader(None)
+    changes = MigrationAutodetector(loader.project_state(), ProjectState.from_apps(apps)).changes(loader.graph)
+    assert "responses_app" not in changes
+
+
+async def save(alias: str, *batch: object) -> None:
+    store = DatabaseResponseStore(using=alias)
+    await store.start()
+    for stored in batch:
+        await store.save(stored)  # type: ignore[arg-type]
+    await store.aclose()
+
+
+def migrate(alias: str, *target: str) -> None:
+    call_command("migrate", *target, database=alias, verbosity=0)
+    connections[alias].close()
+
+
+def converse(alias: str) -> None:
+    Conversation.objects.using(alias).create(pk="conv_1", created_at="2026-01-01T00:00:00Z")
+    connections[alias].close()
+
+
+def counts(alias: str) -> list[int]:
+    found = []
+    for table in SAVED:
+        with connections[alias].cursor() as cursor:
+            cursor.execute(f"SELECT COUNT(*) FROM {table}")
+            found += cursor.fetchone()
+    connections[alias].close()
+    return found

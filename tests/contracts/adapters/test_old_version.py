@@ -1,0 +1,215 @@
+"""A database of an older version migrates: its responses read as before, and its chains go on token by token."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from django.db import connections
+
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from tests.contracts.adapters.conftest import OpenDatabase
+from tests.contracts.adapters.old_version import NEWEST_MIGRATION, kept_rows, load, migrate, new_server, old_version
+from tests.contracts.adapters.stores import queries
+from tests.contracts.store_life import reclaimed
+from tests.kit.clients import Frame, http_client, read_error_answer, text_of
+from tests.kit.postgres_server import PostgresServer
+from tests.kit.raw_streams import RawStream
+from tests.kit.scripts import generations
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+
+NO_LOGPROBS = ',"logprobs":[]'  # in lists of items every text that the model wrote has them by now, as at OpenAI
+END_OF_SYSTEM = 200007  # `<|end|>`: a new chain's system message has the date before it
+
+MakeOld = Callable[[Path], str]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def make_old(request: pytest.FixtureRequest, open_database: OpenDatabase) -> MakeOld:
+    """Makes databases of the old version; gives their URLs."""
+
+    def made(folder: Path) -> str:
+        if request.param == "sqlite":
+            url = f"sqlite:///{folder}/old.sqlite3"
+        else:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            url = server.url_of(server.create_database())
+        with open_database(url) as alias:
+            load(alias)
+        return url
+
+    return made
+
+
+def migrated_server(folder: Path, url: str, open_database: OpenDatabase) -> Server:
+    """Migrate a database; return a server of today's version on it, not started."""
+    with open_database(url) as alias:
+        migrate(alias)
+    return new_server(folder / "server", url)
+
+
+@pytest.fixture(scope="module")
+def server(
+    make_old: MakeOld, open_database: OpenDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server of today's version on a migrated database, to be read only."""
+    folder = tmp_path_factory.mktemp("migrated")
+    with migrated_server(folder, make_old(folder), open_database) as server:
+        yield server
+
+
+@pytest.fixture
+def own_server(make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path) -> Iterator[Server]:
+    """The same, for a test that adds to it."""
+    with migrated_server(tmp_path, make_old(tmp_path), open_database) as server:
+        yield server
+
+
+async def test_all_that_had_ended_reads_byte_for_byte_as_before(server: Server) -> None:
+    kept = old_version()
+    expected = {f"/responses/{row['id']}": row["body"] for row in kept.finished} | dict(kept.reads)
+    async with http_client(server) as http:
+        for path, text in expected.items():
+            found = (await http.get(path)).text
+            assert without_additions(path, found) == without_additions(path, text)
+
+
+async def test_a_stream_that_was_not_kept_says_so(server: Server) -> None:
+    async with http_client(server) as http:
+        for row in old_version().finished:
+            answer = await http.get(f"/responses/{row['id']}?stream=true")
+            message = read_error_answer(answer, status=400, code="stream_not_kept", param="stream")
+            assert "kept no log" in message
+
+
+async def test_what_waited_is_run_with_the_tokens_it_would_have_had(server: Server) -> None:
+    unfinished = old_version().unfinished
+    async with http_client(server) as http:
+        for name in ("silent", "waits"):
+            assert text_of(await ended(http, unfinished[name]["id"])) == "Hello there, friend."
+    (silent,) = generations(server, unfinished["silent"]["id"])
+    assert behind_system(silent["prompt_tokens"]) == behind_system(unfinished["silent"]["prompt"])
+    (waits,) = generations(server, unfinished["waits"]["id"])
+    assert waits["prompt_tokens"] == unfinished["waits"]["prompt"]
+
+
+@pytest.mark.parametrize("name", ["foreground", "talking"])
+async def test_what_ran_has_failed_and_its_stream_says_so(server: Server, name: str) -> None:
+    response_id = old_version().unfinished[name]["id"]
+    async with http_client(server) as http:
+        response = await ended(http, response_id)
+    assert response["status"] == "failed"
+    assert response["error"]["code"] == "server_error"
+    assert "server stopped" in response["error"]["message"]
+    assert response["output"] == []
+    events = await (await RawStream.resume(server, response_id)).rest()
+    assert events[0]["type"] == "response.created"
+    assert events[-1] == {
+        "type": "response.failed",
+        "sequence_number": len(events) - 1,
+        "response": response,
+    }
+
+
+def begins_today(body: Frame) -> bool:
+    """Say whether a request begins a chain, whose system message has the date of its first day: no chain is named."""
+    if "conversation" in body:
+        (head,) = (
+            row["head"] for row in old_version().rows["responses_app_conversation"] if row["id"] == body["conversation"]
+        )
+        return not head
+    return "previous_response_id" not in body
+
+
+async def test_chains_go_on_with_the_tokens_that_were_kept(own_server: Server) -> None:
+    async with http_client(own_server) as http:
+        for each in old_version().continued:
+            answer = await http.post("/responses", json=each["body"])
+            assert answer.status_code == 200, answer.text
+            (generation,) = generations(own_server, answer.json()["id"])
+            cut = behind_system if begins_today(each["body"]) else list
+            assert cut(generation["prompt_tokens"]) == cut(each["prompt"]), each["body"]
+
+
+def test_the_migrations_change_nothing_that_was_kept_and_can_be_undone(
+    make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path
+) -> None:
+    url = make_old(tmp_path)
+    with open_database(url) as alias:
+        before = kept_rows(alias)
+        migrate(alias)
+        assert kept_rows(alias) == before
+        with new_server(tmp_path / "server", url):
+            pass
+        after = kept_rows(alias)
+        migrate(alias, *NEWEST_MIGRATION)
+        assert kept_rows(alias) == after
+        ended = {row["id"] for row in old_version().finished}
+        assert [row for row in after["responses_app_response"] if row["id"] in ended] == [
+            row for row in before["responses_app_response"] if row["id"] in ended
+        ]
+        migrate(alias)
+        assert kept_rows(alias) == after
+
+
+async def ended(http: httpx.AsyncClient, response_id: str) -> Frame:
+    """Wait for a response's end, and return it."""
+    found: list[Frame] = []
+
+    async def is_there() -> bool:
+        found[:] = [(await http.get(f"/responses/{response_id}")).json()]
+        return found[0]["status"] not in ("queued", "in_progress")
+
+    await eventually(is_there)
+    return found[0]
+
+
+async def test_what_waited_is_found_again_where_the_answer_to_a_claim_is_lost(
+    make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path
+) -> None:
+    with open_database(await asyncio.to_thread(make_old, tmp_path)) as alias:
+        await asyncio.to_thread(migrate, alias)
+        store = DatabaseResponseStore(using=alias)
+        await store.start()
+        for _ in range(2):
+            _, orphans = await reclaimed(store, "worker_heir", "default")
+            waited = {old_version().unfinished[name]["id"] for name in ("silent", "waits")}
+            assert {accepted.response["id"] for accepted in orphans.claimed} == waited
+        await store.aclose()
+
+
+def test_no_migration_rewrites_a_table(make_old: MakeOld, open_database: OpenDatabase, tmp_path: Path) -> None:
+    """A large database would take long: a gigabyte of responses on SQLite 9 s, and as much space again."""
+    with open_database(make_old(tmp_path)) as alias:
+        before = files_of_tables(alias)
+        with queries(alias) as statements:
+            migrate(alias, "responses_app")
+        assert [sql for sql in statements if "ADD COLUMN" in sql], "what is looked for can be seen"
+        assert [sql for sql in statements if re.match("INSERT INTO .* SELECT ", sql)] == []
+        assert files_of_tables(alias) == before
+
+
+def files_of_tables(alias: str) -> list[tuple[str, int]]:
+    """Return where PostgreSQL keeps each table of the old version: in another file once it was rewritten."""
+    with connections[alias].cursor() as cursor:
+        if connections[alias].vendor == "postgresql":
+            cursor.execute(
+                "SELECT relname, pg_relation_filenode(oid) FROM pg_class WHERE relname = ANY(%s) ORDER BY relname",
+                [list(old_version().rows)],
+            )
+        found = cursor.fetchall() if connections[alias].vendor == "postgresql" else []
+    connections[alias].close()
+    return found
+
+
+def without_additions(path: str, text: str) -> str:
+    """Return an answer without what today's version adds to lists of items."""
+    return text.replace(NO_LOGPROBS, "") if "items" in path else text
+
+
+def behind_system(tokens: list[int]) -> list[int]:
+    """Return a prompt without its system message, which tells the date."""
+    return tokens[tokens.index(END_OF_SYSTEM) :]

@@ -1,0 +1,126 @@
+"""What the server asks its store all the time reads no more rows the more there are: SQLite says how it would do it.
+
+SQLite is the one to ask, as it has no statistics: it chooses an index by its columns alone, however many rows that is.
+"""
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+from django.db import connections
+
+from responses_app.protocol.ids import PublicId
+from responses_app.stores.base import ConversationAppend, LogAppend, WorkerState
+from responses_app.stores.database.conversations import DatabaseConversationStore
+from responses_app.stores.database.responses.chats import DatabaseChatStore
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.stores import ConversationRecord
+from tests.contracts.adapters.stores import DatabaseCase, queries
+from tests.contracts.chats import choices, name
+from tests.contracts.store import GONE, INPUT, Turn, exchange, sampled_text
+
+MANY = "responses_app_(response|chainpart|sampleditem|logpart|publicname|chatchoice|conversationitem|conversation)"
+# Through a whole table, or all that a project has; `response_running` holds what runs.
+GROWS = re.compile(
+    rf"SCAN (TABLE )?{MANY}\b(?!.* response_running)"
+    r"|INDEX (\w*project_created|chatchoice_listed) \(project=\?( AND .*)?\)$",
+    re.MULTILINE,
+)
+
+
+def test_what_grows_is_told_from_what_does_not() -> None:
+    """Steps as SQLite names them."""
+    for step in (
+        "SCAN responses_app_response",
+        "SCAN TABLE responses_app_chainpart USING COVERING INDEX chainpart_parent",
+        "SEARCH response USING INDEX response_project_created (project=? AND created_at>?)",
+    ):
+        assert GROWS.search(f"{step}\nSEARCH named USING INDEX x (id=?)")
+    assert not GROWS.search("SCAN responses_app_response USING INDEX response_running")
+    assert not GROWS.search("SCAN responses_app_worker\nSEARCH response USING INDEX pk (id=?)")
+
+
+class TestPlans(DatabaseCase):
+    @pytest.fixture
+    def url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+    async def test_no_statement_of_a_response_s_life_grows_with_the_table(self, alias: str) -> None:
+        with queries(alias) as statements:
+            await self.live(DatabaseResponseStore(using=alias), DatabaseConversationStore(using=alias))
+        assert len(set(statements)) > 30, "it did what it does"
+        plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
+        assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan)} == {}
+
+    async def test_nor_does_one_of_a_stored_chat_s(self, alias: str) -> None:
+        responses = DatabaseResponseStore(using=alias)
+        await responses.start()
+        saved = choices("p", 2)
+        for each in saved:
+            await responses.save(each)
+        with queries(alias) as statements:
+            chats = DatabaseChatStore(using=alias)
+            assert await chats.get("p", name(saved)) is not None
+            assert await chats.messages("p", name(saved)) is not None
+            assert len(await chats.choices("p", name(saved))) == 2
+            await chats.change("p", name(saved), {})
+            await chats.aclose()
+        await responses.aclose()
+        plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
+        assert len(plans) >= 4
+        assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan)} == {}
+
+    @staticmethod
+    async def live(store: DatabaseResponseStore, conversations: DatabaseConversationStore) -> None:
+        """Let a response come, run, end, be read and continued, and go."""
+        await store.start()
+        await conversations.start()
+        first = Turn()
+        project, first_id, claim = first.project, first.response_id, GONE
+        await conversations.create(project, ConversationRecord(id="conv_1", created_at=1, metadata={}), [])
+        await store.accept(first.begun())
+        await store.append([LogAppend(response_id=first_id, claim=claim, position=0, data=b"x")])
+        append = ConversationAppend(conversation_id="conv_1", items=INPUT, read_version=0)
+        stored = replace(
+            first.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True, conversation=append, log=b"x"
+        )
+        await store.save(stored)
+        second = first.after(stored)
+        await store.accept(second.begun(parent=first_id, request={"input": "x"}, public=PublicId("turn", 1)))
+        await store.begin(project, second.response_id, claim)
+        item_ids = [item.id for item in stored.sampled]
+        await store.response(project, first_id)
+        await store.knows(project, first_id)
+        await store.newest_leg(project, "turn")
+        await store.legs(project, "turn")
+        await store.input_items(project, first_id)
+        await store.log(project, first_id)
+        await store.log_since(project, first_id, 0)
+        assert await store.chain(project, first_id) is not None
+        assert await store.sampled_items(project, item_ids)
+        await store.items(project, [*item_ids, "msg_unknown"])
+        await store.lost({second.response_id: claim})
+        await store.beat(WorkerState(id="worker_2", started_at=1.0, connections=0, in_flight=0))
+        await store.has_orphans("worker_2", dead_before=0.0)
+        await store.reclaim("worker_2", dead_before=0.0)
+        await store.delete(project, first_id)
+        assert await store.delete_legs(project, "turn")
+        assert await conversations.get(project, "conv_1") is not None
+        await conversations.entries_since(project, "conv_1", 0)
+        await conversations.entry(project, "conv_1", str(INPUT[0]["id"]))
+        await store.aclose()
+        await conversations.aclose()
+
+    @staticmethod
+    def plans(alias: str, statements: list[str]) -> dict[str, str]:
+        """Return how SQLite would execute each, a step a line."""
+        found = {}
+        with connections[alias].cursor() as cursor:
+            for sql in statements:
+                if not re.match(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)", sql):
+                    continue
+                cursor.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * sql.count("%s"))
+                found[sql] = "\n".join(row[3] for row in cursor.fetchall())
+        connections[alias].close()
+        return found

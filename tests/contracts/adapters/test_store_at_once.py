@@ -1,0 +1,229 @@
+"""Responses in a database that several threads and processes write at once, and what they do not pay for it."""
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings, WorkerState
+from responses_app.stores.database.responses.removal import remove
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.database.responses.writes import ResponseStep, commit
+from tests.contracts.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
+from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
+from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
+from tests.kit.server import ROOT, clean_environ
+from tests.kit.waiting import eventually
+
+
+class TestAtOnce(OnBothCase):
+    async def test_a_chain_is_one_query_and_so_is_each_read(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            last = await save_chain(store, length=300)
+            response_id = str(last.response["id"])
+            for read in (store.chain, store.response, store.input_items):
+                statements.clear()
+                assert await read(last.project, response_id) is not None
+                assert len(reads(statements)) == 1
+            await store.aclose()
+
+    async def test_fifty_responses_are_few_statements(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            first = Turn().saying(*exchange(0))
+            await store.save(first)
+            turns = [Turn().after(first) for _ in range(50)]
+            statements.clear()
+            await asyncio.gather(*(store.accept(turn.begun()) for turn in turns))
+            assert len(statements) <= 2
+            statements.clear()
+            saved = [
+                replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True) for turn in turns
+            ]
+            await asyncio.gather(*(store.save(stored) for stored in saved))
+            assert (
+                len(statements) <= 2 * 5
+            )  # who is there still, their ends, parents, parts, items; at most two batches
+            await store.aclose()
+
+    async def test_nobody_inherits_what_another_does(self, open_store: OpenStore) -> None:
+        """Eight workers at once, each with a connection of its own."""
+        project = new_id("proj")
+        stores = [await open_store() for _ in range(8)]
+        workers = [new_id("worker") for _ in stores]
+        left = [Turn(project).begun("queued") for _ in range(200)]
+        await asyncio.gather(*(stores[0].accept(accepted) for accepted in left))
+        for store, worker in zip(stores, workers, strict=True):
+            await store.beat(WorkerState(id=worker, started_at=0.0))
+        reclaimed = await asyncio.gather(
+            *(store.reclaim(worker, dead_before=0.0) for store, worker in zip(stores, workers, strict=True))
+        )
+        taken = [accepted for orphans in reclaimed for accepted in orphans.claimed if accepted.project == project]
+        assert sorted(ids_of(taken)) == sorted(ids_of(left))
+
+    async def test_deleted_while_somebody_continues_it(
+        self, store: DatabaseResponseStore, alias: str, url: str
+    ) -> None:
+        first = Turn().saying(*exchange(0))
+        await store.save(first)
+        second = Turn().after(first).saying(*exchange(1))
+        deleting = await Held(alias, lambda db: remove(db, [str(first.response["id"])])).acted()
+        saving = asyncio.create_task(store.save(second))
+        await waits_for_a_lock(alias, url)
+        await deleting.commit()
+        await saving
+        assert await is_unknown(store, first)
+        assert await same_chain(store, second)
+
+    async def test_continued_while_somebody_deletes_it(
+        self, store: DatabaseResponseStore, alias: str, url: str
+    ) -> None:
+        first = Turn().saying(*exchange(0))
+        await store.save(first)
+        second = Turn().after(first).saying(*exchange(1))
+        saving = await Held(alias, lambda db: commit(db, [ResponseStep(second)], now=NOW)).acted()
+        deleting = asyncio.create_task(forget(store, first))
+        await waits_for_a_lock(alias, url)
+        await saving.commit()
+        assert await deleting
+        assert await is_unknown(store, first)
+        assert await same_chain(store, second)
+
+
+class TestPlans(DatabaseCase):
+    """On SQLite, which tells how it goes about a statement; PostgreSQL decides by what a table holds."""
+
+    @pytest.fixture
+    def url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+    async def test_nothing_goes_through_a_whole_table(self, alias: str) -> None:
+        limits = RetentionSettings(
+            responses_store_ttl=1e8, responses_store_max_entries=1000, responses_store_max_bytes=1 << 40
+        )
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias, settings=limits)
+            await store.start()
+            await self.live(store)
+            await store.aclose()
+        plans = await asyncio.to_thread(within, alias, lambda db: explained(db, set(statements)))
+        assert len(plans) > 20
+        assert [step for steps in plans.values() for step in steps if goes_through_a_table(step)] == []
+
+    async def live(self, store: DatabaseResponseStore) -> None:
+        """Do everything a store does."""
+        turn = Turn()
+        item = sampled_text("Answer.")
+        await store.accept(turn.begun("queued"))
+        await store.beat(WorkerState(id="worker_1", started_at=0.0))
+        await store.reclaim("worker_1", dead_before=0.0)
+        claim = Claim("worker_1", 2)
+        assert await store.lost({turn.response_id: claim}) == []
+        await store.begin(turn.project, turn.response_id, claim)
+        stored = replace(turn.saying(*exchange(0), sampled=[item]), accepted=True, claim=claim)
+        await store.save(stored)
+        await store.save(stored)
+        await store.save(Turn().after(stored).saying(*exchange(1)))
+        for read in (store.chain, store.response, store.input_items):
+            assert await read(turn.project, turn.response_id)
+        for find in (store.items, store.sampled_items):
+            assert await find(turn.project, [item.id, "msg_unknown"])
+        await store.purge()
+        assert await store.delete(turn.project, turn.response_id)
+
+
+def explained(connection: BaseDatabaseWrapper, statements: Iterable[str]) -> dict[str, list[str]]:
+    plans = {}
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", ["x"] * statement.count("%s"))
+            plans[statement] = [row[3] for row in cursor.fetchall()]
+    return plans
+
+
+def goes_through_a_table(step: str) -> bool:
+    """Those of workers are few, and the index of running responses has nothing else in it."""
+    return step.startswith("SCAN responses_app_") and not re.search(r"_worker|response_running", step)
+
+
+def ids_of(accepted: list[AcceptedResponse]) -> list[str]:
+    return [str(each.response["id"]) for each in accepted]
+
+
+async def waits_for_a_lock(alias: str, url: str) -> None:
+    """Return once another connection waits; nobody can see that on SQLite, where everybody waits from the start."""
+
+    def is_waiting(connection: BaseDatabaseWrapper) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            return bool(cursor.fetchone()[0])
+
+    if url.startswith("postgres"):
+        await eventually(lambda: asyncio.to_thread(within, alias, is_waiting))
+
+
+WRITER = """
+import asyncio, sys
+from tests.contracts.store import Turn, exchange, sampled_text
+import django
+django.setup()
+from collections.abc import Iterable
+from dataclasses import replace
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+
+async def client(store, number):
+    turn = Turn("project")
+    for _ in range(number):
+        await store.accept(turn.begun())
+        stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")]), accepted=True)
+        await store.save(stored)
+        turn = Turn("project", stored.link)
+
+async def main():
+    store = DatabaseResponseStore()
+    await store.start()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    await asyncio.gather(*(client(store, 20) for _ in range(25)))
+    await store.aclose()
+
+asyncio.run(main())
+"""
+
+
+def test_two_processes_write_to_one_file(migrated_sqlite: Path, tmp_path: Path) -> None:
+    """500 responses each, at once; nobody ever finds it locked."""
+    file = tmp_path / "store.sqlite3"
+    file.write_bytes(migrated_sqlite.read_bytes())
+    environ = clean_environ(
+        DATABASE_URL=f"sqlite:///{file}", DATA_DIR=str(tmp_path), DJANGO_SETTINGS_MODULE="respsite.settings"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER], cwd=ROOT, env=environ, **pipes) for _ in range(2)]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, errors = writer.communicate(timeout=60)
+        assert writer.returncode == 0
+        assert errors == ""
+    with sqlite3.connect(file) as connection:
+        kept = connection.execute("SELECT status, COUNT(*) FROM responses_app_response GROUP BY 1").fetchall()
+    connection.close()
+    assert kept == [("completed", 1000)]

@@ -1,0 +1,391 @@
+"""The store in a database: the contract on SQLite and PostgreSQL, and what only a database can do or suffer."""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from types import NoneType
+
+import pytest
+from django.db import connections
+from django.db.models.expressions import RawSQL
+
+from responses_app.models import ChainPart, Response, SampledItem, json_text
+from responses_app.stores.base import NameTaken, StoreError
+from responses_app.stores.database.responses.lookups import _LOG_SINCE
+from responses_app.stores.database.responses.rows import pack, time_value, unpack
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from tests.contracts.adapters.conftest import OpenDatabase, migrate
+from tests.contracts.adapters.stores import DatabaseCase, OnBothCase, queries, reads
+from tests.contracts.store import UNTAMED, StoreContract, Turn, exchange, new_id, same_chain, sampled_text, save_chain
+from tests.contracts.store_claims import ClaimsContract
+from tests.contracts.store_life import LifeContract, reclaimed
+from tests.contracts.store_logs import LogsContract
+from tests.contracts.store_names import NamesContract, called, leg_of
+from tests.contracts.store_parents import ParentContract
+from tests.kit.postgres_server import PostgresServer
+
+
+class TestOnSqlite(
+    DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract
+):
+    @pytest.fixture
+    def url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+
+class TestOnPostgres(
+    DatabaseCase, StoreContract, LifeContract, ParentContract, ClaimsContract, LogsContract, NamesContract
+):
+    @pytest.fixture
+    def url(self, postgres_url: str) -> str:
+        return postgres_url
+
+    async def test_what_no_column_takes_fails_alone(
+        self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        good = [Turn().saying(*exchange(number)) for number in range(20)]
+        bad = Turn().saying(*exchange(1))
+        bad.response["model"] = "x" * 300
+        answers = await asyncio.gather(*(store.save(stored) for stored in (*good, bad)), return_exceptions=True)
+        assert answers[:-1] == [None] * 20
+        assert isinstance(answers[-1], StoreError)
+        assert all([await same_chain(store, stored) for stored in good])
+        assert "failed together" in caplog.text
+
+
+class TestOnBoth(OnBothCase):
+    async def test_what_was_saved_survives_the_store(self, store: DatabaseResponseStore, alias: str) -> None:
+        item = sampled_text("Answer.")
+        stored = Turn().saying(*exchange(1), sampled=[item])
+        await store.save(stored)
+        await store.aclose()
+        another = DatabaseResponseStore(using=alias)
+        await another.start()
+        assert await same_chain(another, stored)
+        assert await another.sampled_items(stored.project, [item.id]) == {item.id: item}
+        await another.aclose()
+
+    async def test_a_response_comes_back_as_it_went_out(self, store: DatabaseResponseStore, alias: str) -> None:
+        stored = Turn().saying(*exchange(1))
+        stored.response.update({"z": UNTAMED, "a": [1.0, 10**30, None, {}], UNTAMED: True})
+        await store.save(stored)
+        row = await asyncio.to_thread(retrieve, alias, str(stored.response["id"]))
+        assert row.body == stored.response
+        assert list(row.body) == list(stored.response)
+        assert row.input_items == list(stored.input_items)
+        assert (row.project, row.status, row.model) == (stored.project, "completed", "test")
+        assert row.created_at.timestamp() == stored.response["created_at"]
+
+    @pytest.mark.parametrize("state", ["queued", "in_progress"])
+    @pytest.mark.parametrize("body", ["", "[]", '{"id": 1}', "[" * 9999], ids=["none", "array", "little", "deep"])
+    async def test_a_damaged_row_keeps_no_other_from_being_taken_over(
+        self, store: DatabaseResponseStore, alias: str, state: str, body: str
+    ) -> None:
+        whole = Turn()
+        damaged = Turn(whole.project)
+        await store.accept(damaged.begun(state))
+        await store.accept(whole.begun("queued"))
+        await asyncio.to_thread(damage, alias, damaged.response_id, body)
+        claimed, orphans = await reclaimed(store, "worker_heir", whole.project)
+        assert [accepted.response["id"] for accepted in claimed] == [whole.response_id]
+        assert orphans.failed >= 1
+        again, orphans = await reclaimed(store, "worker_heir", whole.project, whole.response_id)
+        assert (again, orphans.failed) == ([], 0)
+
+    async def test_of_workers_that_give_the_same_public_id_at_once_one_does(
+        self, store: DatabaseResponseStore, alias: str
+    ) -> None:
+        another = DatabaseResponseStore(using=alias)
+        await another.start()
+        project, name = new_id("proj"), new_id("name")
+        for leg in range(1, 6):
+            wanted = [called(Turn(project), name, leg) for _ in range(8)]
+            accepting = [(store, another)[index % 2].accept(each) for index, each in enumerate(wanted)]
+            answers = await asyncio.gather(*accepting, return_exceptions=True)
+            assert Counter(map(type, answers)) == {NoneType: 1, NameTaken: 7}
+            kept = wanted[answers.index(None)]
+            assert await another.newest_leg(project, name) == leg_of(kept)
+        await another.aclose()
+
+    async def test_a_chain_is_one_query(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            last = await save_chain(store, length=60)
+            statements.clear()
+            assert await same_chain(store, last)
+            assert len(reads(statements)) == 1
+            await store.aclose()
+
+    async def test_items_are_one_query(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            items = {item.id: item for item in (sampled_text(f"Item {number}.") for number in range(100))}
+            stored = Turn().saying(sampled=items.values())
+            await store.save(stored)
+            statements.clear()
+            assert await store.sampled_items(stored.project, list(items)) == items
+            assert len(reads(statements)) == 1
+            await store.aclose()
+
+    async def test_many_saves_are_few_statements(self, alias: str) -> None:
+        with queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            first = Turn().saying(*exchange(0))
+            await store.save(first)
+            statements.clear()
+            turns = [Turn().after(first) for _ in range(50)]
+            await asyncio.gather(
+                *(store.save(turn.saying(*exchange(1), sampled=[sampled_text("Yes.")])) for turn in turns)
+            )
+            assert len(statements) <= 2 * 4  # the first save by itself, then all others: a look at parents, 3 tables
+            await store.aclose()
+
+    async def test_a_chain_whose_part_is_lost_cannot_be_continued(
+        self, store: DatabaseResponseStore, alias: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = Turn().saying(*exchange(0))
+        second = Turn().after(first).saying(*exchange(1))
+        third = Turn().after(second).saying(*exchange(2))
+        for stored in (first, second, third):
+            await store.save(stored)
+        await asyncio.to_thread(forget_part, alias, str(second.response["id"]))
+        assert await store.chain(third.project, str(third.response["id"])) is None
+        assert f"part {second.response['id']} of its chain is lost" in caplog.text
+        assert await same_chain(store, first)
+
+    async def test_a_chain_goes_on_without_its_deleted_ancestor(self, store: DatabaseResponseStore, alias: str) -> None:
+        item = sampled_text("Answer 0.")
+        first = Turn().saying(*exchange(0), sampled=[item])
+        second = Turn().after(first).saying(*exchange(1))
+        await store.save(first)
+        await store.save(second)
+        await asyncio.to_thread(delete_response, alias, str(first.response["id"]))
+        assert await store.chain(first.project, str(first.response["id"])) is None
+        assert await store.sampled_items(first.project, [item.id]) == {}
+        assert await same_chain(store, second)
+
+    async def test_a_response_that_is_not_json_fails_alone(
+        self, store: DatabaseResponseStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        good = [Turn().saying(*exchange(number)) for number in range(20)]
+        bad = Turn().saying(*exchange(1))
+        bad.response["metadata"] = {"key": object()}
+        answers = await asyncio.gather(*(store.save(stored) for stored in (*good, bad)), return_exceptions=True)
+        assert answers[:-1] == [None] * 20
+        assert isinstance(answers[-1], StoreError)
+        assert await store.chain(bad.project, str(bad.response["id"])) is None
+        assert all([await same_chain(store, stored) for stored in good])
+
+    async def test_closed_it_refuses(self, store: DatabaseResponseStore) -> None:
+        stored = Turn().saying(*exchange(1))
+        await store.save(stored)
+        await store.aclose()
+        with pytest.raises(StoreError):
+            await store.save(stored)
+        with pytest.raises(StoreError):
+            await store.chain(stored.project, str(stored.response["id"]))
+        with pytest.raises(StoreError):
+            await store.start()
+
+    async def test_not_started_it_refuses_to_save(self, alias: str) -> None:
+        store = DatabaseResponseStore(using=alias)
+        with pytest.raises(StoreError, match="does not run"):
+            await store.save(Turn().saying(*exchange(1)))
+        await store.aclose()
+
+    async def test_who_follows_a_log_looks_at_nothing_before_its_position(
+        self, store: DatabaseResponseStore, alias: str
+    ) -> None:
+        def plan() -> str:
+            with connections[alias].cursor() as cursor:
+                if cursor.db.vendor == "postgresql":
+                    cursor.execute("SET enable_seqscan = off")  # the table is small
+                explain = "EXPLAIN" if cursor.db.vendor == "postgresql" else "EXPLAIN QUERY PLAN"
+                cursor.execute(f"{explain} {_LOG_SINCE}", ["id", 1000, "id", "project", time_value(cursor.db, 0)])
+                told = " ".join(str(row) for row in cursor.fetchall())
+            connections[alias].close()
+            return told
+
+        told = await asyncio.to_thread(plan)
+        assert "position>?" in told or 'position" >=' in told, told
+
+
+class TestCheck:
+    @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+    async def test_says_what_to_do_until_all_is_migrated(
+        self, kind: str, tmp_path: Path, request: pytest.FixtureRequest, open_database: OpenDatabase
+    ) -> None:
+        if kind == "sqlite":
+            url = f"sqlite:///{tmp_path}/new.sqlite3"
+        else:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            url = server.url_of(server.create_database())
+        with open_database(url) as alias:
+            store = DatabaseResponseStore(using=alias)
+            said = await store.check()
+            assert said is not None
+            assert "`respsite manage migrate`" in said
+            await asyncio.to_thread(migrate, alias)
+            assert await store.check() is None
+            await store.aclose()
+
+    async def test_says_that_the_database_is_away(
+        self, tmp_path: Path, open_database: OpenDatabase, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with open_database(f"sqlite:///{tmp_path}") as alias:
+            store = DatabaseResponseStore(using=alias)
+            said = await store.check()
+            assert said is not None
+            assert "cannot be reached" in said
+            assert "unable to open" in caplog.text
+            await store.aclose()
+
+    async def test_asks_no_more_than_it_has_to_once_all_was_well(
+        self, sqlite_url: str, open_database: OpenDatabase
+    ) -> None:
+        with open_database(sqlite_url) as alias, queries(alias) as statements:
+            store = DatabaseResponseStore(using=alias)
+            assert await store.check() is None
+            statements.clear()
+            assert await store.check() is None
+            assert statements == ["SELECT 1"]
+            await store.aclose()
+
+
+class TestAHang:
+    """PostgreSQL stops to answer under an open store, as a whole or where it serves the store's connections."""
+
+    @pytest.mark.parametrize("accepts", [False, True])
+    async def test_whatever_waits_fails_in_time_and_nothing_is_kept_waiting_after_it(
+        self, own_postgres_server: PostgresServer, open_database: OpenDatabase, accepts: bool
+    ) -> None:
+        timeout = 1.0
+        url = own_postgres_server.url_of(own_postgres_server.create_database())
+        with open_database(url) as alias:
+            await asyncio.to_thread(migrate, alias)
+            store = DatabaseResponseStore(using=alias, timeout=timeout)
+            await store.start()
+            stored = Turn().saying(*exchange(0))
+            await store.save(stored)
+            assert await same_chain(store, stored)
+            with own_postgres_server.hanging(accepts=accepts):
+                asked = time.monotonic()
+                waiting = [
+                    *(store.save(Turn().saying(*exchange(number))) for number in range(20)),
+                    *(store.chain(stored.project, str(stored.response["id"])) for _ in range(20)),
+                ]
+                done = await asyncio.gather(*waiting, return_exceptions=True)
+                assert time.monotonic() - asked < timeout + 1.0
+                assert sum(isinstance(each, StoreError) for each in done) >= 21, "one reader had a connection"
+                if accepts:
+                    assert await eventually_works(lambda: same_chain(store, stored))
+                    await store.save(Turn().saying(*exchange(1)))
+            assert await eventually_works(lambda: same_chain(store, stored))
+            await store.save(Turn().saying(*exchange(2)))
+            await store.aclose()
+
+
+async def eventually_works(act: Callable[[], Awaitable[bool]]) -> bool:
+    """Return what comes of something that may fail at first."""
+    for _ in range(10):
+        with suppress(StoreError):
+            return await act()
+    return await act()
+
+
+class TestAnOutage:
+    """PostgreSQL is stopped under an open store."""
+
+    @pytest.fixture
+    def url(self, own_postgres_server: PostgresServer) -> str:
+        return own_postgres_server.url_of(own_postgres_server.create_database())
+
+    async def test_a_restart_between_is_not_noticed(
+        self, own_postgres_server: PostgresServer, url: str, open_database: OpenDatabase
+    ) -> None:
+        with open_database(url) as alias:
+            await asyncio.to_thread(migrate, alias)
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            before = Turn().saying(*exchange(0))
+            await store.save(before)
+            assert await same_chain(store, before)
+            await asyncio.to_thread(restart, own_postgres_server)
+            assert await same_chain(store, before)
+            after = Turn().after(before).saying(*exchange(1))
+            await store.save(after)
+            assert await same_chain(store, after)
+            await store.aclose()
+
+    async def test_while_it_is_away_everything_fails_and_then_works_again(
+        self, own_postgres_server: PostgresServer, url: str, open_database: OpenDatabase
+    ) -> None:
+        with open_database(url) as alias:
+            await asyncio.to_thread(migrate, alias)
+            store = DatabaseResponseStore(using=alias)
+            await store.start()
+            stored = Turn().saying(*exchange(0))
+            await store.save(stored)
+            await asyncio.to_thread(own_postgres_server.stop)
+            with pytest.raises(StoreError):
+                await store.save(stored)
+            with pytest.raises(StoreError):
+                await store.chain(stored.project, str(stored.response["id"]))
+            said = await store.check()
+            assert said is not None
+            assert "cannot be reached" in said
+            await asyncio.to_thread(own_postgres_server.start)
+            assert await same_chain(store, stored)
+            await store.save(stored)
+            assert await store.check() is None
+            await store.aclose()
+
+
+def test_numbers_are_packed_little_endian() -> None:
+    assert pack([1, 2**32 - 1]) == b"\x01\x00\x00\x00\xff\xff\xff\xff"
+    assert unpack(pack([1, 2**32 - 1])).tolist() == [1, 2**32 - 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [({"a": math.nan}, '{"a":null}'), ("\ud800", '"\\ud800"'), ([2**70], f"[{2**70}]"), ({1: 2}, '{"1":2}')],
+    ids=["nan", "surrogate", "large", "key"],
+)
+def test_json_is_written_whatever_it_holds(value: object, text: str) -> None:
+    assert json_text(value) == text
+
+
+def retrieve(alias: str, response_id: str) -> Response:
+    try:
+        return Response.objects.using(alias).get(pk=response_id)
+    finally:
+        connections[alias].close()
+
+
+def damage(alias: str, response_id: str, body: str) -> None:
+    damaged = Response.objects.using(alias).filter(pk=response_id)
+    assert damaged.update(body=RawSQL("%s", [body])) == 1
+    connections[alias].close()
+
+
+def forget_part(alias: str, part_id: str) -> None:
+    assert ChainPart.objects.using(alias).filter(pk=part_id).delete()[0] == 1
+    connections[alias].close()
+
+
+def delete_response(alias: str, response_id: str) -> None:
+    Response.objects.using(alias).get(pk=response_id).delete()
+    assert not SampledItem.objects.using(alias).filter(response_id=response_id).exists()
+    connections[alias].close()
+
+
+def restart(server: PostgresServer) -> None:
+    server.stop()
+    server.start()

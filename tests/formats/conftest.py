@@ -1,3 +1,0 @@
-"""What tests of formats share."""
-
-from tests.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures

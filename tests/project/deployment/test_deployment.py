@@ -1,0 +1,169 @@
+"""What `deploy/` and the pages of `docs/` say is so: each file by the program that reads it, or by its schema."""
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from responses_app.management.processes import ENGINE_STOP_SECONDS
+from responses_app.management.supervisor import pace
+from responses_app.settings.conf import Settings, from_environ, secret_files, table
+from tests.kit import pip
+from tests.kit.server import ROOT
+from tests.servers.cluster.processes import CONF, NGINX, site
+
+DEPLOY, DOCS = ROOT / "deploy", ROOT / "docs" / "how-to"
+MANIFESTS = DEPLOY / "kubernetes" / "respsite.yaml"
+COMPOSE = DEPLOY / "compose.yaml"
+SECONDS = 60.0
+SETTINGS = {*(row.name for row in table()), *secret_files()}
+THEIRS = {"RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"}  # of the template for nginx
+GRACE = pace(grace_seconds=Settings().shutdown_grace_seconds, start_seconds=0, silence_seconds=0).leave_seconds
+SPARE = 10.0  # seconds that a stop is given beyond all that it may take
+
+
+def run(*command: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program that checks a file."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """Return Kubernetes' objects by their kinds."""
+    return {each["kind"]: each for each in yaml.safe_load_all(MANIFESTS.read_text())}
+
+
+def test_the_manifests_fit_the_schemas_of_kubernetes() -> None:
+    python = pip.installed(Path(__file__).parent / "requirements.txt")
+    done = run(python, "-m", "kubernetes_validate", "--strict", MANIFESTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(" passed ") == len(manifests())
+
+
+def test_the_manifests_fit_each_other() -> None:
+    objects = manifests()
+    pod = objects["Deployment"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+        selector = objects[kind]["spec"].get("selector") or objects[kind]["spec"]["podSelector"]
+        assert selector.get("matchLabels", selector).items() <= pod["metadata"]["labels"].items()
+    settings = objects["ConfigMap"]["data"]
+    assert set(settings) <= SETTINGS
+    read_here = {name: value for name, value in settings.items() if not name.endswith("_FILE")}
+    settings_read, warnings = from_environ({**read_here, "HOST": "0.0.0.0"})
+    assert (settings_read.behind_proxy, settings_read.auth, warnings) == ("tls", "on", [])
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    for name, path in settings.items():
+        assert not name.endswith("_FILE") or str(Path(path).parent) in mounted
+    *workers, one_more = [settings_read.worker_max_memory_bytes] * (settings_read.workers + 1)
+    assert 0 < sum(workers) + one_more < int(container["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+    assert pod["spec"]["terminationGracePeriodSeconds"] > GRACE + container["lifecycle"]["preStop"]["sleep"]["seconds"]
+
+
+def test_the_compose_file_fits_itself() -> None:
+    compose = yaml.safe_load(COMPOSE.read_text())
+    for name, service in compose["services"].items():
+        assert set(service.get("depends_on", ())) <= set(compose["services"]), name
+        assert set(service.get("secrets", ())) <= set(compose["secrets"]), name
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            assert source in compose["volumes"] or (DEPLOY / source).is_dir(), name
+        assert service.get("image", "built").rpartition(":")[2] != "latest"
+    respsite = compose["services"]["respsite"]
+    assert set(respsite["environment"]) <= SETTINGS
+    assert int(respsite["stop_grace_period"].removesuffix("s")) > GRACE
+    assert (DEPLOY / respsite["build"]["context"] / respsite["build"]["dockerfile"]).exists()
+    assert {name for name in compose["services"]["nginx"]["environment"] if name.startswith("RESPSITE")} <= THEIRS
+    (user,) = re.findall(r"useradd .*--uid (\d+)", (DEPLOY / "Dockerfile").read_text())
+    assert f"chown {user} " in COMPOSE.read_text()  # who has to be able to read the files with its secrets
+
+
+def test_the_image_has_what_it_copies() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [word for line in lines if line.startswith("COPY ") and "--from" not in line for word in shlex.split(line)]
+    sources = {word for word in copied if word not in ("COPY", "./")}
+    assert {"engine", "respsite", "responses_app", "docs", "constraints.txt"} <= sources
+    assert [name for name in sources if not (ROOT / name).exists()] == []
+    kept = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {line.removeprefix("!") for line in kept if line.startswith("!")} == sources
+
+
+def test_the_image_runs_as_nobody_and_with_settings_that_are_good() -> None:
+    python = pip.installed(Path(__file__).parent / "requirements.txt")
+    done = run(python.parent / "hadolint", "--no-color", DEPLOY / "Dockerfile")
+    assert done.returncode == 0, done.stdout
+    text = (DEPLOY / "Dockerfile").read_text()
+    (line,) = re.findall(r"^ENV (.*)$", text, re.MULTILINE)
+    environ = dict(word.split("=", 1) for word in shlex.split(line))
+    settings_read, warnings = from_environ(environ)
+    assert (set(environ) - {"PYTHONUNBUFFERED"} <= SETTINGS, settings_read.serves_loopback, warnings) == (
+        True,
+        False,
+        [],
+    )
+    assert re.search(r"^USER 10001$", text, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0]) == list(project["scripts"])
+
+
+def test_nginx_takes_the_file_with_tls(tmp_path: Path) -> None:
+    if NGINX is None:
+        pytest.skip("nginx is not installed: make services")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ("-subj", "/CN=models.example.com", "-keyout", key, "-out", certificate)
+    made = run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *subject)
+    assert made.returncode == 0, made.stderr
+    tls = f"ssl_certificate {certificate}; ssl_certificate_key {key};"
+    filled_in = site(listen="127.0.0.1:8443 ssl", upstreams=["127.0.0.1:8000"], names="models.example.com", tls=tls)
+    assert "${" not in filled_in.partition("map $http_upgrade")[2]
+    (tmp_path / "respsite.conf").write_text(filled_in)
+    (tmp_path / "nginx.conf").write_text(CONF.format(folder=tmp_path, user=""))
+    done = run(NGINX, "-t", "-p", tmp_path, "-e", "stderr", "-c", tmp_path / "nginx.conf")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["respsite.service", "vllm.service"])
+def test_systemd_takes_the_units(name: str) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(DEPLOY / "systemd" / name)
+    needed = GRACE + ENGINE_STOP_SECONDS + SPARE if name == "respsite.service" else 0
+    assert int(unit["Service"]["TimeoutStopSec"]) > needed
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        pytest.skip("systemd is not installed")
+    done = run(analyze, "verify", DEPLOY / "systemd" / name)
+    told = [line for line in done.stderr.splitlines() if name in line]  # it looks at the machine's own units, too
+    assert [line for line in told if "is not executable: No such file" not in line] == []
+
+
+def test_the_unit_of_vllm_has_the_flags_that_the_docs_explain() -> None:
+    wanted, started = (
+        shlex.split(re.findall(r"vllm serve ((?:.*\\\n)*.*)", text)[0].replace("\\\n", ""))
+        for text in ((DOCS / "real-model.md").read_text(), (DEPLOY / "systemd" / "vllm.service").read_text())
+    )
+    assert len(wanted) > 10
+    assert set(wanted) <= set(started)
+
+
+def test_the_settings_of_the_unit_are_settings() -> None:
+    lines = (DEPLOY / "systemd" / "respsite.env").read_text().splitlines()
+    environ = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    _, warnings = from_environ(environ)
+    assert set(environ) <= SETTINGS
+    assert warnings == []
+
+
+def test_metrics_that_are_named_exist() -> None:
+    dashboard = json.dumps(json.loads((DEPLOY / "grafana" / "respsite.json").read_text()))
+    named = set(re.findall(r"respsite_\w+", (DOCS / "deployment.md").read_text()))
+    assert named
+    assert [name for name in named if name not in dashboard] == []

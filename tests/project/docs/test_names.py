@@ -1,0 +1,99 @@
+"""Whatever a page names is there: settings, make targets, paths, versions of clients."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from responses_app.settings.conf import secret_files, table
+from tests.kit.server import ROOT
+from tests.project.docs.pages import DOCS, everything, pages, text_of
+
+SETTINGS = {*(row.name for row in table()), *secret_files()}
+OURS = {  # of make, of tests and of templates: no settings of the server
+    *("BENCH_JSON", "CLUSTER_STREAMS", "CLUSTER_TIMES", "FUZZ_SECONDS", "SOAK_MINUTES", "LARGE_STORE_RESPONSES"),
+    *("LARGE_STORE_URL", "RESPSITE_API_KEY", "RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"),
+    *("NAME_FILE", "VECTOR_STORE_ID"),
+}
+WORDS = {"LICENSE", "EXPLAIN", "POST", "DELETE"}
+OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "MALLOC_", "NO_COLOR")
+README = ROOT / "README.md"
+MAP = DOCS / "explanation" / "map.md"
+MAX_MAP_LINES, MAX_WORDS = 100, 15
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    named = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", text_of(page)))
+    assert {name for name in named - SETTINGS - OURS if not name.startswith(OF_OTHER_PROGRAMS)} == set()
+    assert set(re.findall(r"`([A-Z]{4,})`", text_of(page))) <= SETTINGS | WORDS
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", everything(), re.MULTILINE))
+    assert {"run", "test", "check", "bench", "docs", "format", "superuser", "help"} <= named
+    assert named <= targets
+
+
+def test_commands_are_those_of_the_program_which_the_wheel_has_too() -> None:
+    """Two pages say what `manage.py` is: the other way in a checkout, and what it was before."""
+    named = [str(page.relative_to(DOCS)) for page in pages() if page != README and "manage.py" in text_of(page)]
+    assert sorted(named) == ["how-to/upgrade.md", "reference/commands.md"]
+    assert "manage.py" not in text_of(README)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_that_is_named_exists(page: Path) -> None:
+    text = text_of(page)
+    named = [
+        *(path for path in re.findall(r"`([\w./-]+(?:/|\.py))`", text) if not path.startswith(("/", "."))),
+        *re.findall(r"`((?:deploy|docs|engine|respsite|responses_app|tests)/[\w./-]*)`", text),
+    ]
+    anywhere = [ROOT, ROOT / "responses_app", ROOT / "engine"]
+    assert [path for path in named if not any((folder / path).exists() for folder in anywhere)] == []
+
+
+def test_the_map_is_short_and_names_no_folder_that_is_gone() -> None:
+    text = text_of(MAP)
+    assert len(text.splitlines()) <= MAX_MAP_LINES
+    assert len(re.findall(r"\*\*(.+?)\*\*", text.partition("## Words")[2])) <= MAX_WORDS
+    drawing = text.partition("```text")[2].partition("```")[0]
+    named = re.findall(r"(?<![\w/])(\w+)/", drawing)
+    there = {path.name for package in ("engine", "respsite", "responses_app") for path in (ROOT / package).rglob("*/")}
+    assert len(named) > 20
+    assert set(named) - there <= {"engine", "respsite"}  # the packages themselves
+
+
+def test_files_that_the_threat_model_names_exist() -> None:
+    named = set(re.findall(r"`([\w-]+/[\w./-]+)`", text_of(DOCS / "explanation" / "threat-model.md")))
+    assert len(named) > 60
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("client", ["codex", "copilot", "javascript"])
+def test_clients_are_those_of_the_tests(client: str) -> None:
+    packages = json.loads((ROOT / "tests/clients" / client / "package.json").read_text())["dependencies"]
+    versions = [wanted.rpartition("@")[2] for name, wanted in packages.items() if "openai" in name or "github" in name]
+    assert versions
+    said = everything()
+    assert [version for version in versions if not re.search(rf"(?<![\d.]){re.escape(version)}(?![\d])", said)] == []
+
+
+def test_python_clients_are_those_of_the_tests() -> None:
+    requirements = (ROOT / "tests/clients/python_clients/requirements.txt").read_text()
+    pinned = dict(re.findall(r"^(.+)==(.+)$", requirements, re.MULTILINE))
+    for name in ("pydantic-ai-slim", "langchain-openai", "litellm", "pipecat-ai"):
+        install = rf"`pip install '?{name}(?:\[\w+\])?'?(?: mcp)?`"
+        said = re.findall(rf"^{install}, tested with (\d[\d.]*\d)", everything(), re.MULTILINE)
+        assert set(said) == {pinned[name]}
+
+
+def test_nothing_is_said_about_one_persons_machine() -> None:
+    assert not re.findall(r"(?<!\w)/(?:root|home|work|tmp)/", everything())
+
+
+def test_the_notes_for_an_upgrade_know_the_last_migration() -> None:
+    migrations = sorted(path.stem for path in (ROOT / "responses_app" / "migrations").glob("0*.py"))
+    assert f"Migrations up to {migrations[-1][:4]}." in text_of(DOCS / "how-to" / "upgrade.md")

@@ -1,0 +1,36 @@
+"""What is in the wheel: all that the server needs, and nothing else."""
+
+import configparser
+import email
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from responses_app import __version__
+from tests.kit.server import ROOT
+from tests.project.wheel.building import PACKAGES
+
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+
+def test_the_wheel_holds_the_packages_whole_and_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        about = f"respsite-{__version__}.dist-info"
+        metadata = email.message_from_bytes(archive.read(f"{about}/METADATA"))
+        scripts = configparser.ConfigParser()
+        scripts.read_string(archive.read(f"{about}/entry_points.txt").decode())
+    assert names == set(_files_of_the_packages())
+    assert {"responses_app/migrations/0001_initial.py", "responses_app/templates/admin/index.html"} < names
+    assert "responses_app/static/respsite/admin.css" in names
+    assert (metadata["Name"], metadata["Version"]) == ("respsite", __version__)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "version" in project["dynamic"], "it stands in one place"
+    assert dict(scripts["console_scripts"]) == project["scripts"]
+
+
+def _files_of_the_packages() -> list[str]:
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    return [path.relative_to(ROOT).as_posix() for path in found if path.suffix != ".pyc" and path.name[0] != "."]

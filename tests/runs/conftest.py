@@ -1,3 +1,0 @@
-"""What tests of runs share beside `fakes`."""
-
-from tests.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures

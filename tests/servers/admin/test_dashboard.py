@@ -1,0 +1,174 @@
+"""The dashboard: right numbers, few queries, and shapes that fit."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_django import DjangoAssertNumQueries
+
+from responses_app.admin import dashboard as counting
+from responses_app.admin.charts import HEIGHT, TOP, ChartPlan, Series, bar_chart, line_chart, nice_top
+from responses_app.admin.dashboard import PERIODS, STEPS, Bin, page, running, statistics
+from responses_app.models import Response, Worker
+from tests.servers.admin import samples
+
+SESSION_AND_USER, SINCE, COUNTED, RUNNING, WORKERS = 2, 1, 1, 1, 1
+NOW = datetime(2026, 11, 21, 14, 35, 20, tzinfo=UTC)
+
+
+def hour(number: int, minute: int = 0) -> datetime:
+    """Return a time of this day."""
+    return NOW.replace(hour=number, minute=minute, second=0)
+
+
+@pytest.mark.parametrize("rows", [0, 3, 2_000])
+@pytest.mark.parametrize("span", ["day", "week", "nonsense"])
+def test_a_page_costs_the_same_whatever_there_is(
+    admin: Client, rows: int, span: str, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    samples.many(rows, days=0.5)
+    samples.workers(datetime.now(UTC))
+    with django_assert_num_queries(SESSION_AND_USER + SINCE + COUNTED + RUNNING + WORKERS):
+        html = admin.get(f"/admin/dashboard/?span={span}").content.decode()
+    assert html.count("<svg viewBox") >= 3
+    assert ("Nothing in this time" in html) is (rows == 0)
+
+
+@pytest.mark.django_db
+def test_responses_are_counted_by_hour_and_status() -> None:
+    samples.response(1, created_at=hour(14, 1), input_tokens=10, cached_tokens=4, output_tokens=7, first_token_ms=100)
+    samples.response(2, created_at=hour(14, 34), first_token_ms=300)
+    samples.response(3, created_at=hour(13, 59), status="failed", first_token_ms=None)
+    samples.response(4, created_at=hour(14) - timedelta(hours=23))
+    samples.response(5, created_at=hour(14) - timedelta(hours=23, seconds=1))
+    counted = statistics(NOW, hours=24, hours_a_bin=1)
+    assert counted.complete
+    assert [each.start for each in counted.bins] == [hour(14) - timedelta(hours=back) for back in range(23, -1, -1)]
+    last = counted.bins[-1]
+    assert (dict(last.statuses), last.input_tokens, last.cached_tokens) == ({"completed": 2}, 1210, 804)
+    assert dict(counted.bins[-2].statuses) == {"failed": 1}
+    assert counted.bins[-2].first_token(0.5) is None
+    assert counted.bins[0].responses == 1
+    assert counted.total.responses == 4
+
+
+@pytest.mark.django_db
+def test_a_week_is_counted_in_larger_bins() -> None:
+    for hours in (0, 3, 30, 150):
+        samples.response(hours, created_at=NOW - timedelta(hours=hours))
+    counted = statistics(NOW, hours=168, hours_a_bin=4)
+    assert len(counted.bins) == 42
+    assert counted.bins[-1].start == hour(12)
+    assert [each.responses for each in counted.bins if each.responses] == [1, 1, 1, 1]
+    assert counted.total.responses == 4
+
+
+@pytest.mark.django_db
+def test_too_many_responses_are_counted_from_a_later_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MAX_COUNTED", 5)
+    for number in range(20):
+        samples.response(number, created_at=hour(14) - timedelta(hours=number))
+    counted = statistics(NOW, hours=24, hours_a_bin=1)
+    assert not counted.complete
+    assert counted.total.responses == 6
+    assert counted.since == hour(9)
+
+
+@pytest.mark.django_db
+def test_the_scan_reads_an_index_alone() -> None:
+    samples.many(100)
+    query, parameters = counting.counting([Bin(NOW)], NOW, timedelta(hours=1))
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN QUERY PLAN {query}", parameters)
+        assert "USING COVERING INDEX response_listed (created_at>? AND created_at<?)" in str(cursor.fetchall())
+    assert "USING INDEX response_running" in counting._running_query().explain()
+
+
+@pytest.mark.django_db
+def test_what_runs_is_counted_by_worker() -> None:
+    for number, (worker, status) in enumerate([("a", "queued"), ("a", "in_progress"), ("b", "queued"), ("", "failed")]):
+        samples.response(number, worker=worker, status=status)
+    assert running() == {("a", "queued"): 1, ("a", "in_progress"): 1, ("b", "queued"): 1}
+
+
+@pytest.mark.django_db
+def test_the_tiles_tell_the_totals() -> None:
+    samples.response(1, created_at=NOW, input_tokens=1_000, cached_tokens=250)
+    samples.response(2, created_at=NOW, status="failed", input_tokens=1_000, cached_tokens=250, first_token_ms=None)
+    samples.response(3, created_at=NOW, status="in_progress", input_tokens=0, cached_tokens=0, first_token_ms=None)
+    samples.workers(NOW)
+    shown = page(NOW, PERIODS["day"])
+    assert [(value, remark) for _, value, remark in shown["tiles"]] == [
+        ("3", "50.0% failed"),
+        ("2 k", "25% cached"),
+        ("1 k", ""),
+        ("180 ms", "p95 180 ms"),
+        ("1", "0 queued"),
+        ("102", ""),
+    ]
+    assert shown["alive"] == 2
+    assert [(row["alive"], row["connections_bar"]) for row in shown["workers"]] == [(True, 100), (True, 59), (False, 5)]
+
+
+@given(st.lists(st.integers(0, 60_000), min_size=1))
+def test_percentiles_are_those_of_the_times_rounded_down(times: list[int]) -> None:
+    def rounded(time: int) -> int:
+        step = next((step for most, step in STEPS if time < most), counting.LAST_STEP)
+        return time // step * step
+
+    counted = Bin(NOW)
+    counted.first_tokens.update(map(rounded, times))
+    ordered = sorted(times)
+    for share in (0.5, 0.95):
+        exact = ordered[max(0, -int(-share * len(times) // 1) - 1)]
+        assert counted.first_token(share) == rounded(exact)
+
+
+@pytest.mark.django_db
+def test_the_database_rounds_times_as_it_says() -> None:
+    times = [0, 49, 50, 54, 199, 200, 219, 220, 999, 1_000, 1_099, 4_999, 5_000, 5_499, 19_999, 20_000, 21_999, 100_000]
+    for number, time in enumerate(times):
+        samples.response(number, created_at=NOW, first_token_ms=time)
+    counted = statistics(NOW, hours=24, hours_a_bin=1).total.first_tokens
+    assert sorted(counted.elements()) == [
+        *(0, 49, 50, 50, 195, 200, 200, 220, 980, 1_000, 1_000, 4_900, 5_000, 5_000, 19_500, 20_000, 20_000, 100_000)
+    ]
+
+
+numbers = st.lists(st.none() | st.floats(0, 1e12), min_size=1, max_size=40)
+
+
+@given(numbers, numbers)
+def test_shapes_stay_inside_the_chart(first: list[float | None], second: list[float | None]) -> None:
+    length = min(len(first), len(second))
+    series = [Series("a", "A", first[:length]), Series("b", "B", second[:length])]
+    plan = ChartPlan(
+        key="k",
+        title="T",
+        summary="",
+        names=[str(n) for n in range(length)],
+        marks=[(0, "0")],
+        series=series,
+        write=str,
+    )
+    for bar in bar_chart(plan).bars:
+        assert TOP - 0.1 <= bar.y <= bar.y + bar.height <= HEIGHT
+    for line in line_chart(plan).lines:
+        points = [point.split(",") for path in line.paths for point in path.split()] + [*line.dots]
+        assert all(TOP - 0.1 <= float(y) <= HEIGHT for _, y in points)
+        assert len(points) == sum(value is not None for value in next(s for s in series if s.name == line.name).values)
+
+
+@given(st.floats(0, 1e15))
+def test_the_top_of_an_axis_is_round_and_near(value: float) -> None:
+    assert value * 0.99999 <= nice_top(value) <= max(2.0, 2.6 * value)
+
+
+def test_no_workers_and_no_responses_are_said(admin: Client) -> None:
+    html = admin.get("/admin/dashboard/").content.decode()
+    assert "No worker has said that it lives." in html
+    assert not Response.objects.exists()
+    assert not Worker.objects.exists()

@@ -1,0 +1,121 @@
+"""Pictures of the playground: `python -m tests.servers.playground.screenshots FOLDER [SIZE …]`. Look at them.
+
+Each state is taken at three widths, light and dark, on the demo engine.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.kit.browser import SIZES, chromium
+from tests.kit.server import Server
+from tests.servers.playground.browser import Playground, playground
+
+ALL_SIZES = {**SIZES, "laptop": (1200, 720)}  # the last for pictures that are small
+
+ANSWER = """repeat: ## Three ways to stream
+
+A response can be read **while it is made**. Which way fits depends on who reads:
+
+| Way | Best for | Reconnects |
+|---|---|---|
+| WebSocket | agents with many turns | with `previous_response_id` |
+| Server-sent events | a single answer | with `starting_after` |
+| Polling | background work | always |
+
+1. Open the connection once.
+2. Send `response.create` for each turn.
+3. Read until `response.completed`.
+
+```python
+with client.responses.connect() as connection:
+    connection.response.create(model="gpt-oss-20b", input="Hello")
+```
+
+> The connection holds the conversation, so a turn sends only what is new."""
+
+THOUGHT = """think: It is 21 degrees and the sky is clear. Lisbon lies on the Atlantic, so the evenings are cool even in
+summer, and the wind comes from the north. Somebody who walks up to the castle wants shoes with a grip, water, and a
+light jacket for the way back. The museum of tiles is open until six; the tram is full at noon, and empty before nine.
+If rain comes, which the forecast does not say, the aquarium is the better plan. I should give one suggestion for the
+morning, one for the afternoon and one for the evening, and say how long it takes to get from each to the next."""
+
+
+def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playground) -> None:
+    """Take all states of one page."""
+    name = f"{size}-{'dark' if dark else 'light'}"
+
+    def save(state: str) -> None:
+        page.page.screenshot(path=str(folder / f"{state}-{name}.png"))
+
+    page.open(server.url)
+    page.find("#model option").first.wait_for(state="attached")
+    save("empty")
+    page.write(ANSWER)
+    page.ended(1)
+    page.find(".asked").evaluate("e => e.textContent = 'What are the ways to stream a response?'")
+    save("answer")
+    page.lane().get_by_role("button", name="Clear").click()
+    page.find(".card", has_text="Answer a function by hand").click()
+    page.ended(1)
+    save("function")
+    page.find(".answer-form textarea").fill('{"temperature": 21, "sky": "clear"}')
+    page.find(".answer-form textarea").press("Control+Enter")
+    page.ended(2)
+    if size in ("desktop", "laptop"):
+        page.find("[data-do=events]").click()
+    else:
+        page.find("[data-view-of=events]").click()
+    page.find("#events-list .row:not([hidden])").filter(has_text="output_text.done").click()
+    save("events")
+    if size in ("desktop", "laptop"):
+        page.find("[data-do=events]").click()
+    else:
+        page.find("[data-view-of=setup]").click()
+        save("setup")
+        page.find("[data-view-of=talk]").click()
+    two_lanes(page)
+    save("lanes")
+    page.find("[data-do=copy]").click()
+    save("copy")
+    page.page.keyboard.press("Escape")
+    page.find("[data-do=help]").click()
+    save("help")
+
+
+def two_lanes(page: Playground) -> None:
+    """Approve a call in one lane, steer the other one while it thinks."""
+    page.lane().get_by_role("button", name="Fork").last.click()
+    view = page.find("[data-view-of=setup]")
+    if view.is_visible():
+        view.click()
+    page.find(".switch", has_text="tests").click()
+    if view.is_visible():
+        page.find("[data-view-of=talk]").click()
+    page.write('Now call say with "It is 21 degrees in Lisbon."', lane=2)
+    expect(page.lane(2).get_by_role("button", name="Approve")).to_be_visible()
+    page.write(THOUGHT)
+    expect(page.lane().locator(".thought").last).to_contain_text("It is 21 degrees")
+    page.write("In one sentence, please.")
+    expect(page.find(".steering")).to_be_visible()
+
+
+def main(folder: Path) -> None:
+    """Take all pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "engine_options": json.dumps({"tokens_per_second": 60}),
+        "mcp_servers": json.dumps({"tests": f"{sys.executable} -m tests.kit.mcp_program"}),
+    }
+    with tempfile.TemporaryDirectory() as own, Server(Path(own), **settings) as server, chromium() as browser:
+        for size in sys.argv[2:] or SIZES:
+            for dark in (False, True):
+                with playground(browser, ALL_SIZES[size], dark=dark) as page:
+                    take(folder, size, dark=dark, server=server, page=page)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,144 @@
+"""Lark grammars and regular expressions of custom tools: what they derive, and what is refused."""
+
+import time
+
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.contents import derivations
+from engine.contents.derivations import derives, smallest_derivation, smallest_match
+from engine.contents.ebnf import to_ebnf
+from engine.contents.regexes import check_regex, without_dots
+from engine.errors import GrammarRefused
+from tests.unit.engine.grammars import APPLY_PATCH
+
+SUMS = """
+start: sum
+sum: product | sum "+" product | sum "-" product
+product: atom | product "*" atom
+atom: NUMBER | "(" sum ")"
+%import common.NUMBER
+%import common.WS
+%ignore WS
+"""
+PATCH = "*** Begin Patch\n*** Update File: a.py\n@@ def f\n-x\n+y\n z\n*** Add File: b\n+q\n+\n*** End Patch\n"
+LONG_CHAIN = "".join(f"r{index}: r{index + 1}\n" for index in range(1500)) + 'r1500: "a"\n'
+REFUSED = [
+    ("", "no rule named 'start'"),
+    ("start: x", "not Lark"),
+    ('start: "a', "not Lark"),
+    ("start: start", "No finite text"),
+    ("%import .secrets.Y\nstart: Y", "import from 'common' only"),
+    ("%import other.Y\nstart: Y", "import from 'common' only"),
+    ("%declare A\nstart: A", "%declare"),
+    ("start: /(?=a)b/", "cannot be enforced"),
+    ('start: "a"~5..2', "repeats"),
+    ('start: "a"~1..99999999', "repeats"),
+    ('start: x{"a"}\nx{y}: y', "template"),
+    ("start: " + "(" * 3000 + '"a"' + ")" * 3000, "not Lark"),
+    ("start: " + '"a" ' * 20_000, "characters; at most"),
+    ("start: " + "A " * 25_000 + '\nA: "a"', "more than"),
+    (f"start: {' '.join(f'r{i}' for i in range(1500, -1, -1))}\n{LONG_CHAIN}", "in too many ways"),
+    ("%import common.ESCAPED_STRING\nstart: ESCAPED_STRING", "cannot be enforced"),
+    (r'start: "\x"', r'a text that cannot be read: "\x"'),
+    (r'start: "\N{no such}"i', "a text that cannot be read"),
+    ('start: "' + "\\" * 40_001 + '"', "a text that cannot be read"),
+    ('start: "a\0b"', "a text that cannot be read"),
+    ('%ignore "\\u12"\nstart: "a"', "a text that cannot be read"),
+    ('start: "ab".."c"', "not one character each"),
+    ('start: "a"i.."c"', "a text that cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_what_cannot_be_used_is_refused_with_a_reason(grammar: str, reason: str) -> None:
+    with pytest.raises(GrammarRefused) as caught:
+        to_ebnf(grammar)
+    assert reason in caught.value.reason
+    assert len(caught.value.reason) < 500
+
+
+def test_what_explodes_elsewhere_does_not() -> None:
+    began = time.perf_counter()
+    to_ebnf("start: (A? B | [A])~3 " + "A? " * 200 + '\nA: "a"\nB: "b"')
+    assert time.perf_counter() - began < 10
+
+
+def test_rules_that_need_each_other_are_read_once_each() -> None:
+    began = time.perf_counter()
+    assert smallest_derivation(f"start: r0\n{LONG_CHAIN}") == "a"
+    assert time.perf_counter() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "expected"),
+    [
+        (APPLY_PATCH, PATCH, True),
+        (APPLY_PATCH, PATCH[:-1], True),
+        (APPLY_PATCH, PATCH[:-3], False),
+        (APPLY_PATCH, PATCH.replace("+q", "q"), False),
+        (SUMS, "1 + 2*(3-4)", True),
+        (SUMS, " 1-2-3 ", True),
+        (SUMS, "1+", False),
+        (SUMS, "(1", False),
+        ('start: "x"i~2 "a".."c"', "xXb", True),
+        ('start: "x"i~2 "a".."c"', "xXd", False),
+    ],
+)
+def test_derivations(grammar: str, text: str, expected: bool) -> None:
+    assert derives(grammar, text) is expected
+
+
+@pytest.mark.parametrize("grammar", [APPLY_PATCH, SUMS, 'start: "é\\n" /[^a-z]+/i'])
+def test_a_short_text_is_derived(grammar: str) -> None:
+    assert derives(grammar, smallest_derivation(grammar))
+    assert to_ebnf(grammar).startswith("root ::= ")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "",
+        "(",
+        "(?i)a",
+        r"a\b",
+        r"(a)\1",
+        "(?=a)b",
+        "(?<!a)b",
+        "a++",
+        r"\p{L}",
+        "(?P<x>a)",
+        "x|^y",
+        "a{1,99999}",
+        "a" * 9000,
+    ],
+)
+def test_patterns_that_cannot_be_enforced_are_refused(pattern: str) -> None:
+    with pytest.raises(GrammarRefused):
+        check_regex(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["a|b", "^[^]x]+$", r"[\b.]\.", "(?:ab){2,3}?", r"\d+(?<cents>,\d\d)?", "."])
+def test_patterns_that_can(pattern: str) -> None:
+    check_regex(pattern)
+    assert regex.fullmatch(pattern, smallest_match(pattern))
+
+
+def test_a_dot_matches_no_end_of_a_line() -> None:
+    assert without_dots(r"a.b[.]\..") == r"a[^\n]b[.]\.[^\n]"
+
+
+@given(st.from_regex(r"[a-c]{1,3}(\|[a-c]|[xy]\*|\(z\)\?|\[k-m\]\+){0,3}", fullmatch=True))
+def test_a_short_text_matches(pattern: str) -> None:
+    assert regex.fullmatch(pattern, smallest_match(pattern))
+
+
+def test_a_text_that_can_be_read_in_too_many_ways_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 2,000 characters took half a minute."""
+    monkeypatch.setattr(derivations, "MAX_MATCHED", 10_000)
+    ambiguous = 'start: x*\nx: "a"+'
+    assert derives(ambiguous, "a" * 10)
+    with pytest.raises(GrammarRefused):
+        derives(ambiguous, "a" * 200)

@@ -1,0 +1,206 @@
+"""What fails between the vllm-server engine and a vLLM server, and who leaves."""
+
+import asyncio
+
+import pytest
+
+from engine.backends.base import BaseEngine
+from engine.backends.vllm import wire as vllm_wire
+from engine.errors import (
+    EngineError,
+    EngineOverloaded,
+    EngineUnavailable,
+    GenerationCut,
+    GenerationFailed,
+    PromptTooLong,
+)
+from engine.formats.harmony.encoding import encode_harmony
+from tests.contracts.engine import ask, assert_whole, collect
+from tests.kit.fake_vllm import FakeVllm
+from tests.kit.waiting import eventually
+from tests.unit.engine.vllm_engines import LONG, OpenEngine, OpenFake, is_healthy, over, prompt
+
+FAILED, AWAY = GenerationFailed, EngineUnavailable
+
+
+async def assert_it_passes(
+    engine: BaseEngine, fake: FakeVllm, fault: str, after: int, expected: type[EngineError]
+) -> None:
+    """Assert that a fault ends one generation with the expected error, and that the next one is whole."""
+    fake.switches.fault, fake.switches.fault_after = fault, after
+    got: list[int] = []
+
+    async def read() -> None:
+        async for chunk in engine.generate(ask(prompt("long"))):
+            got.extend(chunk.token_ids)
+
+    with pytest.raises(expected) as failed:
+        await read()
+    assert got == encode_harmony(LONG)[: len(got)]
+    assert len(got) <= after
+    assert len(str(failed.value)) < 700
+    await eventually(lambda: fake.engine.running == 0)
+    fake.switches.fault = None
+    await eventually(lambda: is_healthy(engine))
+    assert_whole(await collect(engine, ask(prompt("short"))))
+
+
+class TestWhatFails:
+    @pytest.mark.parametrize("after", [0, 3])
+    @pytest.mark.parametrize(
+        ("fault", "expected"),
+        [
+            ("die", AWAY),
+            ("cut", AWAY),
+            ("garbage", FAILED),
+            ("number", FAILED),
+            ("flood", FAILED),
+            ("error", FAILED),
+            ("no_reason", FAILED),
+            ("odd_reason", FAILED),
+        ],
+    )
+    @pytest.mark.parametrize("scale_out", [True, False])
+    async def test_one_generation_fails_and_the_next_works(
+        self,
+        open_fake: OpenFake,
+        vllm_over: OpenEngine,
+        monkeypatch: pytest.MonkeyPatch,
+        fault: str,
+        expected: type[EngineError],
+        after: int,
+        scale_out: bool,
+    ) -> None:
+        monkeypatch.setattr(vllm_wire, "MAX_LINE", 256 * 1024)
+        fake = await open_fake(scale_out=scale_out)
+        expected = GenerationCut if after and (expected is AWAY or fault == "error") else expected
+        await assert_it_passes(await vllm_over(fake), fake, fault, after, expected)
+
+    @pytest.mark.parametrize("after", [0, 3])
+    @pytest.mark.parametrize("fault", ["silence", "no_http"])
+    async def test_silence_is_bounded(self, fake: FakeVllm, vllm_over: OpenEngine, fault: str, after: int) -> None:
+        """Also where aiohttp waits for ever, after bytes in an answer that are not HTTP."""
+        engine = await vllm_over(fake, silence_seconds=0.5)
+        expected = GenerationCut if after else FAILED
+        await assert_it_passes(engine, fake, fault, after, expected if fault == "silence" else EngineError)
+
+    @pytest.mark.parametrize(
+        ("status", "headers", "expected", "retry_after"),
+        [
+            (429, {"Retry-After": "7"}, EngineOverloaded, 7),
+            (429, {}, EngineOverloaded, 1),
+            (503, {"Retry-After": "30"}, EngineOverloaded, 30),
+            (503, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, EngineOverloaded, 1),
+            (503, {"Retry-After": "9" * 5000}, EngineOverloaded, 3600),
+            (502, {}, EngineUnavailable, 5),
+            (504, {"Retry-After": "9"}, EngineUnavailable, 9),
+            (500, {}, GenerationFailed, None),
+            (400, {}, GenerationFailed, None),
+            (307, {"Location": "http://127.0.0.1:9/"}, GenerationFailed, None),
+        ],
+    )
+    async def test_refusals(
+        self,
+        fake: FakeVllm,
+        vllm_over: OpenEngine,
+        status: int,
+        headers: dict[str, str],
+        expected: type[EngineError],
+        retry_after: int | None,
+    ) -> None:
+        engine = await vllm_over(fake)
+        fake.switches.refusal = status, headers
+        with pytest.raises(expected, match=f"answered {status}: The engine is currently busy") as refused:
+            await collect(engine, ask(prompt("short")))
+        assert getattr(refused.value, "retry_after", None) == retry_after
+        fake.switches.refusal = None
+        await engine.health()
+        assert_whole(await collect(engine, ask(prompt("short"))))
+
+    async def test_a_full_queue_that_is_told_in_the_stream(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+        engine = await vllm_over(fake)
+        fake.switches.fault = "full"
+        with pytest.raises(EngineOverloaded):
+            await collect(engine, ask(prompt("short")))
+        fake.switches.fault_after = 2
+        with pytest.raises(GenerationCut):
+            await collect(engine, ask(prompt("short")))
+
+    async def test_a_context_that_became_shorter_without_notice(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+        engine = await vllm_over(fake)
+        fake.switches.max_model_len = 5
+        with pytest.raises(PromptTooLong) as refused:
+            await collect(engine, ask(prompt("short")))
+        assert refused.value.prompt_tokens == len(prompt("short"))
+
+    async def test_more_than_it_may_run_is_refused(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+        engine = await vllm_over(fake, max_connections=2)
+        running = [engine.generate(ask(prompt("long"))) for _ in range(2)]
+        for generation in running:
+            await anext(generation)
+        with pytest.raises(EngineOverloaded):
+            await collect(engine, ask(prompt("short")))
+        await running[0].aclose()
+        assert_whole(await collect(engine, ask(prompt("short"))))
+        await running[1].aclose()
+
+    async def test_a_key_that_changed_is_noticed(
+        self, fake: FakeVllm, vllm_over: OpenEngine, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engine = await vllm_over(fake)
+        fake.switches.api_key = "another"
+        with pytest.raises(EngineUnavailable):
+            await collect(engine, ask(prompt("short")))
+        await eventually(lambda: "ENGINE_API_KEY" in caplog.text)
+        assert not await is_healthy(engine)
+        fake.switches.api_key = ""
+        await eventually(lambda: is_healthy(engine))
+
+
+class TestLeaving:
+    async def test_closing_is_seen_by_the_server_at_once(self, fake: FakeVllm, vllm_over: OpenEngine) -> None:
+        engine = await vllm_over(fake)
+        generation = engine.generate(ask(prompt("[hang]")))
+        for _ in range(3):
+            await anext(generation)
+        assert fake.engine.running == 1
+        await generation.aclose()
+        await eventually(lambda: fake.engine.running == 0, timeout=1.0)
+        assert fake.engine.aborted == 1
+
+    @pytest.mark.parametrize("answers", [True, False])
+    async def test_a_cancel_is_seen_by_the_server_at_once(
+        self, fake: FakeVllm, vllm_over: OpenEngine, answers: bool
+    ) -> None:
+        """Also one that comes before the server has answered at all."""
+        engine = await vllm_over(fake)
+        fake.switches.answers = answers
+        asking = asyncio.create_task(collect(engine, ask(prompt("[hang]"))))
+        await eventually(lambda: fake.waiting == 1 if not answers else fake.engine.running == 1)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await eventually(lambda: fake.waiting == 0 and fake.engine.running == 0, timeout=1.0)
+
+    @pytest.mark.parametrize("answers", [True, False])
+    async def test_aclose_ends_who_waits(self, fake: FakeVllm, vllm_over: OpenEngine, answers: bool) -> None:
+        engine = await vllm_over(fake)
+        fake.switches.answers = answers
+        asking = [asyncio.create_task(collect(engine, ask(prompt("[hang]")))) for _ in range(3)]
+        await eventually(lambda: fake.waiting == 3 if not answers else fake.engine.running == 3)
+        await engine.aclose()
+        async with asyncio.timeout(1):
+            for each in asking:
+                with pytest.raises(EngineUnavailable, match="closed"):
+                    await each
+        await eventually(lambda: fake.waiting == 0 and fake.engine.running == 0)
+
+    async def test_nothing_is_left_behind(self, open_fake: OpenFake) -> None:
+        before = asyncio.all_tasks()
+        fake = await open_fake()
+        engine = over(fake)
+        await engine.start()
+        await collect(engine, ask(prompt("short")))
+        await engine.aclose()
+        await fake.kill()
+        await eventually(lambda: asyncio.all_tasks() == before)

@@ -1,0 +1,271 @@
+"""The service with models that have chat templates: two families, whose prompts are compared as text."""
+
+import orjson
+import pytest
+
+from engine.errors import GenerationCut
+from engine.formats.base import ItemKind
+from engine.types import ChatPrompt
+from responses_app.protocol.errors import ApiError, JsonObject
+from tests.kit.fakes import TOOL_F, FakeEngine, Site, Turn
+from tests.kit.laws import assert_laws
+from tests.kit.oracle import validate_event
+from tests.unit.formats.families import FIRST_WORD, LLAMA, QWEN, WORDS, Family
+from tests.unit.formats.rendering import Renderer, format_of
+
+CALLS = {
+    "qwen": '<think>\nHm.\n</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call><|im_end|>',
+    "llama": '{"name": "f", "parameters": {"a": 1}}<|eot_id|>',
+}
+
+
+class FamilyEngine(FakeEngine):
+    """Plays turns in the words of a family; each is encoded byte by byte, so never as its template encodes it."""
+
+    def __init__(self, family: Family, renderer: Renderer, turns: tuple[Turn, ...]) -> None:
+        self.renderer = renderer
+        self.ends = (family.ids[family.end],)
+        super().__init__(turns)
+
+    def encode(self, said: str) -> list[int]:
+        tokens: list[int] = []
+        for token in self.renderer.encode(said):
+            is_special = token in self.renderer.family.ids.values()
+            tokens += [token] if is_special or token < FIRST_WORD else WORDS[token - FIRST_WORD].encode()
+        return tokens
+
+
+class FamilySite(Site):
+    """A service with a model of a family."""
+
+    engine: FamilyEngine
+
+    def __init__(self, family: Family, *turns: Turn, **manners: bool) -> None:
+        self.format, self.renderer = format_of(family, **manners)
+        super().__init__(FamilyEngine(family, self.renderer, turns), model_format=self.format)
+
+    @property
+    def texts(self) -> list[str]:
+        """The prompts so far."""
+        return [b"".join(map(self.format.token_bytes, prompt)).decode() for prompt in self.engine.prompts]
+
+
+@pytest.fixture(params=[QWEN, LLAMA], ids=lambda family: family.name)
+def family(request: pytest.FixtureRequest) -> Family:
+    made: Family = request.param
+    return made
+
+
+def kinds(response: JsonObject) -> list[object]:
+    return [item["type"] for item in response["output"]]  # type: ignore[index, attr-defined]
+
+
+def output_of(response: JsonObject, text: str = "18") -> JsonObject:
+    call = response["output"][-1]  # type: ignore[index]
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
+
+
+async def test_a_response_is_created(family: Family) -> None:
+    thought = "<think>\nHm.\n</think>\n\n" if family is QWEN else ""
+    site = FamilySite(family, f"{thought}Grüße!{family.end}")
+    events = await (await site.begin(input="hi", instructions="Rhyme.")).to_the_end()
+    assert_laws(events)
+    for event in events:
+        validate_event(event)
+    response = events[-1]["response"]
+    assert kinds(response) == (["reasoning"] if thought else []) + ["message"]  # type: ignore[arg-type]
+    assert response["output"][-1]["content"][0]["text"] == "Grüße!"  # type: ignore[index]
+    assert response["usage"]["input_tokens"] == len(site.engine.prompts[0])  # type: ignore[index]
+    if family is QWEN:
+        assert response["output"][0]["content"][0]["text"] == "Hm."  # type: ignore[index]
+        assert site.texts == [
+            "<|im_start|>system\nRhyme.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        ]
+
+
+async def test_a_tool_loop_goes_on_with_the_very_tokens(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name], f"18.{family.end}", f"Yes.{family.end}")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    call = first["output"][-1]  # type: ignore[index]
+    assert (call["type"], call["name"], orjson.loads(call["arguments"])) == ("function_call", "f", {"a": 1})
+    second = await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
+    said = [*site.engine.prompts[0], *site.engine.encode(CALLS[family.name])]
+    assert site.engine.prompts[1][: len(said)] == said, "the prompt before, and all that was sampled"
+    await site.ask(input="sure?", tools=[TOOL_F], previous_response_id=second["id"])
+    assert "sure?" in site.texts[2]
+    assert ("Hm." in site.texts[1], "Hm." in site.texts[2]) == (family is QWEN, False), "as the template does it"
+
+
+@pytest.mark.parametrize("said", [" Hello", "\n\nHello \n", "\n\n\n  - a\n  - b\n\n", "\tHello\r\n "])
+async def test_white_space_around_an_answer_is_kept(family: Family, said: str) -> None:
+    """As Harmony keeps it; and its tokens are found again, though a template's line end and its own may be one."""
+    site = FamilySite(family, f"{said}{family.end}", f"Yes.{family.end}")
+    first = await site.ask(input="hi")
+    assert first["output"][0]["content"][0]["text"] == said  # type: ignore[index]
+    await site.ask(input="sure?", previous_response_id=first["id"])
+    sampled = [*site.engine.prompts[0], *site.engine.encode(f"{said}{family.end}")]
+    assert site.engine.prompts[1][: len(sampled)] == sampled
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\n  Hm. \n</think>\n\n"])
+@pytest.mark.parametrize("preamble", ["", " I look.\n", "I look. \n\n"])
+async def test_white_space_around_tags_is_kept(thought: str, preamble: str) -> None:
+    """But what the template writes itself."""
+    said = f'{thought}{preamble}<tool_call>\n{{"name": "f", "arguments": {{"a": 1}}}}\n</tool_call><|im_end|>'
+    site = FamilySite(QWEN, said, "18.<|im_end|>")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    texts = [item["content"][0]["text"] for item in first["output"] if item.get("content")]  # type: ignore[attr-defined]
+    assert texts == [each for each in ("  Hm. " * bool(thought), preamble.removesuffix("\n")) if each]
+    await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
+    sampled = [*site.engine.prompts[0], *site.engine.encode(said)]
+    assert site.engine.prompts[1][: len(sampled)] == sampled
+
+
+async def test_a_client_that_replays_everything_gives_the_same_prompt(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name], f"18.{family.end}")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    await site.ask(input=[output_of(first)], tools=[TOOL_F], previous_response_id=first["id"])
+    replayed = [{"role": "user", "content": "hi"}, *first["output"], output_of(first)]  # type: ignore[misc]
+    await site.ask(input=replayed, tools=[TOOL_F])
+    assert site.engine.prompts[2] == site.engine.prompts[1]
+    bare = [{k: v for k, v in item.items() if k not in ("id", "status")} for item in replayed]
+    await site.ask(input=bare, tools=[TOOL_F])
+    assert site.texts[3] == site.texts[1], "the same text, where the tokens are known no more"
+
+
+async def test_parallel_calls_have_their_outputs_behind_them(family: Family) -> None:
+    two = {
+        "qwen": '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n' * 2,
+        "llama": '{"name": "f", "parameters": {}}; {"name": "f", "parameters": {"b": 2}}',
+    }[family.name].rstrip()
+    site = FamilySite(family, f"{two}{family.end}", f"Done.{family.end}")
+    first = await site.ask(input="hi", tools=[TOOL_F])
+    calls = first["output"]
+    assert kinds(first) == ["function_call"] * 2
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": f"<{place}>"}
+        for place, call in enumerate(calls)  # type: ignore[arg-type, var-annotated]
+    ]
+    await site.ask(input=outputs, tools=[TOOL_F], previous_response_id=first["id"])
+    messages = site.renderer.chats[-1].messages
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
+    assert [call["id"] for call in messages[1]["tool_calls"]] == [each["tool_call_id"] for each in messages[2:]]
+    one = FamilySite(family, f"{two}{family.end}")
+    assert kinds(await one.ask(input="hi", tools=[TOOL_F], parallel_tool_calls=False)) == ["function_call"]
+
+
+async def test_a_tool_that_does_not_exist_is_told(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name].replace('"f"', '"nothing"'), f"Oh.{family.end}")
+    response = await site.ask(input="hi", tools=[TOOL_F])
+    assert kinds(response)[-1] == "message"
+    assert "does not exist. Available tools: f." in site.texts[1]
+
+
+async def test_a_custom_tool_takes_text_as_it_is() -> None:
+    call = '<tool_call>\n{"name": "sh", "arguments": {"freeform_text": "ls\\n-l"}}\n</tool_call><|im_end|>'
+    site = FamilySite(QWEN, call, "Done.<|im_end|>")
+    tool: JsonObject = {"type": "custom", "name": "sh"}
+    first = await site.ask(input="hi", tools=[tool])
+    [called] = first["output"]  # type: ignore[misc]
+    assert (called["type"], called["input"]) == ("custom_tool_call", "ls\n-l")
+    output: JsonObject = {"type": "custom_tool_call_output", "call_id": called["call_id"], "output": "a b"}
+    await site.ask(input=[output], tools=[tool], previous_response_id=first["id"])
+    said = [*site.engine.prompts[0], *site.engine.encode(call)]
+    assert site.engine.prompts[1][: len(said)] == said
+
+
+async def test_a_compaction_begins_a_new_chain(family: Family) -> None:
+    site = FamilySite(family, f"Hello.{family.end}", f"They greet.{family.end}", f"Yes.{family.end}")
+    first = await site.ask(input="one")
+    second = await site.ask(input=[{"type": "compaction_trigger"}], previous_response_id=first["id"])
+    await site.ask(input="two", previous_response_id=second["id"])
+    assert "They greet." in site.texts[2]
+    assert "one" not in site.texts[2].partition("two")[0].replace("conversation", "")
+
+
+async def test_truncation_drops_the_oldest_messages(family: Family) -> None:
+    site = FamilySite(family, f"Yes.{family.end}")
+    site.engine.info = type(site.engine.info)(backend="fake", model="fake", max_model_len=500)
+    first = await site.ask(input="old " * 60)
+    later: JsonObject = {"input": "new " * 60, "previous_response_id": first["id"]}
+    with pytest.raises(ApiError, match="context"):
+        await site.begin(**later)
+    response = await site.ask(**later, truncation="auto")
+    assert response["status"] == "completed"
+    assert "old" not in site.texts[-1]
+
+
+async def test_a_template_that_refuses_a_conversation_is_a_400(family: Family) -> None:
+    site = FamilySite(family, f"Yes.{family.end}")
+
+    def refuse(_: ChatPrompt) -> list[int]:
+        from engine.errors import NotRendered
+
+        raise NotRendered("roles must alternate, says /srv/secret")
+
+    site.format._render = refuse
+    with pytest.raises(ApiError, match="chat template") as refused:
+        await site.begin(input="hi")
+    assert (refused.value.status, refused.value.param) == (400, "input")
+    assert "secret" not in refused.value.message
+
+
+def test_a_rendering_without_what_was_sampled_stays_as_it_is() -> None:
+    made, renderer = format_of(QWEN)
+    parser = made.parser(())
+    events = parser.feed([*b"Hi.", QWEN.ids["<|im_end|>"]])
+    message = events[-1].message  # type: ignore[union-attr]
+    frame = made.frame(instructions=None, functions=(), effort="low", date="2026-11-22")
+    for said, is_spliced in ((message, True), (made.said(ItemKind.ANSWER, "Hi."), False)):
+        prompt = made.prompt_of(frame + made.user("x").tokens + said.tokens)
+        assert b"".join(map(made.token_bytes, prompt)).count(b"Hi.") == 1
+        assert (list(prompt) != list(renderer(renderer.chats[-1]))) == is_spliced or prompt == prompt[:]
+
+
+@pytest.mark.parametrize("thinks_first", [False, True])
+async def test_without_effort_a_model_does_not_think_and_is_read_so(thinks_first: bool) -> None:
+    site = FamilySite(QWEN, "Hello.<|im_end|>", thinks_first=thinks_first)
+    quiet: JsonObject = {"reasoning": {"effort": "none"}}
+    first = await site.ask(input="hi", **quiet)
+    assert kinds(first) == ["message"]
+    assert site.texts[0].endswith("assistant\n<think>\n\n</think>\n\n")
+    second = await site.ask(input="and?", previous_response_id=first["id"])
+    assert kinds(second) == (["reasoning"] if thinks_first else ["message"])
+    assert site.texts[1].endswith("assistant\n")
+    assert [chat.template_kwargs["reasoning_effort"] for chat in site.renderer.chats] == ["none", "medium"]
+
+
+def test_an_operator_tells_a_template_more() -> None:
+    made, renderer = format_of(QWEN, template_kwargs={"thinking": True, "reasoning_effort": "high", "x": 1})
+    for effort in ("low", "none"):
+        frame = made.at_effort(effort).frame(instructions=None, functions=(), effort=effort, date="2026-11-22")
+        made.prompt_of(frame + made.user("hi").tokens)
+    told = [{**chat.template_kwargs} for chat in renderer.chats]
+    assert told[0] == {"date_string": "22 Nov 2026", "thinking": True, "reasoning_effort": "high", "x": 1}
+    assert told[1] == {**told[0], "thinking": False, "enable_thinking": False}
+
+
+async def test_sealed_items_come_back_as_the_tokens_that_were_sampled(family: Family) -> None:
+    site = FamilySite(family, CALLS[family.name], f"18.{family.end}")
+    asked: JsonObject = {"tools": [TOOL_F], "include": ["reasoning.encrypted_content"], "store": False}
+    first = await site.ask(input="hi", **asked)
+    bare = [{name: value for name, value in item.items() if name not in ("id", "status")} for item in first["output"]]  # type: ignore[attr-defined]
+    call = next(item for item in bare if item["type"] == "function_call")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "18"}
+    response = await site.ask(input=[{"role": "user", "content": "hi"}, *bare, output], **asked)
+    assert response["status"] == "completed"
+    said = [*site.engine.prompts[0], *site.engine.encode(CALLS[family.name])]
+    assert site.engine.prompts[1][: len(said)] == said
+
+
+@pytest.mark.parametrize("cut", [1, 9, 30])
+async def test_a_turn_that_is_cut_goes_on_behind_what_was_sampled(family: Family, cut: int) -> None:
+    whole = CALLS[family.name]
+    tokens = FamilySite(family, whole).engine.encode(whole)
+    site = FamilySite(family, whole)
+    said = b"".join(map(site.format.token_bytes, tokens[:cut])).decode()
+    rest = whole.removeprefix(said)
+    site.engine.turns = [[said, GenerationCut("its replica went away")], [rest]]
+    response = await site.ask(input="hi", tools=[TOOL_F])
+    assert kinds(response)[-1] == "function_call"
+    assert site.engine.prompts[1] == [*site.engine.prompts[0], *tokens[:cut]]

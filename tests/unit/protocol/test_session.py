@@ -1,0 +1,345 @@
+"""`WebSocketSession`: lanes, parents and limits."""
+
+import json
+import re
+
+import pytest
+
+from responses_app.protocol.errors import (
+    ApiError,
+    invalid_request,
+    overloaded,
+    previous_response_not_found,
+    rate_limited,
+    server_error,
+)
+from responses_app.protocol.events.frames import reply_frame
+from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.session.session import SessionSettings, WebSocketSession
+from responses_app.protocol.session.steering import Reply, Send
+from tests.unit.protocol.sessions import DEEP, SETTINGS, codes, create, frames, link, run, session, started
+
+FOR_GOOD = [invalid_request("No."), server_error("req_1"), ApiError("Too large.", status=413)]
+FOR_A_WHILE = [
+    rate_limited("Full."),
+    overloaded("Away.", retry_after=5),
+    ApiError("Odd.", status=500, retry_after=1),
+    ApiError("Full.", status=429),
+]
+
+
+class TestFrames:
+    @pytest.mark.parametrize("frame", [[], "text", 1, None, True])
+    def test_a_frame_that_is_not_an_object(self, frame: object) -> None:
+        assert codes(session().receive(frame, 2)) == [(400, "invalid_json", None)]
+
+    @pytest.mark.parametrize("kind", [None, "response.inject", 7, {}, "", "x" * 500])
+    def test_an_unknown_type(self, kind: object) -> None:
+        frame = {} if kind is None else {"type": kind}
+        commands = session().receive(frame, 2)
+        assert codes(commands) == [(400, "unknown_event_type", None)]
+        assert len(commands[0].text) < 500  # type: ignore[union-attr]
+
+    def test_an_unknown_type_is_told_those_that_are_known(self) -> None:
+        [refusal] = frames(session().receive({"type": "response.nothing"}, 2))
+        known = re.findall(r"'([\w.]+)'", refusal["error"]["message"].partition("Supported")[2])  # type: ignore[index]
+        assert "response.create" in known
+        for kind in known:
+            assert "unknown_event_type" not in str(session().receive({"type": kind}, 2))
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            {"type": DEEP},
+            {"type": "response.create", "stream_id": DEEP},
+            {"type": "response.steer", "input": DEEP, "previous_response_id": DEEP},
+            {"type": "response.interrupt", "response_id": DEEP, "mode": DEEP},
+            {"type": "response.cancel", "response_id": DEEP},
+        ],
+    )
+    def test_a_frame_that_is_nested_deeper_than_can_be_written(self, frame: dict[str, object]) -> None:
+        commands = session().receive(frame, 2000)
+        [answer] = frames(commands)
+        assert answer["type"] in ("error", "response.steer.failed", "response.interrupt.failed")
+        if isinstance(commands[0], Reply):
+            assert json.loads(reply_frame(commands[0].frame, 0))
+
+    @pytest.mark.parametrize("lane", ["", "x" * 257, "a b", "ä", "a/b", 7, None, ["a"], "a\n", True])
+    def test_a_lane_that_is_not_a_name(self, lane: object) -> None:
+        commands = session().receive({"type": "response.create", "stream_id": lane}, 2)
+        assert codes(commands) == [(400, "invalid_stream_id", None)]
+        assert frames(commands)[0]["error"]["param"] == "stream_id"  # type: ignore[index]
+
+    @pytest.mark.parametrize("lane", ["a", "x" * 256, "A-z_0.9", "..."])
+    def test_a_lane_with_a_name(self, lane: str) -> None:
+        [begun] = started(session().receive(*create(lane)))
+        assert begun.lane == lane
+
+
+class TestForgetting:
+    def test_what_is_deleted_is_forgotten_in_every_lane(self) -> None:
+        connection = session()
+        for name, lane in (("resp_1", None), ("resp_2", "a"), ("resp_3", "b")):
+            run(connection, name, lane)
+        connection.forget({"resp_1", "resp_3", "resp_9"})
+        recalled = [connection.recall(name) for name in ("resp_1", "resp_2", "resp_3")]
+        assert [each and each.response_id for each in recalled] == [None, "resp_2", None]
+
+    def test_what_waits_to_continue_it_has_to_find_it_elsewhere(self) -> None:
+        connection = session()
+        run(connection, "resp_1")
+        run(connection, "resp_2", "a")
+        [busy] = started(connection.receive(*create()))
+        connection.receive(*create(previous_response_id="resp_1"))
+        connection.receive(*create(previous_response_id="resp_2"))
+        connection.forget({"resp_1"})
+        [first] = started(connection.ended(busy, Status.FAILED, None))
+        [second] = started(connection.ended(first, Status.FAILED, None))
+        assert first.parent is None
+        assert second.parent is not None
+
+
+class TestLanes:
+    def test_a_lane_is_first_in_first_out_and_one_at_a_time(self) -> None:
+        connection = session()
+        [first] = started(connection.receive(*create("a", n=1)))
+        assert connection.receive(*create("a", n=2)) == []
+        assert connection.receive(*create("a", n=3)) == []
+        [second] = started(connection.ended(first, Status.COMPLETED, link("resp_1")))
+        assert second.fields["n"] == 2
+        [third] = started(connection.ended(second, Status.FAILED, None))
+        assert third.fields["n"] == 3
+        assert connection.ended(third, Status.CANCELLED, None) == []
+        assert connection.in_flight == 0
+
+    def test_lanes_run_side_by_side_and_the_default_lane_is_one(self) -> None:
+        connection = session()
+        for lane in (None, "a", "b"):
+            assert [begun.lane for begun in started(connection.receive(*create(lane)))] == [lane]
+        assert connection.in_flight == 3
+
+    def test_over_the_limit_the_oldest_waiting_goes_first(self) -> None:
+        connection = session()
+        running = [started(connection.receive(*create(lane)))[0] for lane in (None, "a", "b")]
+        assert connection.receive(*create("c")) == []
+        assert connection.receive(*create("a")) == []
+        assert [begun.lane for begun in started(connection.ended(running[1], Status.COMPLETED, link("r")))] == ["c"]
+
+    def test_a_busy_lane_holds_up_no_other(self) -> None:
+        connection = session()
+        connection.receive(*create("a"))
+        connection.receive(*create("a"))
+        assert [begun.lane for begun in started(connection.receive(*create("b")))] == ["b"]
+
+    def test_sixteen_in_flight_by_default(self) -> None:
+        connection = WebSocketSession(SessionSettings(), opened=0, new_id=str)
+        begun = [create for n in range(32) for create in started(connection.receive(*create_on(n)))]
+        assert len(begun) == connection.in_flight == 16
+
+    def test_the_thirty_third_lane_is_refused_and_the_others_go_on(self) -> None:
+        connection = WebSocketSession(SessionSettings(), opened=0, new_id=str)
+        for number in range(32):
+            [begun] = started(connection.receive(*create_on(number)))
+            connection.ended(begun, Status.COMPLETED, None)
+        assert codes(connection.receive(*create_on(32))) == [(400, "websocket_stream_limit_reached", "lane-32")]
+        assert started(connection.receive(*create_on(0)))
+        assert started(connection.receive(*create()))
+
+    def test_the_queue_is_bounded(self) -> None:
+        connection = session()
+        connection.receive(*create("a"))
+        for _ in range(SETTINGS.websocket_max_queued):
+            assert connection.receive(*create("a")) == []
+        commands = connection.receive(*create("a"))
+        assert codes(commands) == [(429, "rate_limit_exceeded", "a")]
+        [frame] = frames(commands)
+        assert frame["headers"] == frame["error"]["headers"] == {"retry-after": "1"}  # type: ignore[index]
+        assert started(connection.receive(*create("b"))), "what can start at once needs no queue"
+
+    def test_the_queue_is_bounded_in_bytes_too(self) -> None:
+        connection = session(websocket_max_state_bytes=1000)
+        connection.receive(*create("a", size=5000))
+        assert connection.receive(*create("a", size=600)) == []
+        assert codes(connection.receive(*create("a", size=600))) == [(429, "rate_limit_exceeded", "a")]
+        assert connection.receive(*create("a", size=400)) == []
+
+    def test_a_queued_create_that_was_refused_is_not_started_later(self) -> None:
+        connection = session(websocket_max_queued=0)
+        [begun] = started(connection.receive(*create()))
+        assert codes(connection.receive(*create())) == [(429, "rate_limit_exceeded", None)]
+        assert connection.ended(begun, Status.COMPLETED, None) == []
+
+    def test_a_refused_create_lets_the_next_begin(self) -> None:
+        connection = session()
+        [first] = started(connection.receive(*create("a", n=1)))
+        connection.receive(*create("a", n=2))
+        commands = connection.refused(first, overloaded("The model is loading.", retry_after=5))
+        assert codes(commands) == [(503, "server_is_overloaded", "a")]
+        assert frames(commands)[0]["headers"] == {"retry-after": "5"}
+        assert [begun.fields["n"] for begun in started(commands)] == [2]
+        assert isinstance(commands[0], Send), "the error first, then what comes next"
+
+    def test_equal_creates_are_still_two(self) -> None:
+        connection = session()
+        [first] = started(connection.receive(*create("a")))
+        connection.receive(*create("a"))
+        connection.receive(*create("a"))
+        [second] = started(connection.ended(first, Status.COMPLETED, None))
+        assert started(connection.ended(second, Status.COMPLETED, None))
+
+
+def create_on(number: int) -> tuple[dict[str, object], int]:
+    return create(f"lane-{number}")
+
+
+class TestParents:
+    def test_a_lane_remembers_its_latest_response(self) -> None:
+        connection = session()
+        run(connection, "resp_1")
+        run(connection, "resp_2")
+        assert connection.recall("resp_1") is None
+        assert connection.recall("resp_2").response_id == "resp_2"  # type: ignore[union-attr]
+
+    @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
+    def test_failed_and_cancelled_responses_are_not_remembered(self, status: Status) -> None:
+        connection = session()
+        run(connection, "resp_1")
+        run(connection, "resp_2", status=status)
+        assert connection.recall("resp_2") is None
+        assert connection.recall("resp_1") is not None, "it named no parent, so nothing is evicted"
+
+    def test_incomplete_responses_are_remembered(self) -> None:
+        connection = session()
+        run(connection, "resp_1", status=Status.INCOMPLETE)
+        assert connection.recall("resp_1") is not None
+
+    def test_the_parent_is_bound_when_the_create_arrives(self) -> None:
+        connection = session()
+        run(connection, "resp_1")
+        [busy] = started(connection.receive(*create("b")))
+        connection.receive(*create("b", previous_response_id="resp_1"))
+        run(connection, "resp_2")
+        assert connection.recall("resp_1") is None
+        [fork] = started(connection.ended(busy, Status.COMPLETED, None))
+        assert fork.parent is not None
+        assert fork.parent.response_id == "resp_1"
+
+    def test_a_fork_leaves_the_source_lane_where_it_is(self) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        run(connection, "resp_2", "b", previous_response_id="resp_1")
+        assert connection.recall("resp_1") is not None
+        assert connection.recall("resp_2") is not None
+
+    def test_an_unknown_parent_is_left_to_the_store(self) -> None:
+        [begun] = started(session().receive(*create(previous_response_id="resp_9")))
+        assert begun.parent is None
+        assert begun.previous_response_id == "resp_9"
+
+    @pytest.mark.parametrize("value", [None, 7, ["resp_1"]])
+    def test_a_parent_that_is_not_an_id_is_left_to_validation(self, value: object) -> None:
+        [begun] = started(session().receive(*create(previous_response_id=value)))
+        assert begun.previous_response_id is None
+
+    @pytest.mark.parametrize("problem", [None, *FOR_GOOD])
+    def test_a_same_lane_failure_evicts_the_parent_it_named(self, problem: ApiError | None) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        run(connection, "resp_2", "a", status=Status.FAILED, problem=problem, previous_response_id="resp_1")
+        assert connection.recall("resp_1") is None
+
+    @pytest.mark.parametrize("problem", FOR_GOOD)
+    def test_a_same_lane_error_frame_evicts_the_parent_it_named(self, problem: ApiError) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        connection.refused(begun, problem)
+        assert connection.recall("resp_1") is None
+
+    @pytest.mark.parametrize("problem", FOR_A_WHILE)
+    @pytest.mark.parametrize("by_frame", [True, False])
+    def test_what_can_be_tried_again_finds_its_parent(self, problem: ApiError, by_frame: bool) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        if by_frame:
+            connection.refused(begun, problem)
+        else:
+            connection.ended(begun, Status.FAILED, None, problem)
+        [again] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        assert again.parent is not None
+
+    def test_an_unknown_parent_evicts_nothing(self) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        [begun] = started(connection.receive(*create("a", previous_response_id="resp_9")))
+        connection.refused(begun, previous_response_not_found("resp_9"))
+        assert connection.recall("resp_1") is not None
+
+    @pytest.mark.parametrize("by_frame", [True, False])
+    def test_a_fork_that_fails_keeps_the_parent(self, by_frame: bool) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        [fork] = started(connection.receive(*create("b", previous_response_id="resp_1")))
+        if by_frame:
+            connection.refused(fork, FOR_GOOD[0])
+        else:
+            connection.ended(fork, Status.FAILED, None)
+        assert connection.recall("resp_1") is not None
+
+    def test_a_cancelled_continuation_keeps_its_parent(self) -> None:
+        connection = session()
+        run(connection, "resp_1", "a")
+        run(connection, "resp_2", "a", status=Status.CANCELLED, previous_response_id="resp_1")
+        assert connection.recall("resp_1") is not None
+
+    def test_refusals_before_a_run_evict_nothing(self) -> None:
+        connection = session(websocket_max_queued=0)
+        run(connection, "resp_1", "a")
+        for number in range(3):
+            run(connection, f"resp_b{number}", f"b{number}")
+        connection.receive("no json", 7)
+        connection.receive({"type": "response.cancel", "previous_response_id": "resp_1"}, 2)
+        connection.receive(*create("fifth", previous_response_id="resp_1"))
+        connection.receive({"type": "response.create", "stream_id": "", "previous_response_id": "resp_1"}, 2)
+        connection.receive(*create("a"))
+        assert codes(connection.receive(*create("a", previous_response_id="resp_1")))[0][1] == "rate_limit_exceeded"
+        assert connection.recall("resp_1") is not None
+
+    def test_over_the_bytes_the_lane_that_was_idle_longest_forgets(self) -> None:
+        size = link("resp_0").total_bytes
+        connection = session(websocket_max_state_bytes=2 * size)
+        run(connection, "resp_1", "a")
+        run(connection, "resp_2", "b")
+        run(connection, "resp_3", "a")
+        run(connection, "resp_4", "c")
+        assert connection.recall("resp_2") is None
+        assert connection.recall("resp_3") is not None
+        assert connection.recall("resp_4") is not None
+
+    def test_a_chain_over_the_bytes_is_not_kept_at_all(self) -> None:
+        connection = session(websocket_max_state_bytes=10)
+        run(connection, "resp_1")
+        assert connection.recall("resp_1") is None
+
+
+class TestReject:
+    def test_one_response_at_a_time_on_the_whole_connection(self) -> None:
+        connection = session(websocket_busy="reject")
+        run(connection, "resp_1", "a")
+        [begun] = started(connection.receive(*create("a", previous_response_id="resp_1")))
+        for lane in ("a", "b", None):
+            commands = connection.receive(*create(lane, previous_response_id="resp_1"))
+            assert codes(commands) == [(409, "concurrent_request", lane)]
+            assert started(commands) == []
+        assert connection.in_flight == 1, "the running one goes on"
+        assert connection.recall("resp_1") is not None, "and nothing is evicted"
+        connection.ended(begun, Status.COMPLETED, link("resp_2"))
+        assert started(connection.receive(*create("b")))
+
+    def test_a_refused_lane_takes_none_of_the_lanes(self) -> None:
+        connection = session(websocket_busy="reject", max_lanes=1)
+        [begun] = started(connection.receive(*create()))
+        connection.receive(*create("a"))
+        connection.ended(begun, Status.COMPLETED, None)
+        assert started(connection.receive(*create("b")))

@@ -1,0 +1,264 @@
+"""Summaries of what the model thinks: when the model is asked for one, what it reads then, and what becomes of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.formats.harmony.encoding import decode_tokens, encode_harmony
+from engine.formats.harmony.format import HarmonyFormat
+from engine.types import FinishReason
+from responses_app.protocol.output.builders import MAX_SENTENCES, first_sentences
+from responses_app.protocol.response.steps import (
+    Asked,
+    Command,
+    Failed,
+    Finish,
+    Generate,
+    Mode,
+    Sampled,
+    Started,
+    Stopped,
+    StopReason,
+    Summaries,
+    TurnBegan,
+)
+from responses_app.protocol.response.summaries import MAX_ASIDES, MIN_TOKENS, REQUEST
+from responses_app.protocol.usage import usage
+from tests.kit.laws import assert_laws
+from tests.unit.protocol.machines import ANSWER, BROKEN, Driver, ending_of, machine, sampled, types_of
+
+SENTENCE = "I look at it from every side. "
+LONG = f"<|channel|>analysis<|message|>{SENTENCE * 30}<|end|>"
+NEXT = "<|start|>assistant"
+BY_MODEL = Asked(summaries=Summaries.MODEL)
+SUMMARY_EVENTS = [
+    "reasoning_summary_part.added",
+    "reasoning_summary_text.delta",
+    "reasoning_summary_text.done",
+    "reasoning_summary_part.done",
+]
+
+
+def thinking(said: str = LONG, *, asked: Asked = BY_MODEL, budget: int | None = None, **options: object) -> Driver:
+    """Return the driver of a response whose model has just thought."""
+    driver = Driver(machine(HarmonyFormat(), **options))  # type: ignore[arg-type]
+    driver.tell(asked)
+    driver.tell(Started(budget=budget))
+    driver.tell(TurnBegan(9))
+    driver.tell(sampled(f"{said}{NEXT}{ANSWER}"))
+    return driver
+
+
+def summary_of(driver: Driver, place: int = 0) -> str:
+    parts = driver.items[place]["summary"]
+    assert isinstance(parts, list)
+    return "".join(part["text"] for part in parts)
+
+
+def aside_of(driver: Driver) -> Generate:
+    due = driver.machine.due
+    assert isinstance(due, Generate)
+    assert due.aside
+    return due
+
+
+def end(driver: Driver, *texts: str) -> Command | None:
+    """Go on with turns to the end."""
+    command = None
+    for number, text in enumerate(texts):
+        driver.tell(TurnBegan(100 + number))
+        command = driver.tell(sampled(text, FinishReason.STOP))
+    return command
+
+
+def test_the_model_sums_up_in_a_turn_of_its_own_and_goes_on_behind_its_thought() -> None:
+    driver = thinking()
+    aside = aside_of(driver)
+    assert (aside.turn, aside.budget, aside.has_begun) == (1, 200, False)
+    assert decode_tokens(aside.said[0].tokens) == f"{NEXT}{LONG}"
+    assert REQUEST in decode_tokens(aside.said[1].tokens)
+    assert decode_tokens(aside.sampled) == "<|channel|>final<|message|>"
+    driver.tell(TurnBegan(120))
+    driver.tell(sampled("**Every side**\n\n"))
+    driver.tell(sampled("I looked."))
+    command = driver.tell(sampled("<|return|>", FinishReason.STOP))
+    assert isinstance(command, Generate)
+    assert (command.turn, command.said, command.aside) == (2, aside.said[:1], False), "nothing of the aside is read"
+    assert ending_of(end(driver, ANSWER)) == ("completed", None)
+    driver.run_end()
+    assert_laws(driver.seen)
+    assert [item["type"] for item in driver.items] == ["reasoning", "message"]
+    assert summary_of(driver) == "**Every side**\n\nI looked."
+    kinds = types_of(driver)
+    begin = kinds.index("content_part.done")
+    assert kinds[begin + 1 : begin + 7] == [*SUMMARY_EVENTS[:2], *SUMMARY_EVENTS[1:], "output_item.done"]
+
+
+def test_its_tokens_are_counted_and_what_it_read_is_not_a_tools_output() -> None:
+    driver = thinking()
+    end(driver, "Short.<|return|>", ANSWER)
+    turns = driver.machine.turns
+    thought, aside, answer = (turn.output_tokens for turn in turns)
+    assert [turn.input_tokens for turn in turns] == [9, 100, 101]
+    assert (aside, answer) == (3, len(encode_harmony(ANSWER)))
+    used = usage([replace(turn) for turn in turns[:1]] + [replace(turn, input_tokens=500) for turn in turns[1:]])
+    assert used["output_tokens"] == thought + aside + answer
+    details = used["output_tokens_details"]
+    assert isinstance(details, dict)
+    assert details["reasoning_tokens"] < thought, "the summary is not reasoning"
+    assert details["tool_output_tokens"] == 0
+
+
+@pytest.mark.parametrize(("style", "tokens"), [("concise", 120), ("auto", 200), ("detailed", 400)])
+def test_how_long_it_may_be(style: str, tokens: int) -> None:
+    assert aside_of(thinking(summary=style)).budget == tokens
+    assert aside_of(thinking(summary=style, budget=4 * tokens + 300)).budget == tokens
+
+
+CUT_OR_SHORT = {  # what is said, and what is asked
+    "a short thought": {"said": "<|channel|>analysis<|message|>Hm, well.<|end|>"},
+    "by its text": {"asked": Asked(summaries=Summaries.TEXT)},
+    "little budget": {"budget": 500},
+}
+
+
+@pytest.mark.parametrize("why", CUT_OR_SHORT)
+def test_else_its_own_text_is_its_summary(why: str) -> None:
+    driver = thinking(**CUT_OR_SHORT[why])  # type: ignore[arg-type]
+    due = driver.machine.due
+    assert isinstance(due, Generate)
+    assert not due.aside
+    content = driver.items[0]["content"]
+    assert isinstance(content, list)
+    assert summary_of(driver) == first_sentences(content[0]["text"]) != ""
+    assert driver.items[-1]["type"] == "message", "and the model goes on at once"
+
+
+def test_a_thought_that_ends_the_generation_is_its_own_summary() -> None:
+    driver = Driver(machine(HarmonyFormat()))
+    driver.tell(BY_MODEL)
+    driver.run(Started(), [[sampled(LONG.replace("<|end|>", "<|return|>"), FinishReason.STOP)]])
+    assert summary_of(driver) == first_sentences(SENTENCE * 30)
+    driver = Driver(machine(HarmonyFormat()))
+    driver.tell(BY_MODEL)
+    driver.run(Started(), [[sampled(LONG.removesuffix("<|end|>"), FinishReason.LENGTH)]])
+    assert (driver.items[0]["status"], summary_of(driver)) == ("incomplete", first_sentences(SENTENCE * 30))
+    assert_laws(driver.seen)
+
+
+def test_there_is_none_where_none_was_asked_for() -> None:
+    driver = thinking(asked=Asked(sealed=True))
+    assert driver.items[0]["summary"] == []
+    assert not set(SUMMARY_EVENTS) & set(types_of(driver))
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "<|return|>",
+        " \n<|return|>",
+        "<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{}<|call|>",
+    ],
+)
+def test_a_turn_that_says_nothing_leaves_the_first_sentences(turn: str) -> None:
+    driver = thinking()
+    assert ending_of(end(driver, turn, ANSWER)) == ("completed", None)
+    driver.run_end()
+    assert summary_of(driver) == first_sentences(SENTENCE * 30)
+    assert [item["type"] for item in driver.items] == ["reasoning", "message"]
+    assert_laws(driver.seen)
+
+
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.ABORT])
+def test_a_turn_that_is_cut_has_said_what_it_has_said(finish: FinishReason) -> None:
+    driver = thinking()
+    driver.tell(TurnBegan(100))
+    driver.tell(sampled("I looked at", finish))
+    assert ending_of(end(driver, ANSWER)) == ("completed", None)
+    assert summary_of(driver) == "I looked at"
+
+
+def test_a_response_has_so_many_turns_for_summaries_and_no_more() -> None:
+    driver = Driver(machine(HarmonyFormat()))
+    driver.tell(BY_MODEL)
+    thought = sampled(f"{LONG}{NEXT}")
+    summary = sampled("So.<|return|>", FinishReason.STOP)
+    turns = [turn for _ in range(MAX_ASIDES) for turn in ([thought], [summary])]
+    driver.run(Started(), [*turns, [sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
+    assert [summary_of(driver, place) for place in range(MAX_ASIDES)] == ["So."] * MAX_ASIDES
+    assert summary_of(driver, MAX_ASIDES) == first_sentences(SENTENCE * 30)
+    assert_laws(driver.seen)
+
+
+def test_no_summary_is_summed_up() -> None:
+    driver = Driver(machine(HarmonyFormat()))
+    driver.tell(BY_MODEL)
+    driver.run(Started(Mode.COMPACT), [[sampled(f"{LONG}{NEXT}{ANSWER}", FinishReason.STOP)]])
+    assert [item["type"] for item in driver.items] == ["compaction"]
+
+
+def test_a_call_of_a_tool_that_is_not_there_is_no_thought() -> None:
+    driver = Driver(machine(HarmonyFormat()))
+    driver.tell(BY_MODEL)
+    call = f"<|channel|>commentary to=browser.open code<|message|>{SENTENCE * 30}<|call|>"
+    driver.run(Started(), [[sampled(call, FinishReason.STOP)], [sampled(ANSWER, FinishReason.STOP)]])
+    assert driver.items[0]["summary"] == []
+
+
+class TestStops:
+    @pytest.mark.parametrize("said", [(), (sampled("I loo"),)])
+    @pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.INTERRUPTED])
+    def test_a_stop_inside_of_it_ends_the_item(self, reason: StopReason, said: tuple[Sampled, ...]) -> None:
+        driver = thinking()
+        driver.tell(TurnBegan(100))
+        for each in said:
+            driver.tell(each)
+        status, _ = ending_of(driver.tell(Stopped(reason)))
+        driver.run_end()
+        assert status == ("cancelled" if reason is StopReason.CANCELLED else "incomplete")
+        assert summary_of(driver) == ("I loo" if said else first_sentences(SENTENCE * 30))
+        assert_laws(driver.seen)
+
+    def test_one_that_is_steered_ends_with_the_summary(self) -> None:
+        driver = thinking()
+        driver.tell(TurnBegan(100))
+        assert driver.tell(Stopped(StopReason.STEERED)) is None
+        assert ending_of(driver.tell(sampled("I looked.<|return|>", FinishReason.STOP))) == ("incomplete", "steered")
+        assert (driver.items[0]["status"], summary_of(driver)) == ("completed", "I looked.")
+
+    def test_one_that_fails_says_nothing_of_it(self) -> None:
+        driver = thinking()
+        driver.tell(TurnBegan(100))
+        driver.tell(sampled("I loo"))
+        assert isinstance(driver.tell(Failed(BROKEN)), Finish)
+        driver.run_end()
+        assert_laws(driver.seen)
+
+
+class TestFirstSentences:
+    @pytest.mark.parametrize(
+        ("text", "summary"),
+        [
+            ("", ""),
+            (" \n", ""),
+            (" Hm. Well. ", "Hm. Well."),
+            (SENTENCE * 30, (SENTENCE * 13).strip()),
+            ("x" * 500, "x" * (MAX_SENTENCES - 1) + "…"),
+            ("Zahl 1.5 ist es. " + "x" * 500, "Zahl 1.5 ist es."),
+            ("好。" * 300, "好。" * 200),
+        ],
+    )
+    def test_they_are_whole_as_far_as_they_fit(self, text: str, summary: str) -> None:
+        assert first_sentences(text) == summary
+        assert len(summary) <= MAX_SENTENCES
+
+
+def test_what_is_long_enough_is_said_where_it_is_needed() -> None:
+    (word,) = encode_harmony(" stone")
+    for count, due in ((MIN_TOKENS - 1, False), (MIN_TOKENS, True)):
+        driver = Driver(machine(HarmonyFormat()))
+        for each in (BY_MODEL, Started(), TurnBegan(9)):
+            driver.tell(each)
+        driver.tell(Sampled([*encode_harmony("<|channel|>analysis<|message|>"), *[word] * count]))
+        command = driver.tell(sampled("<|end|>"))
+        assert isinstance(command, Generate) is due, "the header's last token counts, as it does for vLLM"

@@ -1,0 +1,3 @@
+"""What tests of runs share beside `fakes`."""
+
+from tests.unit.runs.closing import all_sites_closed, closed  # noqa: F401 - fixtures

@@ -1,0 +1,157 @@
+"""An end that cannot be kept, since the store is away, is tried again before the response has failed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from responses_app.runs.driving import persistence
+from responses_app.stores.base import AcceptedResponse, StoreError
+from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.memory_stores import MemoryResponseStore
+from tests.kit.waiting import eventually
+from tests.unit.runs.upkeep import statuses
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon."""
+    monkeypatch.setattr(persistence, "AGAIN_SECONDS", 0.01)
+
+
+def away() -> StoreError:
+    """Return the failure of a store that may come back."""
+    failure = StoreError("away")
+    failure.passing = True
+    return failure
+
+
+async def ending(site: Site, *, background: bool) -> Reading:
+    """Return a response whose end cannot be kept now."""
+    gate = asyncio.Event()
+    site.engine = FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]])
+    site.__post_init__()
+    reading = await site.begin(input="hi", background=background)
+    await site.engine.waits.wait()
+    site.store.failure = away()
+    gate.set()
+    await site.store.saving.wait()
+    return reading
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_it_is_kept_as_it_was_when_the_store_is_back(background: bool) -> None:
+    site = Site(settings=run_settings(database_patience_seconds=30))
+    reading = await ending(site, background=background)
+    await asyncio.sleep(0.1)
+    assert statuses(site.store) == ["in_progress"]
+    site.store.failure = None
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+    assert statuses(site.store) == ["completed"]
+    assert len(site.store.saved) == 1
+    assert not site.service.unsaved
+
+
+async def test_a_reader_does_not_wait_for_ever() -> None:
+    site = Site(settings=run_settings(database_patience_seconds=0.1))
+    reading = await ending(site, background=False)
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+    assert len(site.service.unsaved) == 1
+
+
+async def test_in_the_background_it_waits_longer() -> None:
+    site = Site(settings=run_settings(database_patience_seconds=0.05))
+    reading = await ending(site, background=True)
+    await asyncio.sleep(0.2)
+    assert not site.service.unsaved
+    site.store.failure = None
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+
+
+async def test_a_fault_that_stays_is_not_waited_for() -> None:
+    site = Site(settings=run_settings(database_patience_seconds=30))
+    reading = await ending(site, background=False)
+    site.store.failure = StoreError("a value that no column takes")
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_a_server_that_stops_leaves_one_in_the_background_to_the_others(
+    is_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is still the store's to give: nothing says that it has failed, or that another worker has it by now."""
+    caplog.set_level("INFO", logger="respsite.runs")
+    site = Site(settings=run_settings(database_patience_seconds=30))
+    reading = await ending(site, background=True)
+
+    async def away_too(_: AcceptedResponse) -> None:
+        raise away()
+
+    if is_back:
+        site.store.append = MemoryResponseStore.append.__get__(site.store)  # type: ignore[method-assign]
+    else:
+        monkeypatch.setattr(site.store, "give_back", away_too)
+    async with asyncio.timeout(10):
+        await site.registry.aclose()
+    assert reading.run.given_back
+    assert not reading.run.lost
+    assert ("goes to another worker" if is_back else "could not be given to another worker now") in caplog.text
+    assert "took it over" not in caplog.text
+    assert not site.service.unsaved
+    assert statuses(site.store) == ["in_progress"]
+    heir = Site(store=site.store, worker="heir")
+    site.store.failure = None
+    (claimed,) = (await site.store.reclaim("heir", dead_before=float("inf"))).claimed
+    await heir.service.run_again(claimed)
+    events = await (await heir.follow(str(claimed.response["id"]))).to_the_end()
+    assert events[-1]["type"] == "response.completed"
+    assert not is_back or not heir.engine.requests, "all that it said is there"
+
+
+async def test_a_server_that_stops_waits_for_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(settings=run_settings(database_patience_seconds=30))
+    await ending(site, background=False)
+    async with asyncio.timeout(5):
+        await site.registry.aclose()
+    assert len(site.service.unsaved) == 1
+    await eventually(lambda: "could not be stored" in caplog.text)
+
+
+async def test_one_in_the_background_that_begins_waits_for_the_store() -> None:
+    """It was accepted, so it is not to fail for a disk that is full for a while."""
+    site = Site(settings=run_settings(database_patience_seconds=0.05))
+    site.engine = FakeEngine([[ANSWER]])
+    site.__post_init__()
+    begin, tries = site.store.begin, 0
+
+    async def full(*arguments: Any) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 5:
+            raise away()
+        await begin(*arguments)
+
+    site.store.begin = full  # type: ignore[method-assign]
+    reading = await site.begin(input="hi", background=True)
+    assert (await reading.to_the_end())[-1]["type"] == "response.completed"
+    assert tries == 5
+    assert statuses(site.store) == ["completed"]
+
+
+async def test_a_server_that_stops_leaves_one_that_begins_to_the_others() -> None:
+    site = Site(settings=run_settings(database_patience_seconds=30))
+    site.engine = FakeEngine([[ANSWER]])
+    site.__post_init__()
+    asked = asyncio.Event()
+
+    async def full(*_: object) -> None:
+        asked.set()
+        raise away()
+
+    site.store.begin = full  # type: ignore[method-assign]
+    await site.begin(input="hi", background=True)
+    await asked.wait()
+    async with asyncio.timeout(5):
+        await site.registry.aclose()
+    assert not site.service.unsaved
+    assert statuses(site.store) == ["in_progress"]

@@ -1,0 +1,200 @@
+"""A response that goes on, or ends, at another worker is counted once against the limits of its key."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from responses_app.limits.memory import MemoryLedger
+from responses_app.limits.rates import Rates
+from responses_app.protocol.api_keys import Caller, KeyRecord
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rate_limits import LimitedSubject, Limits, limited_by
+from responses_app.protocol.requests.requests import parse_create
+from responses_app.runs.plan.plan import Origin
+from responses_app.stores.base import AcceptedResponse, StoreError
+from responses_app.stores.callers import BaseKeyStore
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Reading, Site
+from tests.kit.waiting import eventually
+from tests.unit.runs.upkeep import kept, looked_after, statuses
+
+LIMIT = 100_000
+LIMITED = limited_by(
+    "key_1", "p", Limits(requests_per_minute=10, tokens_per_day=LIMIT, concurrent_responses=1), Limits()
+)
+HALF = "<|channel|>final<|message|>Half"
+
+
+class OneKey(BaseKeyStore):
+    """One key, in memory, that can be away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
+        return {}
+
+    async def get(self, key_id: str) -> KeyRecord | None:
+        if self.is_away:
+            raise StoreError("away")
+        return KeyRecord(id=key_id, project="p", digest="d", limited=LIMITED) if key_id == "key_1" else None
+
+    async def limits_of_project(self, project: str) -> Sequence[LimitedSubject]:
+        return LIMITED if project == "default" else ()
+
+    async def note_use(self, key_ids: Collection[str], at: float) -> None:
+        pass
+
+    async def make_first(self, secret: str) -> bool:
+        return False
+
+    async def aclose(self) -> None:
+        pass
+
+
+def worker(name: str, turns: Sequence[Sequence[str | asyncio.Event]], store: FakeStore, rates: Rates) -> Site:
+    site = Site(FakeEngine(turns), store, worker=name, rates=rates)
+    site.service.keys = OneKey()
+    return site
+
+
+BY_KEY = Caller(project="default", key=KeyRecord(id="key_1", project="default", digest="d", limited=LIMITED))
+SIGNED_IN = Caller(project="default", session="a session of the admin", own_limited=LIMITED)
+
+
+async def ask(site: Site, caller: Caller = BY_KEY) -> Reading:
+    origin = Origin.of(caller, "test", request_id="")
+    request = parse_create({"input": "hi", "background": True, "max_output_tokens": 500})
+    return Reading(site, await site.service.create(request, origin))
+
+
+async def left(rates: Rates) -> dict[str, int]:
+    lines = await rates.lines(LIMITED, since=asyncio.get_running_loop().time())
+    return {line.name: line.remaining for line in lines}
+
+
+def running(rates: Rates) -> int:
+    return sum(map(len, rates.ledger.holders.values()))
+
+
+async def go_on(site: Site) -> Reading:
+    (claimed,) = (await site.store.reclaim(site.worker, dead_before=float("inf"))).claimed
+    await site.service.run_again(claimed)
+    return await site.follow(str(claimed.response["id"]))
+
+
+async def assert_counted_once(reading: Reading, rates: Rates) -> None:
+    usage = (await reading.to_the_end())[-1]["response"]["usage"]  # type: ignore[index]
+    await eventually(lambda: running(rates) == 0)
+    told = await left(rates)
+    assert told["requests"] == 9
+    assert 0 <= told["tokens"] - (LIMIT - usage["total_tokens"]) <= 1, "a day gives back more than one a second"
+
+
+@pytest.mark.parametrize("caller", [BY_KEY, SIGNED_IN], ids=["by a key", "signed in"])
+async def test_one_that_was_given_back_is_counted_where_it_ends(caller: Caller) -> None:
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    reading = await ask(first, caller)
+    await reading.until("response.output_text.delta")
+    assert running(rates) == 1
+    await first.registry.aclose()
+    assert running(rates) == 0
+    assert (await left(rates))["tokens"] < LIMIT - 500, "what it may say stays reserved"
+    gate = asyncio.Event()
+    second = worker("b", [[gate, ANSWER]], store, rates)
+    again = await go_on(second)
+    assert running(rates) == 1
+    gate.set()
+    await assert_counted_once(again, rates)
+
+
+async def test_one_that_a_slow_worker_lost_is_counted_where_it_ends() -> None:
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    lost = await ask(first)
+    await lost.until("response.output_text.delta")
+    second = worker("b", [[ANSWER]], store, rates)
+    again = await go_on(second)
+    first.registry.lose(lost.reader.source.response_id)
+    await assert_counted_once(again, rates)
+    assert not len(first.registry)
+
+
+async def test_while_its_key_cannot_be_read_it_waits() -> None:
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    await (await ask(first)).until("response.output_text.delta")
+    await first.registry.aclose()
+    second = worker("b", [[ANSWER]], store, rates)
+    keys = OneKey()
+    keys.is_away = True
+    second.service.keys = keys
+    (claimed,) = (await store.reclaim("b", dead_before=float("inf"))).claimed
+    with pytest.raises(ApiError) as refused:
+        await second.service.run_again(claimed)
+    assert refused.value.retry_after is not None, "whoever claimed it tries again"
+    keys.is_away = False
+    await second.service.run_again(claimed)
+    reading = await second.follow(str(claimed.response["id"]))
+    await assert_counted_once(reading, rates)
+
+
+async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
+    """Its worker was killed: nobody else gives back what was reserved for its answer."""
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    killed = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    reading = await ask(killed)
+    await reading.until("response.output_text.delta")
+    left_behind = store._responses["default", reading.reader.source.response_id]
+    assert isinstance(left_behind.of, AcceptedResponse)
+    left_behind.of = replace(left_behind.of, request=None)  # as of a stream that another worker followed
+    second = worker("b", [[ANSWER]], store, rates)
+    async with looked_after(second, worker="b"):
+        await eventually(lambda: statuses(store) == ["failed"])
+        usage = kept(store)[0]["usage"]
+        assert isinstance(usage, dict)
+        await eventually(lambda: running(rates) <= 1)
+        used = LIMIT - usage["total_tokens"]
+        assert 0 <= (await left(rates))["tokens"] - used <= 1
+    killed.registry.lose(reading.reader.source.response_id)
+    await eventually(lambda: len(killed.registry) == 0)
+    assert 0 <= (await left(rates))["tokens"] - used <= 1, "and no second time"
+
+
+async def deferred(store: FakeStore, rates: Rates) -> tuple[Site, Reading]:
+    """Return a site with a response that has ended, and whose end waits for the store."""
+    gate = asyncio.Event()
+    first = worker("a", [[HALF, gate, ANSWER]], store, rates)
+    reading = await ask(first)
+    await reading.until("response.output_text.delta")
+    store.failure = StoreError("away")
+    gate.set()
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+    await eventually(lambda: running(rates) == 0)
+    assert (await left(rates))["tokens"] < LIMIT - 500, "what it may say stays reserved"
+    store.failure = None
+    return first, reading
+
+
+async def test_an_end_that_waits_for_the_store_is_counted_once_it_is_kept() -> None:
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first, reading = await deferred(store, rates)
+    await first.service.unsaved.save()
+    await assert_counted_once(reading, rates)
+
+
+async def test_an_end_that_another_worker_took_over_is_counted_there() -> None:
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first, _ = await deferred(store, rates)
+    again = await go_on(worker("b", [[ANSWER]], store, rates))
+    await first.service.unsaved.save()
+    await assert_counted_once(again, rates)
+
+
+async def test_an_end_that_its_worker_cannot_keep_any_more_is_counted_by_the_next() -> None:
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first, _ = await deferred(store, rates)
+    first.service.unsaved.leave()
+    await assert_counted_once(await go_on(worker("b", [[ANSWER]], store, rates)), rates)

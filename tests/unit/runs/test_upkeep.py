@@ -1,0 +1,389 @@
+"""The upkeep: what it takes over runs, waits or fails; nothing is lost on the way."""
+
+import asyncio
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import EngineUnavailable
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.response.input_codec import encode
+from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Sealed, Started, ToolReturned
+from responses_app.runs import duties
+from responses_app.stores.base import AcceptedResponse, Orphans, StoreError, WorkerState
+from responses_app.stores.files import FileRecord
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.waiting import eventually
+from tests.unit.runs.upkeep import LEASE, LEFT, StoppedStore, go_on_living, kept, left_behind, looked_after, statuses
+
+
+async def test_what_a_dead_worker_left_runs() -> None:
+    site = Site(store=await left_behind(3))
+    async with looked_after(site):
+        await eventually(lambda: statuses(site.store) == ["completed"] * 3)
+    assert site.metrics.takeovers.at("continued").value == 3
+    ended = {labels[-1]: cell.value for labels, cell in site.metrics.responses.cells.items() if cell.value}
+    assert ended == {"completed": 3}
+
+
+async def test_files_whose_time_is_over_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duties, "PURGE_SECONDS", LEASE)
+    site = Site()
+    for file_id, expires_at in (("file-1", 1), ("file-2", None)):
+        about = {"filename": "a", "purpose": "user_data", "bytes": 1, "created_at": 0, "expires_at": expires_at}
+        await site.files.create("default", FileRecord(id=file_id, **about), [b"x"])  # type: ignore[arg-type]
+    async with looked_after(site):
+        await eventually(lambda: [file_id for _, file_id in site.files._files] == ["file-2"])  # type: ignore[attr-defined]
+
+
+async def test_nothing_is_taken_over_before_the_engine_is_ready() -> None:
+    site, ready = Site(store=await left_behind()), False
+    async with looked_after(site, ready=lambda: ready):
+        await asyncio.sleep(3 * LEASE)
+        assert statuses(site.store) == [LEFT]
+        ready = True
+        await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+async def test_nothing_is_taken_over_by_a_server_that_stops() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]))
+    async with looked_after(site):
+        await site.begin(input="hi")
+        closing = asyncio.create_task(site.registry.aclose(grace=30))
+        await asyncio.sleep(0)
+        store = await left_behind()
+        site.store._responses |= store._responses
+        await asyncio.sleep(3 * LEASE)
+        orphans = await site.store.reclaim("another", dead_before=0.0)
+        assert len(orphans.claimed) == 1
+        site.registry.hurry.set()
+        await closing
+
+
+@pytest.mark.parametrize("lives", [False, True])
+async def test_after_an_outage_all_have_a_lease_to_say_that_they_live(lives: bool) -> None:
+    site = Site(store=await left_behind(worker="another"))
+    await site.store.beat(WorkerState(id="another", started_at=0))
+    await asyncio.sleep(2 * LEASE)
+    begun = time.monotonic()
+    async with looked_after(site):
+        if lives:
+            alive = asyncio.create_task(go_on_living(site.store, "another"))
+        while time.monotonic() - begun < 0.9 * LEASE:
+            assert statuses(site.store) == [LEFT]
+            await asyncio.sleep(LEASE / 10)
+        if lives:
+            await asyncio.sleep(2 * LEASE)
+            assert statuses(site.store) == [LEFT]
+            alive.cancel()
+        else:
+            await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+async def test_what_cannot_run_now_waits() -> None:
+    site = Site(store=await left_behind(2))
+    site.engine.ill = EngineUnavailable("away")
+    async with looked_after(site):
+        await asyncio.sleep(3 * LEASE)
+        assert statuses(site.store) == [LEFT] * 2
+        site.engine.ill = None
+        await eventually(lambda: statuses(site.store) == ["completed"] * 2)
+
+
+async def test_what_cannot_run_now_is_given_back_at_the_end() -> None:
+    site = Site(store=await left_behind())
+    site.engine.ill = EngineUnavailable("away")
+    async with looked_after(site):
+        await asyncio.sleep(3 * LEASE)
+    other = Site(store=site.store)
+    orphans = await other.store.reclaim("other", dead_before=0.0)
+    assert [accepted.response["status"] for accepted in orphans.claimed] == [LEFT], "nobody has to be dead first"
+
+
+async def test_what_is_about_to_run_when_the_server_stops_is_given_back() -> None:
+    site = Site(FakeEngine([[asyncio.Event()]]), SlowToAccept(await left_behind()))
+    assert isinstance(site.store, SlowToAccept)
+    async with looked_after(site):
+        await site.store.accepting.wait()
+        closing = asyncio.create_task(site.registry.aclose())
+        await asyncio.sleep(0)
+        assert site.registry.draining
+        site.store.go_on.set()
+        await closing
+        assert site.registry.running == []
+        assert [each.claim.worker for each in site.store._responses.values()] == [""]
+
+
+class SlowToAccept(FakeStore):
+    """A store that takes long to accept; it has what another one has."""
+
+    def __init__(self, other: FakeStore) -> None:
+        super().__init__()
+        self._responses = other._responses
+        self.accepting = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def accept(self, accepted: AcceptedResponse) -> None:
+        self.accepting.set()
+        await self.go_on.wait()
+        await super().accept(accepted)
+
+
+async def test_what_can_never_run_has_failed_and_stops_nothing_else() -> None:
+    store = await left_behind(2)
+    first = next(iter(store._responses.values()))
+    assert isinstance(first.of, AcceptedResponse)
+    first.of.response["model"] = "gone"
+    site = Site(store=store)
+    async with looked_after(site):
+        await eventually(lambda: statuses(store) == ["failed", "completed"])
+    assert [site.metrics.takeovers.at(how).value for how in ("failed", "continued")] == [1, 1]
+    error = kept(store)[0]["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == "server_error"
+
+
+async def test_what_can_never_run_and_was_lost_meanwhile_stops_nothing_else() -> None:
+    site = Site(store=await left_behind(2))
+    site.engine.ill = EngineUnavailable("away")
+    async with looked_after(site):
+        await eventually(lambda: all(each.claim.worker == "me" for each in site.store._responses.values()))
+        first, _ = (await site.store.reclaim("heir", dead_before=time.time() + 1)).claimed
+        first.response["model"], site.engine.ill = "gone", None
+        await eventually(lambda: statuses(site.store) == ["failed", "completed"])
+
+
+@pytest.mark.parametrize("last", [Sampled([1]), ToolReturned("of a tool that is gone"), Sealed("what"), None], ids=str)
+async def test_what_has_a_log_that_makes_no_sense_has_failed_and_stops_nothing_else(last: Input | None) -> None:
+    store = await left_behind(2)
+    first = next(iter(store._responses.values()))
+    first.log = b"?" if last is None else encode([Enqueued(), Started(), last])
+    assert isinstance(first.of, AcceptedResponse)
+    first.of = replace(first.of, log=first.log)
+    async with looked_after(Site(store=store)):
+        await eventually(lambda: statuses(store) == ["failed", "completed"])
+
+
+async def test_what_breaks_has_failed_and_stops_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(store=await left_behind(2))
+    runs_again, broken = site.service.run_again, kept(site.store)[0]["id"]
+
+    async def run_again(accepted: AcceptedResponse) -> None:
+        if accepted.response["id"] == broken:
+            raise KeyError("broken")
+        await runs_again(accepted)
+
+    monkeypatch.setattr(type(site.service), "run_again", lambda _, accepted: run_again(accepted))
+    async with looked_after(site):
+        await eventually(lambda: statuses(site.store) == ["failed", "completed"])
+    assert "KeyError" in caplog.text
+
+
+async def test_a_store_that_is_away_loses_nothing() -> None:
+    site = Site(store=await left_behind(2))
+    site.store.failure = StoreError("away")
+    async with looked_after(site):
+        await asyncio.sleep(3 * LEASE)
+        assert statuses(site.store) == [LEFT] * 2
+        site.store.failure = None
+        await eventually(lambda: statuses(site.store) == ["completed"] * 2)
+
+
+async def test_one_that_was_deleted_meanwhile_stays_deleted() -> None:
+    site = Site(store=await left_behind())
+    site.engine.ill = EngineUnavailable("away")
+    async with looked_after(site):
+        await asyncio.sleep(2 * LEASE)
+        await site.responses.delete("default", str(kept(site.store)[0]["id"]))
+        site.engine.ill = None
+        await asyncio.sleep(2 * LEASE)
+    assert (statuses(site.store), site.engine.requests) == ([], [])
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_an_end_that_could_not_be_kept_is_kept_when_the_store_is_back(background: bool) -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    async with looked_after(site, worker=""):
+        reading = await site.begin(input="hi", background=background)
+        await site.engine.waits.wait()
+        site.store.failure = StoreError("away")
+        gate.set()
+        assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+        assert statuses(site.store) == ["in_progress"]
+        await asyncio.sleep(2 * LEASE)
+        site.store.failure = None
+        await eventually(lambda: statuses(site.store) == ["failed"])
+        assert kept(site.store) == [reading.run.response()]
+        assert len(site.service.unsaved) == 0
+
+
+async def test_an_end_that_could_not_be_kept_is_kept_when_the_server_stops() -> None:
+    site = Site()
+    async with looked_after(site):
+        site.store.failure = StoreError("away")
+        with pytest.raises(ApiError):
+            await site.begin(input="hi", background=True)
+        site.store.failure, site.store.gate = None, asyncio.Event()
+        await site.store.saving.wait()
+        site.store.saving.clear()
+        opening = asyncio.create_task(open_again(site.store))  # the stop comes while it is saved
+    async with asyncio.timeout(5):
+        await opening
+    assert list(site.service.unsaved) == []
+    assert len(site.store.saved) == 1
+
+
+async def open_again(store: FakeStore) -> None:
+    """Let a store save once it is asked another time."""
+    assert store.gate is not None
+    await store.saving.wait()
+    store.gate.set()
+
+
+async def test_one_that_was_deleted_before_its_end_could_be_kept_stays_deleted() -> None:
+    site = Site()
+    async with looked_after(site, worker=""):
+        reading = await site.begin(input="hi")
+        site.store.failure = RuntimeError("broken")
+        await reading.to_the_end()
+        await site.responses.delete("default", reading.run.response_id)
+        site.store.failure = None
+        await eventually(lambda: len(site.service.unsaved) == 0)
+    assert statuses(site.store) == []
+
+
+class SlowStore(FakeStore):
+    """A store whose orphans take long to take over."""
+
+    async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
+        await asyncio.sleep(10 * LEASE)
+        return Orphans()
+
+
+async def test_many_orphans_do_not_make_a_worker_look_dead() -> None:
+    site = Site(store=SlowStore())
+    beats = 0
+    beat = site.store.beat
+
+    async def counted(worker: WorkerState) -> float:
+        nonlocal beats
+        beats += 1
+        return await beat(worker)
+
+    site.store.beat = counted  # type: ignore[method-assign]
+    async with looked_after(site):
+        await asyncio.sleep(5 * LEASE)
+    assert beats > 5
+
+
+async def silent(site: Site) -> None:
+    """Let a worker be silent for so long that it looks dead."""
+    assert isinstance(site.store, StoppedStore)
+    site.store.goes_on.clear()
+    await asyncio.sleep(2 * LEASE)
+
+
+async def test_what_it_lost_while_it_was_silent_is_stopped() -> None:
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker=""):
+        lost = await site.begin(input="hi")
+        own = await site.begin(input="hi", store=False)
+        await eventually(lambda: site.engine.running == 2)
+        await silent(site)
+        heard = await site.store.beat(WorkerState(id="heir", started_at=0))
+        assert (await site.store.reclaim("heir", dead_before=heard - LEASE)).failed == 1
+        decided = kept(site.store)
+        site.store.goes_on.set()
+        end = (await lost.to_the_end())[-1]
+        assert end["type"] == "response.failed"
+        assert end["response"]["error"] == decided[0]["error"]  # type: ignore[index]
+        await eventually(lambda: len(site.registry) == 1)
+        assert site.registry.get(own.run.response_id) is own.run
+        assert kept(site.store) == decided
+        assert len(site.service.unsaved) == 0
+
+
+async def test_what_others_go_on_with_ends_here_without_an_end() -> None:
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", asyncio.Event(), ANSWER]]), StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker=""):
+        lost = await site.begin(input="hi", background=True)
+        await lost.until("response.output_text.delta")
+        await silent(site)
+        heard = await site.store.beat(WorkerState(id="heir", started_at=0))
+        (taken,) = (await site.store.reclaim("heir", dead_before=heard - LEASE)).claimed
+        site.store.goes_on.set()
+        await eventually(lambda: len(site.registry) == 0)
+        assert (await lost.to_the_end())[-1]["type"] == "response.output_text.delta"
+        assert statuses(site.store) == ["in_progress"]
+        assert site.store._responses["default", lost.reader.source.response_id].claim == taken.claim
+        assert len(site.service.unsaved) == 0
+
+
+async def test_what_was_queued_and_lost_ends_here_without_an_end() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([[gate, ANSWER]]))
+    reading = await site.begin(input="hi", background=True)
+    await site.engine.waits.wait()
+    (taken,) = (await site.store.reclaim("heir", dead_before=0.0)).claimed
+    gate.set()
+    await eventually(lambda: len(site.registry) == 0)
+    events = await reading.to_the_end()
+    assert events[-1]["type"] == "response.in_progress"
+    assert statuses(site.store) == ["queued"]
+    assert site.registry.find("default", reading.run.response_id) is None
+    other = Site(store=site.store)
+    await other.service.run_again(taken)
+    await eventually(lambda: statuses(site.store) == ["completed"])
+
+
+async def test_one_that_was_lost_at_its_very_end_is_not_completed() -> None:
+    gate = asyncio.Event()
+    site = Site(FakeEngine([["<|channel|>final<|message|>Half of it", gate, ANSWER]]))
+    reading = await site.begin(input="hi")
+    await eventually(lambda: statuses(site.store) == ["in_progress"])
+    await site.store.reclaim("heir", dead_before=0.0)
+    decided = kept(site.store)
+    gate.set()
+    assert (await reading.to_the_end())[-1]["type"] == "response.failed"
+    assert kept(site.store) == decided
+    assert decided[0]["status"] == "failed"
+
+
+async def test_one_whose_acceptance_got_no_answer_is_refused_and_never_runs() -> None:
+    class Forgetful(FakeStore):
+        async def accept(self, accepted: AcceptedResponse) -> None:
+            await super().accept(accepted)
+            raise StoreError("the answer got lost")
+
+    site = Site(store=Forgetful())
+    async with looked_after(site, worker=""):
+        with pytest.raises(ApiError) as refused:
+            await site.begin(input="hi", background=True)
+        assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "2")
+        await eventually(lambda: statuses(site.store) == ["failed"])
+    assert site.engine.requests == []
+
+
+async def test_nothing_is_taken_over_by_one_that_was_silent_itself() -> None:
+    """While a store hangs nobody can beat: those who did not are not dead."""
+    site = Site(store=StoppedStore())
+    assert isinstance(site.store, StoppedStore)
+    async with looked_after(site, worker=""):
+        await site.store.beat(WorkerState(id="another", started_at=0))
+        await asyncio.sleep(1.5 * LEASE)
+        site.store.goes_on.clear()
+        site.store._responses |= (await left_behind(worker="another"))._responses
+        await site.store.beat(WorkerState(id="another", started_at=0))
+        await asyncio.sleep(3 * LEASE)
+        assert statuses(site.store) == [LEFT]
+        site.store.goes_on.set()
+        await asyncio.sleep(0.5 * LEASE)
+        assert statuses(site.store) == [LEFT]
+        await eventually(lambda: statuses(site.store) == ["completed"])

@@ -1,0 +1,284 @@
+"""MCP inside responses: lists, calls and approvals, along chains, on another worker, and when the server is away."""
+
+import orjson
+import pytest
+
+from responses_app.protocol.errors import ApiError, JsonObject, overloaded
+from responses_app.tools.mcp.tool import McpTool
+from tests.kit.fakes import ANSWER, FakeEngine, FakeStore, Site
+from tests.kit.mcp_servers import McpServer, mcp_server
+from tests.unit.runs.test_server_tools import prompt_of
+
+
+def call(tool: str, arguments: str) -> str:
+    return f"<|channel|>commentary to=tests.{tool} <|constrain|>json<|message|>{arguments}<|call|>"
+
+
+ADD = call("add", '{"a":2,"b":3}')
+
+
+def declared(server: McpServer, **fields: object) -> list[JsonObject]:
+    return [
+        {"type": "mcp", "server_label": "tests", "server_url": server.url, "require_approval": "never", **fields},
+    ]
+
+
+def output_of(events: list[JsonObject]) -> list[JsonObject]:
+    return events[-1]["response"]["output"]  # type: ignore[index,no-any-return]
+
+
+async def test_a_server_is_listed_and_called(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(running, server_description="For tests."))
+    listed, made, message = output_of(events)
+    assert (listed["type"], listed["server_label"], "error" in listed) == ("mcp_list_tools", "tests", False)
+    assert (made["name"], made["arguments"], made["output"], made["error"]) == ("add", '{"a":2,"b":3}', "5", None)
+    assert message["type"] == "message"
+    _, developer, *_ = prompt_of(site, 0).split("<|end|>")
+    assert "## tests\n\n// For tests.\nnamespace tests {\n\n// Adds two numbers.\ntype add = (_: {" in developer
+    assert "<|start|>tests.add to=assistant<|channel|>commentary<|message|>5<|end|>" in prompt_of(site, 1)
+    usage = events[-1]["response"]["usage"]  # type: ignore[index]
+    assert usage["output_tokens_details"]["tool_output_tokens"] > 0  # type: ignore[index]
+
+
+async def test_what_continues_it_does_not_list_again(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([ANSWER]), tools=[tool])
+    tools = declared(running, allowed_tools=["add", "say"])
+    first = await site.ask(input="hi", tools=tools)
+    assert [item["type"] for item in first["output"]] == ["mcp_list_tools", "message"]  # type: ignore[attr-defined]
+    second = await site.ask(input="hi", tools=tools, previous_response_id=first["id"])
+    assert [item["type"] for item in second["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert "type add = " in prompt_of(site, 1)
+    assert "type draw = " not in prompt_of(site, 1)
+    replayed = [*first["output"], {"role": "user", "content": "hi"}]  # type: ignore[misc]
+    third = await site.ask(input=replayed, tools=tools, store=False)
+    assert [item["type"] for item in third["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert "omitted" not in prompt_of(site, 2)
+    wider = await site.ask(input="hi", tools=declared(running), previous_response_id=second["id"])
+    assert [item["type"] for item in wider["output"]] == ["message"]  # type: ignore[attr-defined]
+
+
+# Approvals.
+
+
+async def asked(site: Site, tools: list[JsonObject], **fields: object) -> tuple[JsonObject, JsonObject]:
+    """Let the model call a tool that needs approval; return the response and the request for approval."""
+    events = await site.events(tools=tools, **fields)
+    *_, request = output_of(events)
+    assert (request["type"], request["name"], request["server_label"]) == ("mcp_approval_request", "add", "tests")
+    assert events[-1]["type"] == "response.completed"
+    return events[-1]["response"], request  # type: ignore[return-value]
+
+
+def answer_to(request: JsonObject, *, approve: bool, **fields: object) -> list[JsonObject]:
+    item = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **fields}
+    return [item]
+
+
+@pytest.mark.parametrize("how", ["by its id", "with its items", "on another worker"])
+async def test_an_approved_call_is_made_first(tool: McpTool, running: McpServer, how: str) -> None:
+    tools = declared(running, require_approval="always", authorization="secret-token")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    given: dict[str, object] = {"previous_response_id": first["id"], "input": answer_to(request, approve=True)}
+    if how == "with its items":
+        given = {"input": [*first["output"], *answer_to(request, approve=True)], "store": False}  # type: ignore[misc]
+    if how == "on another worker":
+        site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], store=site.store)
+        site.engine.turns = [[ANSWER]]
+    events = await site.events(tools=tools, **given)
+    made, message = output_of(events)
+    assert (made["type"], made["output"], made["approval_request_id"]) == ("mcp_call", "5", request["id"])
+    assert message["type"] == "message"
+    prompt = prompt_of(site, -1)
+    assert prompt.count("to=tests.add") == 1
+    assert "<|call|><|start|>tests.add to=assistant<|channel|>commentary<|message|>5<|end|>" in prompt
+    assert "secret-token" not in str(site.store._responses) + str(events)
+
+
+async def test_it_is_made_once_however_often_it_is_approved(tool: McpTool, running: McpServer) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    approval = answer_to(request, approve=True)
+    second = await site.ask(input=approval, tools=tools, previous_response_id=first["id"])
+    again = await site.ask(input=approval, tools=tools, previous_response_id=second["id"])
+    assert [item["type"] for item in again["output"]] == ["message"]  # type: ignore[attr-defined]
+    whole = [*first["output"], *approval, *second["output"], {"role": "user", "content": "more"}]  # type: ignore[misc]
+    replayed = await site.ask(input=whole, tools=tools)
+    assert [item["type"] for item in replayed["output"]] == ["message"]  # type: ignore[attr-defined]
+
+
+async def test_what_is_approved_twice_at_the_same_time_is_called_once(tool: McpTool, running: McpServer) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+    begun = await site.begin(transport="sse", **given)
+    with pytest.raises(ApiError) as refused:
+        await site.begin(transport="sse", **given)
+    assert (refused.value.status, refused.value.code) == (409, "approval_in_use")
+    assert str(request["id"]) in refused.value.message
+    made = output_of(await begun.to_the_end())
+    assert [item["type"] for item in made] == ["mcp_call", "message"]
+    again = await site.ask(**given)
+    assert [item["type"] for item in again["output"]] == ["mcp_call", "message"], "another branch has its own call"  # type: ignore[attr-defined]
+
+
+async def test_a_response_that_is_refused_holds_no_approval(
+    tool: McpTool, running: McpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    given = {"input": answer_to(request, approve=True), "tools": tools, "previous_response_id": first["id"]}
+
+    async def refuse(_: object) -> None:
+        raise overloaded("Too many are running.", retry_after=1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.service.admission, "admit", refuse)
+        with pytest.raises(ApiError, match="Too many"):
+            await site.begin(**given)
+    assert (await site.ask(**given))["status"] == "completed"
+
+
+async def test_each_branch_of_a_conversation_is_approved_by_itself(tool: McpTool, running: McpServer) -> None:
+    """Who continues the response that asked a second time has a conversation of its own, which has made no call."""
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    for approve, kinds in ((True, ["mcp_call", "message"]), (False, ["message"]), (True, ["mcp_call", "message"])):
+        answer = answer_to(request, approve=approve)
+        done = await site.ask(input=answer, tools=tools, previous_response_id=first["id"])
+        assert [item["type"] for item in done["output"]] == kinds  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_another_project_answers_no_request_for_approval(
+    tool: McpTool, running: McpServer, approve: bool
+) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    answer = answer_to(request, approve=approve)
+    for named in ({"previous_response_id": first["id"]}, {}):
+        with pytest.raises(ApiError) as refused:
+            await site.begin(input=answer, tools=tools, project="another", **named)
+        made_up = dict.fromkeys(named, f"resp_{'0' * 32}")
+        with pytest.raises(ApiError) as same:
+            await site.begin(input=answer, tools=tools, project="another", **made_up)
+        assert (refused.value.status, refused.value.code) == (same.value.status, same.value.code)
+    done = await site.ask(input=answer_to(request, approve=True), tools=tools, previous_response_id=first["id"])
+    assert done["output"][0]["output"] == "5"  # type: ignore[index]
+
+
+async def test_a_refused_call_is_told_to_the_model(tool: McpTool, running: McpServer) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    refused = answer_to(request, approve=False, reason="too dear")
+    second = await site.ask(input=refused, tools=tools, previous_response_id=first["id"])
+    assert [item["type"] for item in second["output"]] == ["message"]  # type: ignore[attr-defined]
+    assert "<|start|>tests.add to=assistant" in prompt_of(site, 1)
+    assert "did not approve this call: too dear" in prompt_of(site, 1)
+
+
+async def test_a_call_that_nobody_answers_is_told_once_and_can_be_approved_later(
+    tool: McpTool, running: McpServer
+) -> None:
+    tools = declared(running, require_approval="always")
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    first, request = await asked(site, tools)
+    second = await site.ask(input="something else", tools=tools, previous_response_id=first["id"])
+    third = await site.ask(input="and more", tools=tools, previous_response_id=second["id"])
+    told = "<|start|>tests.add to=assistant<|channel|>commentary<|message|>[the user has not approved this call"
+    assert [prompt_of(site, turn).count(told) for turn in (1, 2)] == [1, 1]
+    assert f"<|call|>{told}" in prompt_of(site, 2)
+    approval = answer_to(request, approve=True)
+    fourth = await site.ask(input=approval, tools=tools, previous_response_id=third["id"])
+    assert fourth["output"][0]["output"] == "5"  # type: ignore[index]
+
+
+async def test_what_nobody_asked_cannot_be_approved(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    tools = declared(running, require_approval="always")
+    first, request = await asked(site, tools)
+    with pytest.raises(ApiError, match="mcpr_0") as refused:
+        await site.begin(input=answer_to({"id": "mcpr_0"}, approve=True), tools=tools)
+    assert refused.value.param == "input[0].approval_request_id"
+    with pytest.raises(ApiError, match="not in 'tools'") as refused:
+        await site.begin(input=answer_to(request, approve=True), previous_response_id=first["id"])
+    assert refused.value.param == "tools"
+
+
+@pytest.mark.parametrize(
+    ("approval", "asks"),
+    [
+        (None, True),
+        ("always", True),
+        ("never", False),
+        ({"never": {"tool_names": ["add"]}}, False),
+        ({"never": {"tool_names": ["say"]}}, True),
+        ({"never": {"read_only": True}}, False),
+        ({"always": {"tool_names": ["say"]}}, False),
+        ({"always": {"tool_names": ["add"]}}, True),
+        ({"always": {"read_only": True}, "never": {"tool_names": ["add"]}}, True),
+    ],
+)
+async def test_what_needs_approval(tool: McpTool, running: McpServer, approval: object, asks: bool) -> None:
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(running, require_approval=approval))
+    assert output_of(events)[1]["type"] == ("mcp_approval_request" if asks else "mcp_call")
+
+
+# What goes wrong.
+
+
+async def test_without_its_server_the_model_goes_on(tool: McpTool) -> None:
+    away = McpServer("http://127.0.0.1:9/mcp")
+    site = Site(FakeEngine([ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(away))
+    listed, message = output_of(events)
+    assert (listed["tools"], "could not be reached" in str(listed["error"])) == ([], True)
+    assert message["type"] == "message"
+    site.engine.supports_grammar = True
+    demanded = {"type": "mcp", "server_label": "tests"}
+    events = await site.events(tools=declared(away), tool_choice=demanded)
+    assert events[-1]["type"] == "response.failed"
+    assert "could not be reached" in str(events[-1]["response"]["error"])  # type: ignore[index]
+
+
+async def test_a_call_that_fails_has_a_typed_error(tool: McpTool, running: McpServer) -> None:
+    site = Site(FakeEngine([call("fail", "{}"), call("refuse", "{}"), ANSWER]), tools=[tool])
+    events = await site.events(tools=declared(running))
+    _, first, second, message = output_of(events)
+    assert [item["status"] for item in (first, second, message)] == ["failed", "failed", "completed"]
+    assert first["error"]["type"] == "mcp_tool_execution_error"  # type: ignore[index]
+    assert second["error"] == {"type": "mcp_protocol_error", "code": -32042, "message": "Not today."}
+    assert "It is a bad day." in prompt_of(site, 1)
+    assert "Error: Not today." in prompt_of(site, 2)
+
+
+async def test_its_stream_is_made_again_without_the_server(tool: McpTool) -> None:
+    async with mcp_server() as running:
+        site = Site(FakeEngine([ADD, ANSWER]), tools=[tool])
+        reading = await site.begin(input="hi", tools=declared(running), transport="sse")
+        events = await reading.to_the_end()
+    elsewhere = Site(FakeEngine([ANSWER]), store=site.store)
+    again = await elsewhere.follow(reading.reader.source.response_id)
+    assert await again.to_the_end() == events
+
+
+async def test_nothing_of_its_access_is_kept_or_echoed(tool: McpTool, running: McpServer) -> None:
+    store = FakeStore()
+    site = Site(FakeEngine([ADD, ANSWER]), tools=[tool], store=store)
+    url = running.url.replace("http://", "http://user:pass-word@") + "?key=in-the-query"
+    secret = {"authorization": "a-token", "headers": {"X-Key": "in-a-header"}, "server_url": url}
+    response = await site.ask(input="hi", tools=declared(running, **secret), background=True)
+    (echoed,) = response["tools"]  # type: ignore[misc]
+    assert echoed["server_url"] == running.url + "?<redacted>"  # type: ignore[index]
+    kept = str(store._responses) + str(store.saved) + orjson.dumps(response).decode()
+    for said in ("a-token", "in-a-header", "in-the-query", "pass-word"):
+        assert said not in kept
+    assert any(headers.get("x-key") == "in-a-header" for _, headers in running.requests)

@@ -1,0 +1,192 @@
+"""The self-test of escapes, on every sandbox that this machine has; and that it would find them."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from responses_app.tools.sandbox import choosing as attempts
+from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox import session as sessions
+from responses_app.tools.sandbox.base import (
+    INSIDE,
+    BaseSandbox,
+    Interpreter,
+    Launch,
+    SandboxSettings,
+    environment,
+    find_interpreter,
+    warden_command,
+    warden_settings,
+)
+from responses_app.tools.sandbox.choosing import Host, choose
+from responses_app.tools.sandbox.records import CellEnd, Execution
+from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
+from responses_app.tools.sandbox.session import SandboxSession
+from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python
+from tests.kit.waiting import eventually
+from tests.unit.tools.sandbox.nobody import (
+    HAS_SANDLOCK,
+    NOBODY,
+    ROOT,
+    SYSTEM_PYTHON,
+    needs_root,
+    needs_sandlock,
+    run_as_nobody,
+)
+
+TRIAL = """
+import asyncio, sys
+from responses_app.tools.sandbox.choosing import choose
+choice = asyncio.run(choose("auto", sys.argv[1]))
+print(choice.sandbox.name if choice.sandbox else choice.problem)
+"""
+
+
+@needs_bubblewrap
+async def test_bubblewrap_holds() -> None:
+    choice = await choose("bubblewrap", plain_python().executable)
+    assert choice.problem == ""
+    assert isinstance(choice.sandbox, Bubblewrap)
+
+
+@needs_sandlock
+@needs_root
+async def test_sandlock_holds() -> None:
+    choice = await choose("sandlock", SYSTEM_PYTHON)
+    assert choice.problem == ""
+    assert isinstance(choice.sandbox, Sandlock)
+
+
+def tried_as_nobody(folder: Path, *before: str) -> str:
+    """Try all sandboxes as a user that is not root; return what is chosen, or why nothing is."""
+    return run_as_nobody(folder, *before, SYSTEM_PYTHON, "-c", TRIAL, SYSTEM_PYTHON)
+
+
+@needs_bubblewrap
+@needs_root
+def test_bubblewrap_holds_for_a_user_who_is_not_root(readable_copy: Path) -> None:
+    assert tried_as_nobody(readable_copy) == "bubblewrap"
+
+
+@needs_root
+def test_where_user_namespaces_are_forbidden_there_is_sandlock_or_it_is_said(readable_copy: Path) -> None:
+    user = [f"--map-user={NOBODY}", f"--map-group={NOBODY}"]
+    harmless = "exec setpriv --inh-caps=-all --ambient-caps=-all --bounding-set=-all"
+    forbid = f'echo 0 > /proc/sys/user/max_user_namespaces && {harmless} "$@"'
+    said = tried_as_nobody(readable_copy, "unshare", "--user", *user, "--keep-caps", "sh", "-c", forbid, "sh")
+    if HAS_SANDLOCK:
+        assert said == "sandlock"
+    else:
+        assert said.startswith("No sandbox can be used here. bubblewrap: it ")
+        assert said.endswith("; sandlock: it is not installed (pip install sandlock).")
+
+
+class NoSandbox(BaseSandbox):
+    """Runs the warden as any other program of another user: only the limits that it takes itself hold."""
+
+    name = "none"
+
+    def missing(self) -> str | None:
+        return None
+
+    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+        folder = Path(tempfile.mkdtemp(prefix="respsite-no-sandbox-"))
+        folder.chmod(0o777)
+        argument = warden_settings(settings, folder=str(folder), uid=uid, has_own_processes=True)
+        return Launch(
+            warden_command(interpreter, argument, programs=str(INSIDE)),
+            {**environment(), "HOME": str(folder)},  # the warden clears it: it must not be this machine's /tmp
+            folder=folder,
+            ends_together=False,
+        )
+
+
+@needs_bubblewrap
+@needs_root
+def test_the_self_test_finds_every_hole(readable_copy: Path) -> None:
+    tried = json.loads(run_as_nobody(readable_copy, SYSTEM_PYTHON, "leaks.py", SYSTEM_PYTHON))
+    assert [found for _, found in tried] == [expected for expected, _ in tried]
+    host = Host(0, "", "", "", canary := subprocess.Popen(["true"]), "secret")
+    canary.wait()
+    stayed_in = Execution("stayed in\n", CellEnd.DONE)
+    checks = {each.name: each.failed for each in attempts.ESCAPES}
+    assert not checks["send signals to the host"](stayed_in, host), "what it was to leave alone is dead"
+    assert not checks["print for ever"](Execution("x" * 10**6, CellEnd.TIMED_OUT), host)
+    covered = {name for names, _ in tried for name in names} | {"send signals to the host", "print for ever"}
+    assert covered > set(checks), "each has its hole here"
+
+
+@needs_root
+async def test_the_self_test_finds_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = ("reach the network", "read and write files of the host", "gain privileges", "fill the disk")
+    monkeypatch.setattr(attempts, "ESCAPES", [each for each in attempts.ESCAPES if each.name in tried])
+    possible = await attempts.ways_out(NoSandbox(), find_interpreter(SYSTEM_PYTHON))
+    assert {"reach the network", "read and write files of the host"} <= set(possible)
+    assert "fill the disk" not in possible  # that is the host's to stop
+
+
+@needs_sandlock
+@needs_root
+async def test_what_forks_without_end_stands_still_between_cells() -> None:
+    """In a namespace the system itself stops all at once; here a process that forks could go on as its child."""
+    forks = "import os\nif os.fork() == 0:\n    while True:\n        os.fork() and os._exit(0)"
+    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
+    try:
+        assert (await session.run(f"{forks}\nimport time\ntime.sleep(0.3)")).ended is CellEnd.DONE
+        before = set(processes.tree(session._process.pid))
+        await asyncio.sleep(0.1)
+        assert set(processes.tree(session._process.pid)) <= before
+        await eventually(lambda: len(set(processes.tree(session._process.pid))) < 20)  # those that ended are no more
+    finally:
+        await session.close()
+
+
+@needs_sandlock
+@needs_root
+async def test_sockets_are_bounded_where_the_network_is_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SOCKETS", 100)
+    session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
+    try:
+        code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"
+        assert (await session.run(code)).ended is CellEnd.TOO_MUCH_MEMORY
+    finally:
+        await session.close()
+
+
+@needs_sandlock
+@needs_root
+async def test_a_server_that_is_killed_leaves_no_code_behind_that_has_stopped_its_warden() -> None:
+    server = (
+        "import asyncio\n"
+        "from responses_app.tools.sandbox.base import SandboxSettings\n"
+        "from responses_app.tools.sandbox.base import find_interpreter\n"
+        "from responses_app.tools.sandbox.sandboxes import Sandlock\n"
+        "from responses_app.tools.sandbox.session import SandboxSession\n"
+        "async def main():\n"
+        f"    python = find_interpreter({SYSTEM_PYTHON!r})\n"
+        "    session = await SandboxSession.start(Sandlock(), python, SandboxSettings())\n"
+        "    print(session._process.pid, flush=True)\n"
+        "    await session.run('import os, signal\\nos.kill(os.getppid(), signal.SIGSTOP)\\nwhile True: pass')\n"
+        "asyncio.run(main())\n"
+    )
+    running = await asyncio.create_subprocess_exec(sys.executable, "-c", server, stdout=subprocess.PIPE, cwd=ROOT)
+    assert running.stdout is not None
+    launcher = int(await running.stdout.readline())
+    await eventually(lambda: "T" in map(_state, processes.tree(launcher)))
+    inside = list(processes.tree(launcher))
+    running.kill()
+    await running.wait()
+    await eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in inside))
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

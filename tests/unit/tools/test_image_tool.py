@@ -1,0 +1,299 @@
+"""`image_generation` inside responses: a real service on loopback, a model with its turns, what clients and it read."""
+
+import asyncio
+import json
+from contextlib import suppress
+from functools import partial
+
+import pytest
+from aiohttp import web
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.steps import ToolProgressed, ToolReturned
+from responses_app.tools.images import service as service_module
+from responses_app.tools.images import tool as tool_module
+from tests.kit.fakes import ANSWER, Site
+from tests.kit.image_server import Answer, ImageServer, as_base64, event, image_tool, refusal
+from tests.kit.laws import assert_laws
+from tests.kit.waiting import eventually
+from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undisturbed
+from tests.unit.tools.drawing import DRAW, DRAWN, SiteOf, call, drawn, events_of, play, told
+
+
+async def test_an_image_is_made_and_the_model_reads_a_note(images: ImageServer, site_of: SiteOf) -> None:
+    site = site_of(call())
+    events = await events_of(site, tools=[{**DRAW, "size": "1024x1024", "quality": "high", "moderation": "low"}])
+    (item,) = drawn(events[-1]["response"])  # type: ignore[arg-type]
+    assert (item["status"], item["result"], item["action"]) == ("completed", as_base64("a cat"), "generate")
+    assert (item["revised_prompt"], item["quality"]) == ("a cat, in oil", "low")
+    assert (item["size"], item["output_format"], item["background"]) == ("1024x1024", "png", "auto")
+    kinds = [str(each["type"]).removeprefix("response.") for each in events]
+    added = kinds.index("output_item.added")
+    of_call = [f"image_generation_call.{each}" for each in ("in_progress", "generating", "completed")]
+    assert kinds[added : added + 5] == ["output_item.added", *of_call, "output_item.done"]
+    output = f"<|start|>image_generation.generate to=assistant<|channel|>commentary<|message|>{DRAWN}<|end|>"
+    assert told(site).endswith(f"{output}<|start|>assistant")
+    (asked,) = images.asked
+    assert (asked.path, asked.key) == ("/v1/images/generations", "Bearer sk-of-the-service")
+    assert asked.parameters == {
+        "prompt": "a cat", "size": "1024x1024", "quality": "high", "moderation": "low", "response_format": "b64_json"
+    }  # fmt: skip
+
+
+async def test_what_the_model_is_told_and_held_to(images: ImageServer, site_of: SiteOf) -> None:
+    site = site_of()
+    await site.ask(input="hi", tools=[DRAW])
+    declared = told(site, 0)
+    assert "namespace image_generation {" in declared
+    assert "type generate = (_: {\nprompt: string,\n}) => any;" in declared
+    assert "type edit = " in declared
+    await site.ask(input="hi", tools=[{**DRAW, "action": "generate"}])
+    assert "type generate = " in told(site, 1)
+    assert "type edit = " not in told(site, 1)
+
+
+async def test_partial_images_are_streamed(images: ImageServer, site_of: SiteOf) -> None:
+    events = await events_of(site_of(call()), tools=[{**DRAW, "partial_images": 2}])
+    shown = [each for each in events if str(each["type"]).endswith("partial_image")]
+    assert [each["partial_image_index"] for each in shown] == [0, 1]
+    assert [each["partial_image_b64"] for each in shown] == [as_base64("a cat 0"), as_base64("a cat 1")]
+    assert drawn(events[-1]["response"])[0]["result"] == as_base64("a cat")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("refused", ["stream", "partial_images"])
+async def test_a_service_that_cannot_stream_is_asked_without_from_then_on(
+    images: ImageServer, site_of: SiteOf, refused: str
+) -> None:
+    images.refuses = {refused, "response_format"}
+    site = site_of(call(), call(prompt="a dog"))
+    events = await events_of(site, tools=[{**DRAW, "partial_images": 2}])
+    assert [item["status"] for item in drawn(events[-1]["response"])] == ["completed"] * 2  # type: ignore[arg-type]
+    assert not any(str(each["type"]).endswith("partial_image") for each in events)
+    assert set(images.asked[-1].parameters) == {"prompt"}
+    assert len(images.asked) == 4, "two refusals, and then two images"
+
+
+async def test_a_prompt_that_speaks_of_streams_is_not_taken_for_that(images: ImageServer, site_of: SiteOf) -> None:
+    async def blocked(request: web.Request) -> web.Response:
+        return refusal("Your prompt, 'a stream', was rejected.")
+
+    images.answer = blocked
+    events = await events_of(site_of(call()), tools=[{**DRAW, "partial_images": 2}])
+    assert drawn(events[-1]["response"])[0]["status"] == "failed"  # type: ignore[arg-type]
+    assert len(images.asked) == 1
+
+
+async def test_a_refused_prompt_changes_nothing_for_the_next_one(images: ImageServer, site_of: SiteOf) -> None:
+    async def blocked(request: web.Request) -> web.Response:
+        images.answer = blocked if len(images.asked) < 2 else None
+        return refusal("Rejected: 'draw the words response_format and partial_images'.")
+
+    images.answer = blocked
+    events = await events_of(site_of(call(), call()), tools=[{**DRAW, "partial_images": 1}])
+    assert [item["status"] for item in drawn(events[-1]["response"])] == ["failed", "completed"]  # type: ignore[arg-type]
+    every = {"prompt", "response_format", "stream", "partial_images"}
+    assert [set(each.parameters) for each in images.asked] == [every, {"prompt"}, every]
+
+
+async def test_a_worker_that_dies_meanwhile_has_its_image_made_no_second_time(images: ImageServer) -> None:
+    tool = image_tool(images)
+    turns, fields = [call(), ANSWER], {"tools": [{**DRAW, "partial_images": 1}]}
+    accepted, events = await undisturbed(turns, fields, tools=[tool])
+    inputs = list(decode(accepted.log))
+    asked = len(images.asked)
+    for count in (at for at, each in enumerate(inputs) if isinstance(each, ToolProgressed | ToolReturned)):
+        store = await left_at(accepted, encode(inputs[: count + 1]))
+        site = Site(TokenEngine(turns), store, worker="heir", tools=[tool])
+        again = await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
+        assert_laws(again)
+        (item,) = drawn(again[-1]["response"])  # type: ignore[arg-type]
+        has_returned = isinstance(inputs[count], ToolReturned)
+        assert item["status"] == ("completed" if has_returned else "failed")
+        assert again == events or not has_returned
+    assert len(images.asked) == asked
+    await tool.aclose()
+
+
+# A service that is wrong, slow or hostile.
+
+
+def plain(body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> web.Response:
+    return web.Response(body=body, status=status, headers={"Content-Type": kind, **headers})
+
+
+def data(value: object) -> web.Response:
+    return plain(json.dumps({"data": [{"b64_json": value}]}).encode())
+
+
+async def endless(request: web.Request) -> web.StreamResponse:
+    """A gigabyte, or as much of it as somebody takes."""
+    kind = "text/event-stream" if (await request.json()).get("stream") else "application/json"
+    answer = web.StreamResponse(headers={"Content-Type": kind})
+    await answer.prepare(request)
+    with suppress(ConnectionError):  # it is left
+        for _ in range(1024):
+            await answer.write(b'data: {"data":' + b"A" * 1024 * 1024)
+    return answer
+
+
+async def chatter(line: bytes, request: web.Request) -> web.StreamResponse:
+    """Small lines without an end: what reads them has work for as long as it listens."""
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    with suppress(ConnectionError):  # it is left
+        while True:
+            await answer.write(line * 1000)
+    return answer
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "1000"})
+    await answer.prepare(request)
+    await answer.write(b'{"data": [')
+    assert request.transport is not None
+    request.transport.abort()
+    return answer
+
+
+async def cut_stream(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await answer.prepare(request)
+    await answer.write(event({"type": "image_generation.partial_image", "b64_json": as_base64("x")}))
+    return answer
+
+
+async def silent(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    raise AssertionError("somebody waited for that")
+
+
+async def answered(given: web.Response | Answer, request: web.Request) -> web.StreamResponse:
+    if isinstance(given, web.Response):
+        return web.Response(body=given.body, status=given.status, headers=given.headers)
+    return await given(request)
+
+
+HOSTILE: dict[str, tuple[web.Response | Answer, str]] = {
+    "403": (plain(b"{}", 403), "image_service_refused"),
+    "429": (plain(b"{}", 429), "rate_limit_exceeded"),
+    "500": (plain(b"Traceback: secret", 500, "text/html"), "image_service_failed"),
+    "404": (plain(b"{}", 404), "image_service_failed"),
+    "redirect": (plain(b"", 307, Location="http://169.254.169.254/"), "image_service_redirects"),
+    "html": (plain(b"<html>welcome</html>", kind="text/html"), "image_service_invalid"),
+    "no data": (plain(b'{"data": []}'), "image_service_invalid"),
+    "a url": (plain(b'{"data": [{"url": "http://127.0.0.1/secret"}]}'), "image_service_invalid"),
+    "not base64": (data("%%%"), "image_service_invalid"),
+    "no image": (data("PGh0bWw+"), "image_service_invalid"),
+    "a number": (data(7), "image_service_invalid"),
+    "too large": (data("iVBO" * 30_000), "image_too_large"),
+    "compressed": (plain(b"x", **{"Content-Encoding": "br"}), "image_service_broke"),
+    "no event": (plain(b"data: [1]\n\n", kind="text/event-stream"), "image_service_invalid"),
+    "an error in the stream": (
+        plain(
+            event({"type": "error", "error": {"code": "moderation_blocked", "message": "No."}}),
+            kind="text/event-stream",
+        ),
+        "moderation_blocked",
+    ),
+    "detail": (plain(b'{"detail": [{"loc": ["body", "prompt"]}]}', 422), "image_request_refused"),
+    "endless": (endless, "image_too_large"),
+    "endless small events": (partial(chatter, b"data: {}\n\n"), "image_service_invalid"),
+    "endless comments": (partial(chatter, b": working\n"), "image_service_invalid"),
+    "closes in the middle": (cut, "image_service_broke"),
+    "closes in the stream": (cut_stream, "image_service_broke"),
+}
+
+
+@pytest.mark.parametrize("partial_images", [0, 2])
+async def test_what_a_service_does_wrong_is_a_typed_error(
+    images: ImageServer, site_of: SiteOf, partial_images: int
+) -> None:
+    site = site_of()
+    for wrong, (given, code) in HOSTILE.items():
+        images.answer = partial(answered, given)
+        play(site, call())
+        async with asyncio.timeout(20):
+            events = await events_of(site, tools=[{**DRAW, "partial_images": partial_images}])
+        response = events[-1]["response"]
+        (item,) = drawn(response)  # type: ignore[arg-type]
+        error = item["error"]
+        assert (item["status"], item["result"], error["code"]) == ("failed", None, code), wrong  # type: ignore[index]
+        assert response["status"] == "completed", "it goes on"  # type: ignore[index]
+        assert f"Error: {error['message']}" in told(site)  # type: ignore[index]
+        assert "secret" not in json.dumps(events)
+
+
+async def test_one_that_is_slow_or_away(images: ImageServer, site_of: SiteOf) -> None:
+    images.answer = silent
+    (item,) = drawn((await events_of(site_of(call(), seconds=0.2)))[-1]["response"])  # type: ignore[arg-type]
+    assert item["error"]["code"] == "image_service_timeout"  # type: ignore[index]
+    images.url = "http://127.0.0.1:9/v1"  # where nothing listens
+    (item,) = drawn((await events_of(site_of(call())))[-1]["response"])  # type: ignore[arg-type]
+    assert item["error"]["code"] == "image_service_unreachable"  # type: ignore[index]
+
+
+async def test_a_project_whose_images_hang_leaves_places_to_the_others(
+    images: ImageServer, site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(service_module, "MAX_OF_PROJECT", 1)
+    site = site_of(call(prompt="slow"), call(prompt="slow"))
+    hanging = [await site.begin(input="hi", tools=[DRAW], project="one") for _ in range(2)]
+    await eventually(lambda: len(images.asked) == 1 and len(site.engine.requests) == 2)
+    play(site, call())
+    other = await site.begin(input="hi", tools=[DRAW], project="other")
+    (item,) = drawn((await other.to_the_end())[-1]["response"])  # type: ignore[arg-type]
+    assert item["status"] == "completed"
+    assert [asked.parameters["prompt"] for asked in images.asked] == ["slow", "a cat"]
+    for each in hanging:
+        site.registry.cancel(each.run, reason="a test")
+        await each.to_the_end()
+
+
+async def test_one_that_never_had_a_place_says_so(
+    images: ImageServer, site_of: SiteOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "MAX_AT_ONCE", 1)
+    site = site_of(call(), seconds=0.1)
+    async with site.tools[0]._service._places.taken("other"):  # type: ignore[attr-defined]
+        (item,) = drawn((await events_of(site))[-1]["response"])  # type: ignore[arg-type]
+    assert item["error"]["code"] == "image_service_busy"  # type: ignore[index]
+    assert not images.asked
+
+
+async def test_a_cancelled_response_leaves_its_call(images: ImageServer, site_of: SiteOf) -> None:
+    images.answer = silent
+    site = site_of(call())
+    reading = await site.begin(input="hi", tools=[DRAW])
+    await eventually(lambda: len(images.asked) == 1)
+    site.registry.cancel(reading.run, reason="a test")
+    events = await reading.to_the_end()
+    (item,) = drawn(events[-1]["response"])  # type: ignore[arg-type]
+    assert item["status"] == "failed", "OpenAI's items of this type are never incomplete"
+
+
+async def test_the_bounds_of_a_response_and_of_a_process(site_of: SiteOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_module, "MAX_IMAGES", 2)
+    monkeypatch.setattr(service_module, "MAX_AT_ONCE", 1)
+    site = site_of(*[call(prompt=each) for each in ("a", "b", "c")])
+    first = await site.ask(input="hi", tools=[DRAW])
+    assert [item["status"] for item in drawn(first)] == ["completed", "completed", "failed"]
+    assert drawn(first)[2]["error"]["code"] == "too_many_images"  # type: ignore[index]
+    site.engine.requests.clear()
+    second = await site.ask(input="hi", tools=[DRAW], previous_response_id=first["id"])
+    assert len(drawn(second)) == 3, "each response has as many"
+    monkeypatch.setattr("responses_app.tools.images.tool.MAX_KEPT_BYTES", 100)
+    site.engine.requests.clear()
+    await site.ask(input="hi", tools=[DRAW])
+    earlier = site.tools[0]._earlier  # type: ignore[attr-defined]
+    ((_, image),) = earlier._kept.values()
+    earlier.keep("default", next(iter(earlier._kept))[1], image)  # a call that another worker made again
+    assert earlier._size == len(image.content)
+
+
+async def test_it_is_refused_where_no_service_is_set() -> None:
+    for choice in (None, DRAW):
+        with pytest.raises(ApiError, match="IMAGE_SERVICE_URL") as refused:
+            await Site().begin(input="hi", tools=[DRAW], tool_choice=choice)
+        assert (refused.value.status, refused.value.param) == (400, "tools[0].type")
