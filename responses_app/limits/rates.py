@@ -70,7 +70,7 @@ class Ticket:
         if rates is None:
             return
         reserved = self.reserved
-        used = Amount(reserved.requests, max(used.input_tokens, reserved.input_tokens), used.output_tokens)
+        used = used._replace(requests=reserved.requests, input_tokens=max(used.input_tokens, reserved.input_tokens))
         job = LedgerJob(release=[(places.key, self.id) for places in self.places])
         for rate, taken in self._taken:
             more = rate.needed(used) - taken

@@ -84,7 +84,7 @@ class ChainPart(WithId):
 
 
 class PublicName(WithId):
-    """What clients call a response, where that is not its own id: see `protocol.public_ids`. `id` is the response's."""
+    """What clients call a response, where that is not its own id: `protocol.ids.PublicId`. `id` is the response's."""
 
     project = models.CharField(max_length=64, default="default")
     name = models.CharField(max_length=ID_LENGTH)

@@ -30,7 +30,7 @@ logger = logging.getLogger("respsite.runs")
 
 
 class Naming:
-    """Gives public ids; see `protocol.public_ids`. Whether one is free is the store's word, when it accepts."""
+    """Gives public ids; see `protocol.ids.PublicId`. Whether one is free is the store's word, when it accepts."""
 
     def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, new_id: Callable[[str], str]) -> None:
         self._store = store

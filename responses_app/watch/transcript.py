@@ -1,10 +1,7 @@
 """Items of a response, read as a conversation: who said what, and each function call beside its output.
 
-Items are what clients and models sent: nothing is taken for granted about their shape.
-
-Calls of tools that a server ran, as a transcript shows them: what was asked, and beside it what it gave back.
-
-Items may come from clients, so nothing is taken for granted about their shape.
+Items are what clients and models sent: nothing is taken for granted about their shape. A call of a tool that the server
+ran shows its arguments, and beside them what the tool returned.
 """
 
 import json

@@ -10,7 +10,7 @@ vocabulary, so a text has at least as many tokens as it has characters, divided 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard, assert_never
 
 from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens, ToolNamespace
 from responses_app.protocol.errors import JsonObject, context_length_exceeded
@@ -18,9 +18,11 @@ from responses_app.protocol.items.calls import answered_calls, needs_its_call, u
 from responses_app.protocol.items.compaction import UNREADABLE, digest, summary_message
 from responses_app.protocol.items.items import (
     Compaction,
+    CompactionTrigger,
     FunctionCall,
     FunctionCallOutput,
     InputItem,
+    ItemReference,
     MediaPart,
     Message,
     OmittedFile,
@@ -192,7 +194,9 @@ class _ItemRenderer:
     def _output(self, tool: Tool, text: str) -> RenderedMessage:
         return self._format.output(tool.name, text, hosted=tool.hosted)
 
-    def _said(self, item: InputItem) -> list[RenderedMessage]:
+    def _said(
+        self, item: Message | Reasoning | ItemReference | Compaction | CompactionTrigger | OpenedCompaction
+    ) -> list[RenderedMessage]:
         match item:
             case Message(role="assistant"):
                 kind = ItemKind.PREAMBLE if item.phase == "commentary" else ItemKind.ANSWER
@@ -201,13 +205,15 @@ class _ItemRenderer:
                 return [self._format.user(text_of(item.content))]
             case Message():
                 return [self._format.developer(text_of(item.content))]
-            case Reasoning() if item.content:
-                return [self._format.said(ItemKind.REASONING, text_of(item.content))]
+            case Reasoning():
+                return [self._format.said(ItemKind.REASONING, text_of(item.content))] if item.content else []
             case OpenedCompaction():
                 return item.compacted.messages(self._format)
             case Compaction():
                 return [summary_message(self._format, UNREADABLE)]
-        return []  # reasoning without its text, references and triggers
+            case ItemReference() | CompactionTrigger():
+                return []
+        assert_never(item)  # a new type of item needs a case here, in `_omitted` and in `_characters`
 
 
 def places_replaced(items: Sequence[InputItem]) -> set[int]:
@@ -242,7 +248,9 @@ def _omitted(item: InputItem, raw: JsonObject) -> int:
             return text_and_omissions(item.output)[1]
         case PassedThrough():
             return sum(read.omitted for read in read_tool_item(raw, lambda _: None))
-    return 0
+        case Reasoning() | ItemReference() | Compaction() | CompactionTrigger() | OpenedCompaction():
+            return 0
+    assert_never(item)
 
 
 def text_of(parts: Sequence[Part]) -> str:
@@ -396,7 +404,9 @@ def _characters(item: InputItem, raw: JsonObject) -> int:
             return len(item.arguments)
         case PassedThrough():
             return sum(map(_characters_read, read_tool_item(raw, lambda _: None)))
-    return 0
+        case Reasoning() | ItemReference() | Compaction() | CompactionTrigger() | OpenedCompaction():
+            return 0
+    assert_never(item)
 
 
 def _characters_read(read: ToolItem) -> int:
