@@ -8,11 +8,13 @@ import django
 
 django.setup(set_prefix=False)  # imports below need that
 
+from typing import cast
+
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
 from responses_app.routing import websocket_urlpatterns
-from responses_app.web.bodies import Bodies, BodyRules
+from responses_app.web.bodies import Application, Bodies, BodyRules
 from responses_app.web.middleware import let_in
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
@@ -26,7 +28,7 @@ try:
     site.engines.check()
 except EngineConfigurationError as error:
     raise SystemExit(f"respsite: {error}") from None
-lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry)
+lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry.set)
 lifecycle.hook_daphne()
 
 rules = BodyRules(
@@ -48,7 +50,7 @@ exposure = Exposure(
     Bodies(
         ProtocolTypeRouter(
             {
-                "http": traced(StaticFiles(Handler()), site.traces),
+                "http": traced(cast(Application, StaticFiles(Handler())), site.traces),
                 "websocket": URLRouter(websocket_urlpatterns),
                 "lifespan": UvicornHook(lifecycle, rules, frame_rules, site.answer_headers),
             }

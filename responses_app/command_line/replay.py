@@ -104,3 +104,6 @@ class Lines(View):
     def show(self, event: dict[str, Any]) -> None:
         """Write it."""
         _write(json.dumps(event, ensure_ascii=False) + "\n")
+
+    def end(self) -> None:
+        """Every line has been written."""

@@ -7,6 +7,7 @@ what is sent goes to another path, which an event of a stream names). The networ
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -170,7 +171,7 @@ class Opener:
         if access.transport == "stdio":
             command, *arguments = access.command
             program = StdioServerParameters(command=command, args=arguments, env=dict(access.env))
-            return await entered(_telling(stdio_client(program), ended))
+            return await entered(_telling(stdio_client(program, errlog=sys.stderr), ended))
         if access.transport == "sse":
             async with asyncio.timeout(OLD_SECONDS):
                 return await entered(self._oldest(access, ended))
