@@ -19,9 +19,9 @@ from responses_app.protocol.rate_limits import LimitedSubject
 DEFAULT_PROJECT = "default"  # of those who are not asked for a key
 PROJECT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # what an operator may call a project
 START = "sk-"
-_RANDOM_BYTES = 32
-_PREFIX = len(START) + 6  # characters that are shown; they leave 220 bits to guess
-_MAX_SHOWN = 12
+_RANDOM_BYTES = 32  # 43 characters of base64url
+_PREFIX = len(START) + 6  # characters that are shown: 36 bits of the 256, which leaves 220 to guess
+_MAX_SHOWN = 12  # characters that an error looks at, of what was sent as a key
 
 
 class Area(StrEnum):
@@ -65,20 +65,17 @@ BY_SESSION = "session"  # stands for the id of a key where a user of the admin c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """A key as it is kept. `expires_at` is in Unix seconds, None for never; no `scopes` or `models` mean all.
+    """A key as it is kept."""
 
-    `limited` are those whose limits hold for it: itself, and its project with all its keys together.
-    """
-
-    id: str
+    id: str  # not a secret: limits name the key by it
     project: str
-    digest: str
-    name: str = ""
-    scopes: Sequence[str] = ()
-    models: Sequence[str] = ()
-    expires_at: float | None = None
+    digest: str  # SHA-256 in hex; the key itself is not kept
+    name: str = ""  # the operator's own, for lists
+    scopes: Sequence[str] = ()  # none: everything but the metrics
+    models: Sequence[str] = ()  # none: all models
+    expires_at: float | None = None  # Unix seconds; None: never
     revoked: bool = False
-    limited: Sequence[LimitedSubject] = ()
+    limited: Sequence[LimitedSubject] = ()  # itself, and its project with all its keys together
 
     def opens(self, now: float) -> bool:
         """Whether it is good at this time, in Unix seconds."""
@@ -89,14 +86,15 @@ class KeyRecord:
 class Caller:
     """Who asks: a project, by one of its keys; by none where nobody is asked for one.
 
-    A user of the admin comes in by a session, on a page of this server, and has `own_scopes` and `own_limited` then.
+    A user of the admin comes in by a session, on a page of this server.
     """
 
     project: str = DEFAULT_PROJECT
-    key: KeyRecord | None = None
+    key: KeyRecord | None = None  # None: nobody is asked for a key, or it is a user of the admin
+    # The id of a user's session, "" for everybody else. It is a secret, so no `repr` shows it.
     session: str = field(default="", repr=False)
-    own_scopes: Sequence[str] = ()
-    own_limited: Sequence[LimitedSubject] = ()
+    own_scopes: Sequence[str] = ()  # of a user of the admin, who has no key to read them from
+    own_limited: Sequence[LimitedSubject] = ()  # whose limits hold for such a user
 
     @property
     def models(self) -> Sequence[str]:
@@ -139,6 +137,7 @@ def new_secret(random_bytes: Callable[[int], bytes]) -> str:
 
 def digest_of(secret: str) -> str:
     """Return what is kept of a key."""
+    # Headers may hold any bytes, so a wrong key may have surrogates: it is hashed like any other, and found nowhere.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -221,5 +220,6 @@ def model_not_allowed(model: str, allowed: Sequence[str]) -> ApiError:
 
 def _masked(secret: str) -> str:
     """Return a key so that its owner knows which one it is, and a log gives nothing away."""
+    # What does not print would garble a line of a log, and surrogates cannot be written at all.
     shown = "".join(each if each.isascii() and each.isprintable() else "?" for each in secret[:_MAX_SHOWN])
     return f"{shown[:6]}***" if len(secret) > _MAX_SHOWN else f"{shown[:2]}***"

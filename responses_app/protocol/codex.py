@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from responses_app.protocol.errors import JsonObject
 
 SHOWN_TOKENS = 10_000  # of a command's output, at most; Codex cuts the middle out of a longer one
-SHOWN_SHARE = 8  # and no more than this part of the model's length
+SHOWN_SHARE = 8  # and no more than an eighth of the model's length
 EFFORTS = {
     "low": "Answers fast, with little thought",
     "medium": "Thinks as long as everyday work needs",

@@ -54,6 +54,7 @@ class EngineDetails:
 
     def asked_of(self, request: GenerationRequest) -> GenerationRequest:
         """Return what the engine is asked: a turn that was cut and goes on is not asked about its prompt again."""
+        # Tokens are there already: this is the rest of a turn that was cut.
         if self.token_ids:
             return request
         self.prompt_token_ids = request.prompt_token_ids

@@ -53,6 +53,7 @@ class ApiError(Exception):
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
+        # What a transport renders it from: see `body` and `headers`.
         self.message = message
         self.status = status
         self.type = type
@@ -63,6 +64,7 @@ class ApiError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """The HTTP headers that belong to this error."""
+        # Whole seconds, and never 0: clients would come back at once.
         return {} if self.retry_after is None else {"retry-after": str(max(1, self.retry_after))}
 
     @property
@@ -179,6 +181,7 @@ def invalid_encrypted_content(content: str, param: str, *, instead: str) -> ApiE
 
     `instead` says what its client can do but to send it as it was.
     """
+    # Enough for its client to find it, and no more: content is long, and part of an answer that may be logged.
     shown = content if len(content) <= 12 else f"{content[:4]}...{content[-4:]}"
     message = (
         f"The encrypted content {shown!r} could not be verified ('{param}'): it was changed, or another server, "

@@ -36,43 +36,43 @@ MAX_NAME = 64  # characters of one, as it is written in the header
 _MAX_LOOKED_UP = 20  # unknown names of one body that are compared with the known ones
 _LIKENESS = 0.85  # of two names, from which on one is taken for a slip of the other
 _SHORTEST = 4  # characters of a name that can be a slip
-_STRANGE = re.compile(r"[^A-Za-z0-9\[\]._-]")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_STRANGE = re.compile(r"[^A-Za-z0-9\[\]._-]")  # what a header's list of names must not hold, such as `,` and ` `
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # where `maxTokens` has its hump: between `x` and `T`
 NO_SLIPS = frozenset(  # names of other servers' APIs that look like ones known here, and mean something else
     "images models parse_tool_calls reasoning_format speed".split()
 )
-_NOTHING: tuple[object, ...] = (None, "", [], {})
+_NOTHING: tuple[object, ...] = (None, "", [], {})  # values by which a client asks for nothing, whatever the field
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A field that this server does not carry out. `hint` says what to do instead; `takes` are values that are fine."""
+    """A field that this server does not carry out."""
 
-    hint: str
-    takes: tuple[object, ...] = (False,)
+    hint: str  # what to do instead, for the error
+    takes: tuple[object, ...] = (False,)  # values that are fine beside `_NOTHING`, as they ask for what happens anyway
 
     def asks(self, value: object) -> bool:
         """Whether a value asks for something."""
+        # By type too: `True == 1` in Python, and they are two values of JSON.
         return not any(value == each and type(value) is type(each) for each in (*_NOTHING, *self.takes))
 
 
 class ClientModel(BaseModel):
     """Base of everything that comes from a client: frozen, and tolerant of fields it does not know.
 
-    `refused` and `idle` (those without effect, with the reason) are further names that it knows, or fields of its own
-    whose value only is checked; of the `told` ones among these a client hears. `beside` are read by others than the
-    model. `own` are the names that are not OpenAI's.
+    An `open` object may have any field: it is kept and given back whole.
     An `open` object may have any field: it is kept and given back whole.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    refused: ClassVar[Mapping[str, Refused]] = {}
+    refused: ClassVar[Mapping[str, Refused]] = {}  # further names; a value that asks for something is refused
+    # Names without effect, with the reason: further ones, or fields of its own of which only the value is checked.
     idle: ClassVar[Mapping[str, str]] = {}
-    told: ClassVar[Collection[str]] = ()
-    beside: ClassVar[Collection[str]] = ()
-    own: ClassVar[Collection[str]] = ()
-    open: ClassVar[bool] = False
+    told: ClassVar[Collection[str]] = ()  # those of `idle` of which a client hears in a header
+    beside: ClassVar[Collection[str]] = ()  # carried out, and read by others than the model
+    own: ClassVar[Collection[str]] = ()  # names that are this server's or vLLM's, not OpenAI's
+    open: ClassVar[bool] = False  # any field is taken, and none is looked at
 
 
 class ToolModel(ClientModel):
@@ -100,15 +100,16 @@ Models = Mapping[str, type[ClientModel]]  # of an object, by its `type`; by "" w
 
 @dataclass(slots=True)
 class IgnoredFields:
-    """The fields of one body that nobody reads. `refuse`: such a body is refused."""
+    """The fields of one body that nobody reads."""
 
-    refuse: bool = False
-    names: list[str] = field(default_factory=list)
-    more: int = 0
-    looked_up: int = 0
+    refuse: bool = False  # a body that has any is refused
+    names: list[str] = field(default_factory=list)  # at most `MAX_NAMED`, as the header has them
+    more: int = 0  # those beyond; counted, also where one comes twice
+    looked_up: int = 0  # unknown names that were compared with the known ones
 
     def add(self, path: str) -> None:
         """Note one; a part of a body that is read twice is told once."""
+        # Cut before it is quoted, which may make twelve characters of one, and again behind that.
         name = _quoted(path[: 4 * MAX_NAME])[:MAX_NAME]
         if name in self.names:
             return
@@ -122,6 +123,7 @@ class IgnoredFields:
         return ", ".join([*self.names, *([f"+{self.more}"] if self.more else [])])
 
 
+# None: what is read was kept by this server. A context variable, as names are looked at deep below `noting`.
 _NOTED: ContextVar[IgnoredFields | None] = ContextVar("ignored_fields", default=None)
 
 
@@ -150,6 +152,7 @@ def note_ignored(path: str) -> None:
 
 def check_fields(model: type[ClientModel], data: Mapping[str, object], *, at: str = "") -> None:
     """Look at the names of an object's fields, and at those of the objects in it. Raises `ApiError`."""
+    # One comparison of sets decides nearly every object; only what it finds is looked at by name.
     quiet, inner = _plan(model)
     if not quiet.issuperset(data):
         for name in data:
@@ -192,6 +195,7 @@ def inner_models(model: type[ClientModel]) -> Mapping[str, Models]:
     inner: dict[str, Models] = {}
     for name, each in model.model_fields.items():
         models = list(dict.fromkeys(_models_in(each.annotation)))
+        # One model needs no `type` to be found; several are told apart by theirs.
         if len(models) == 1:
             inner[each.alias or name] = {"": models[0]}
         elif models:
@@ -204,6 +208,7 @@ def _models_in(annotation: Any) -> Iterator[type[ClientModel]]:
         yield annotation
         return
     origin, inside = get_origin(annotation), get_args(annotation)
+    # What follows the type in an `Annotated` is pydantic's, not a type.
     if origin is Annotated:
         inside = inside[:1]
     if origin is not dict:  # its names are the client's own
@@ -252,6 +257,7 @@ def _look_at(model: type[ClientModel], name: str, value: object, at: str) -> Non
 
 def _meant(name: str, model: type[ClientModel], noted: IgnoredFields) -> str:
     """Return the name that another one is a slip of, which may be written as in JavaScript; "" for none."""
+    # Comparing names is slow: a body of thousands of unknown ones must not hold the event loop.
     noted.looked_up += 1
     if noted.looked_up > _MAX_LOOKED_UP or not _SHORTEST <= len(name) <= MAX_NAME or name in NO_SLIPS:
         return ""
@@ -279,10 +285,11 @@ Text = Annotated[str, AfterValidator(_without_nul)]
 
 Model = TypeVar("Model", bound=ClientModel)
 
-_MAX_DIGITS = 18  # of a number in a query or a form
+_MAX_DIGITS = 18  # of a number in a query or a form: what fits into 64 bits, and is quick to read
 _MAX_SHOWN_NAME = 80  # characters of a field's name in an error
 MAX_NESTING = 240  # levels of objects and arrays in a request: what is read, rendered and written again, all of it
 
+# By pydantic's types of errors: what a field takes, in JSON's words.
 _EXPECTED = {
     "string_type": "a string",
     "int_type": "an integer",
@@ -298,6 +305,7 @@ _EXPECTED = {
     "model_attributes_type": "an object",
     "text_or_parts": "a string or an array of content parts",
 }
+# Exact types, so that a boolean is not taken for the integer that it is in Python.
 _JSON_NAMES: dict[type, str] = {
     str: "a string",
     bool: "a boolean",
@@ -344,6 +352,8 @@ def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") ->
     try:
         return model.model_validate(data)
     except ValidationError as error:
+        # The finding nearest to the top: a union tells of each of its members, deep inside, what one outer error says
+        # better.
         details = min(error.errors(include_url=False), key=lambda found: len(found["loc"]))
         raise _as_api_error(details, at) from None
 
@@ -355,6 +365,7 @@ def dotted(location: tuple[int | str, ...], at: str = "") -> str:
     never the last part. Of a name that a client has made up, no more than its beginning is written.
     """
     path = at
+    # A text behind an index is a tag, not a name, unless it is the last part.
     for before, part, after in zip((None, *location), location, (*location[1:], None), strict=False):
         if isinstance(part, int):
             path += f"[{part}]"
@@ -381,6 +392,7 @@ def _as_api_error(details: ErrorDetails, at: str) -> ApiError:
 
 
 def _reason(details: ErrorDetails) -> str:
+    # pydantic begins with "Input should be…"; here it stands in the middle of a sentence.
     message = details["msg"].replace("Input should", "it should", 1)
     return message[:1].lower() + message[1:].rstrip(".")
 
@@ -392,7 +404,7 @@ def _shown(value: object) -> str:
 
 MAX_KEY, MAX_VALUE = 64, 512  # characters
 
-MAX_PAIRS = 16
+MAX_PAIRS = 16  # of metadata or attributes, as at OpenAI
 
 
 def limit_pairs(value: object) -> object:

@@ -63,8 +63,10 @@ class IdFactory:
 
     def __call__(self, prefix: str) -> str:
         """Return a new id; a clock that stands still or goes back does not disturb the order."""
+        # Never less than one more than the last: so ids are ordered whatever the clock does.
         self._last = max(self._last + 1, self._now_ms() << _COUNTER_BITS)
         milliseconds, counter = divmod(self._last, 1 << _COUNTER_BITS)
+        # RFC 9562: 48 bits of time, version 7, 12 bits of counter, variant 0b10, 62 bits of chance.
         value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | self._random_bits(62)
         return f"{prefix}{value:032x}"
 
@@ -72,6 +74,7 @@ class IdFactory:
 def milliseconds_of(made: str) -> int | None:
     """Return when an id was made, in Unix milliseconds; None for one that is not ours."""
     _, _, number = made.rpartition("_")
+    # 12 hex digits are the time; the one behind them is the version.
     if len(number) != 32 or number[12] != "7":
         return None
     try:
@@ -92,23 +95,24 @@ class DerivedIds:
         self._response_id = response_id.encode()
         self._base = created_ms << _COUNTER_BITS
         self._key = key
-        self._place = 0
+        self._place = 0  # how many ids were made; the first has place 1
 
     def __call__(self, prefix: str) -> str:
         """Return the next id."""
         self._place += 1
         milliseconds, counter = divmod(self._base + self._place, 1 << _COUNTER_BITS)
         digest = blake2b(b"%b %d" % (self._response_id, self._place), key=self._key, digest_size=8).digest()
+        # 62 of the digest's 64 bits fill what is chance in other ids.
         random = int.from_bytes(digest, "big") >> 2
         value = milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random
         return f"{prefix}{value:032x}"
 
 
 class PublicId(NamedTuple):
-    """What clients call a response; of several that they call the same, `leg` counts from 1."""
+    """What clients call a response, where that is not its own id."""
 
     name: str
-    leg: int = 1
+    leg: int = 1  # counts the responses of one name
 
     @property
     def next_leg(self) -> "PublicId":
@@ -117,22 +121,19 @@ class PublicId(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A response under its public id: its own id, and which leg it is."""
+    """A response under its public id."""
 
-    response_id: str
-    number: int
+    response_id: str  # the response's own
+    number: int  # which leg of the turn it is, from 1 on
 
 
 class TurnLeg(NamedTuple):
-    """A leg as whoever continues its turn looks at it.
-
-    `status` is the response's, `awaited` are the calls that what continues it must answer; None where nothing can
-    continue it.
-    """
+    """A leg as whoever continues its turn looks at it."""
 
     response_id: str
     number: int
-    status: str
+    status: str  # the response's
+    # Calls that what continues it must answer; None where nothing can continue it.
     awaited: Collection[str] | None
 
 
@@ -145,4 +146,5 @@ def leg_to_continue(legs: Sequence[TurnLeg], answered: Set[str]) -> TurnLeg | No
     """
     continuable = [leg for leg in legs if leg.awaited is not None]
     made = (leg for leg in continuable if leg.awaited and not answered.isdisjoint(leg.awaited))
+    # The newest first: so `made` gives the latest leg whose calls these are.
     return next(made, continuable[0] if continuable else None)

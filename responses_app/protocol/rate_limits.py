@@ -27,7 +27,7 @@ class Limits:
     output_tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
     concurrent_responses: int | None = None
-    websockets: int | None = None
+    websockets: int | None = None  # open at once
 
     @classmethod
     def of(cls, row: object) -> "Limits":
@@ -45,17 +45,14 @@ class Amount(NamedTuple):
 
     requests: int = 0
     input_tokens: int = 0
-    output_tokens: int = 0
+    output_tokens: int = 0  # `max_output_tokens` at first, and what was sampled once that is known
 
 
 NOTHING = Amount()
 
 
 class Quantity(Enum):
-    """What is limited over time: the field of `Limits`, milliseconds, what it is called, and its line in headers.
-
-    `counts` says how often requests, input and output tokens count in it.
-    """
+    """What is limited over time. Each member has, in this order, what `__init__` takes."""
 
     REQUESTS = ("requests_per_minute", _MINUTE, "requests per min (RPM)", "requests", (1, 0, 0))
     INPUT = ("input_tokens_per_minute", _MINUTE, "input tokens per min", "tokens", (0, 1, 0))
@@ -63,29 +60,29 @@ class Quantity(Enum):
     DAY = ("tokens_per_day", _DAY, "tokens per day (TPD)", "tokens", (0, 1, 1))
 
     def __init__(self, field: str, window: int, label: str, line: str, counts: tuple[int, int, int]) -> None:
-        self.field = field
-        self.window = window
-        self.label = label
-        self.line = line
-        self.counts = counts
+        self.field = field  # of `Limits`
+        self.window = window  # milliseconds
+        self.label = label  # as OpenAI's messages have it
+        self.line = line  # its line in the headers, which several quantities share
+        self.counts = counts  # how often requests, input and output tokens count in it
 
 
 class Slot(Enum):
-    """What is limited at once: the field of `Limits`, and what it is called."""
+    """What is limited at once. Each member has, in this order, what `__init__` takes."""
 
     RESPONSE = ("concurrent_responses", "concurrent responses")
     WEBSOCKET = ("websockets", "open WebSockets")
 
     def __init__(self, field: str, label: str) -> None:
-        self.field = field
-        self.label = label
+        self.field = field  # of `Limits`
+        self.label = label  # as messages have it
 
 
 @dataclass(frozen=True)
 class LimitedSubject:
-    """Whose limits they are: `key:ID` or `project:NAME`. What follows from them is worked out once."""
+    """Whose limits they are. What follows from them is worked out once, as each request asks for it."""
 
-    subject: str
+    subject: str  # `key:ID` or `project:NAME`
     limits: Limits
 
     def __str__(self) -> str:
@@ -115,7 +112,7 @@ def limited_by(key_id: str, project: str, own: Limits, all_keys: Limits) -> Sequ
 
 
 class Rate:
-    """One limit over time. `key` is what its bucket is called; a token of it is good again in `each` milliseconds."""
+    """One limit over time: a bucket that empties evenly, over the window."""
 
     __slots__ = ("each", "key", "limit", "owner", "quantity", "window")
 
@@ -124,8 +121,8 @@ class Rate:
         self.quantity = quantity
         self.limit = limit
         self.window = quantity.window
-        self.key = f"{quantity.field}:{owner.subject}"
-        self.each = quantity.window / limit if limit else 0.0
+        self.key = f"{quantity.field}:{owner.subject}"  # what its bucket is called in the ledger
+        self.each = quantity.window / limit if limit else 0.0  # milliseconds until one token is good again
 
     def needed(self, amount: Amount) -> int:
         """Return how much of this an amount is."""
@@ -137,6 +134,8 @@ class Rate:
         needed = self.needed(amount)
         if needed <= self.limit:
             return needed
+        # Its input is known, so that may be too large for good; of its output only the bound is known.
+        # much.
         return max(self.limit, self.needed(amount._replace(output_tokens=min(amount.output_tokens, 1))))
 
 
@@ -149,21 +148,22 @@ class SlotLimit:
         self.owner = owner
         self.slot = slot
         self.limit = limit
-        self.key = f"{slot.field}:{owner.subject}"
+        self.key = f"{slot.field}:{owner.subject}"  # what its holders are kept under
 
 
 class Line(NamedTuple):
-    """What clients are told of a limit: how much of it is left, and in how many milliseconds all of it is."""
+    """What clients are told of a limit."""
 
-    name: str
+    name: str  # `requests` or `tokens`
     limit: int
-    remaining: int
-    reset: float
+    remaining: int  # how much of it is left now
+    reset: float  # milliseconds until all of it is left
 
 
 def line_of(rate: Rate, left: float) -> Line:
     """Return what is told of a limit whose bucket is full in `left` milliseconds."""
     limit, window = rate.limit, rate.window
+    # A limit of 0 allows nothing: there is no rate at which it would become good again.
     if not limit:
         return Line(rate.quantity.line, 0, 0, window)
     # A hundredth of a token: what floating point loses on the way is not to look like a token.
@@ -203,6 +203,7 @@ def as_event(lines: Sequence[Line]) -> list[JsonObject]:
 
 def duration(milliseconds: float) -> str:
     """Write a time as OpenAI does: `120ms`, `1s`, `8.64s`, `6m0s`, `23h59m8s`; rounded up to a millisecond."""
+    # A millionth is what floating point adds: 120.0000000001 is 120 ms.
     whole = ceil(milliseconds - 1e-6)
     if whole < 1000:
         return f"{max(0, whole)}ms"
@@ -235,6 +236,7 @@ def rate_reached(rate: Rate, needed: int, left: float) -> RateLimited:
             "or ask the operator of this server for a higher limit.",
             retry_after=None,
         )
+    # What the bucket holds already, and this, minus all that it may hold: the time until there is room.
     wait = max(0.0, left + needed * rate.each - rate.window)
     used = rate.limit - line_of(rate, left).remaining
     return RateLimited(

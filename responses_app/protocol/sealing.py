@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 MAX_BYTES = 4 * 1024 * 1024  # of content, before it is compressed
 
 _COMPRESSED, _PLAIN = b"\x01", b"\x02"  # versions
-_ID, _NONCE, _KEY = 4, 12, 32
+_ID, _NONCE, _KEY = 4, 12, 32  # bytes; AES-256 has a key of 32, GCM a nonce of 12
 _HEADER = 1 + _ID + _NONCE
 _MAX_ENVELOPE = 6 * 1024 * 1024  # characters; incompressible content of MAX_BYTES takes less
 
@@ -52,6 +52,7 @@ class Sealer:
             raise ValueError("a sealer needs a secret")
         made = [_key(secret) for secret in secrets]
         self._first_id, _, self._nonce_key = made[0]
+        # Reversed: where two secrets had one key id, the earlier one would count, as it does when sealing.
         self._keys = {key_id: key for key_id, key, _ in reversed(made)}
         self._random_bytes = random_bytes
 
@@ -79,10 +80,12 @@ class Sealer:
         """Return what was sealed. Raises `SealBroken`."""
         raw = _decoded(envelope)
         header, sealed = raw[:_HEADER], raw[_HEADER:]
+        # What is cut has a short key id or nonce: no key has the one, and the other raises `ValueError`.
         key = self._keys.get(header[1 : 1 + _ID])
         if header[:1] not in (_COMPRESSED, _PLAIN) or key is None:
             raise SealBroken("it has another version, or an unknown key")
         try:
+            # The version is authenticated with the header: an envelope of one way cannot be passed off as the other's.
             opened = key.decrypt(header[-_NONCE:], sealed, _bound_to(header, purpose, project))
         except (InvalidTag, ValueError) as error:
             raise SealBroken("it is changed, or meant for another project") from error
@@ -93,6 +96,7 @@ def _key(secret: str) -> tuple[bytes, AESGCM, bytes]:
     """Return a secret's key id, its key, and the key of the nonces that are made of content."""
     made = [
         HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret.encode())
+        # Key id and key come from one derivation: the id tells nothing of the key.
         for length, info in ((_ID + _KEY, b"respsite sealing 1"), (_KEY, b"respsite sealing 2: nonces"))
     ]
     return made[0][:_ID], AESGCM(made[0][_ID:]), made[1]
@@ -129,6 +133,7 @@ def _decoded(envelope: str) -> bytes:
 def _decompressed(compressed: bytes) -> bytes:
     reader = zlib.decompressobj()
     try:
+        # One byte more than may be: so a bomb of zeros is noticed, and never unpacked whole.
         data = reader.decompress(compressed, MAX_BYTES + 1)
     except zlib.error as error:
         raise SealBroken("its content is damaged") from error

@@ -17,6 +17,7 @@ KIB, MIB = 1024, 1024 * 1024
 class RoomSettings:
     """The settings of one room."""
 
+    # Rooms override it whose settings depend on each other.
     def problem(self, given: Container[str]) -> str | None:
         """Return what does not fit together, as one sentence; None for nothing. `given` are those that are set."""
         return None
@@ -26,7 +27,9 @@ def setting(
     default: Any, parse: Callable[[str], Any], about: str, *, default_text: str | None = None, secret: bool = False
 ) -> Any:
     """Declare a setting: a field of a `RoomSettings`. `about` and `default_text` are what the reference says."""
+    # What `responses_app.settings` reads a field's text with, and what the reference and `repr` say of it.
     metadata = {"parse": parse, "about": about, "default_text": default_text, "secret": secret}
+    # dataclasses refuse a mutable default. The default is always empty, so a factory can stand for it.
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata, repr=not secret)
     return field(default=default, metadata=metadata, repr=not secret)
@@ -66,7 +69,8 @@ def seconds(minimum: float = 0.0) -> Callable[[str], float]:
         try:
             seconds = float(value)
         except ValueError:
-            seconds = -1.0
+            seconds = -1.0  # out of every range, so one error says it all
+        # NaN is refused by this, too; 10**9 seconds are 30 years.
         if not minimum <= seconds < 10**9:
             raise ValueError(f"a number of seconds of at least {minimum:g}")
         return seconds

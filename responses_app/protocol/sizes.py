@@ -13,8 +13,8 @@ from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, 
 from responses_app.protocol.fields import MAX_NESTING, dotted
 
 PIECE = 1024 * 1024  # bytes looked at in one step, so that other threads get their turn between two
-MAX_TOOLS = 1024
-_SILENT = bytes(set(range(256)) - set(b'",[{'))
+MAX_TOOLS = 1024  # of one request
+_SILENT = bytes(set(range(256)) - set(b'",[{'))  # every byte but those that say how many values there are
 
 
 def loads_bounded(content: bytes, *, max_values: int) -> object:
@@ -34,10 +34,13 @@ def has_more_values(content: bytes, limit: int) -> bool:
         return False
     values, in_string = 0, False
     for piece in _without_escapes(content):
+        # Of `{"a,b":[1,2]}` this leaves `{","[,`: split at the quotes, every second run lies inside a string.
+        # string.
         runs = piece.translate(None, _SILENT).split(b'"')
         values += sum(map(len, runs[1::2] if in_string else runs[::2]))
         if values > limit:
             return True
+        # An odd number of quotes: the next piece begins on the other side of one.
         in_string ^= len(runs) % 2 == 0
     return False
 
@@ -80,8 +83,10 @@ def _without_escapes(content: bytes) -> Iterator[bytes]:
     rest = b""
     for start in range(0, len(content), PIECE):
         piece = rest + content[start : start + PIECE]
+        # An odd number of backslashes at the end: the last one escapes what the next piece begins with.
         backslashes = len(piece) - len(piece.rstrip(b"\\"))
         rest = b"\\" if backslashes % 2 else b""
+        # Double backslashes go first, or the second of a pair would be taken for the escape of a quote.
         piece = piece[: len(piece) - len(rest)]
         yield piece.replace(b"\\\\", b"").replace(b'\\"', b"")
     yield rest
@@ -131,4 +136,5 @@ def _containers(fields: Mapping[str, object]) -> Iterator[tuple[_Path, int]]:
         if isinstance(value, Mapping | list):
             yield path, level
             inside = value.items() if isinstance(value, Mapping) else enumerate(value)
+            # Paths stop at three parts, so the walk stays linear however deep it goes.
             left += [((*path, key) if len(path) < 3 else path, level + 1, each) for key, each in inside]

@@ -35,7 +35,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self.matched: str | None = None  # the one that has ended the text
         self._stops = tuple(stops)
-        self._held = ""
+        self._held = ""  # the end of the text so far, which may begin a stop string
 
     def feed(self, text: str) -> str:
         """Take more text, and return what of all so far can be said now; nothing once a stop string has come."""
@@ -65,6 +65,7 @@ def _place(text: str, stop: str) -> tuple[int, int, str] | None:
 
 def _undecided(text: str, stop: str) -> int:
     """Return where the end of a text begins that may be the beginning of a stop string."""
+    # Only the last len(stop) - 1 characters can begin one that is not complete.
     start = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while start >= 0:
         if stop.startswith(text[start:]):

@@ -63,15 +63,16 @@ class ServiceTiers(RoomSettings):
                 f"Supported values are: {', '.join(allowed)}.",
             )
         tier = _resolved(self.responses_default_service_tier if asked in (None, "auto") else asked)
+        # `auto` is left where the operator's default is that: it is none of those that run, and means `default`.
         return next((each for each in PRIORITIES if each == tier), "default")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """How many requests of a tier may wait in a queue: `others`, where `of_tiers` does not say it of the tier."""
+    """How many requests of a tier may wait in a queue."""
 
-    others: int
-    of_tiers: Mapping[str, int] = field(default_factory=dict)
+    others: int  # of each tier that `of_tiers` does not name
+    of_tiers: Mapping[str, int] = field(default_factory=dict)  # by tiers that run
 
     def of(self, tier: str) -> int:
         """Return how many of a tier, which is one that runs."""

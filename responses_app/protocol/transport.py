@@ -13,7 +13,7 @@ from responses_app.protocol.setting import RoomSettings, setting
 
 REQUEST_ID, ORGANIZATION, VERSION = "x-request-id", "openai-organization", "openai-version"
 API_VERSIONS = "v1"  # Azure's name for this API
-_PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")
+_PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")  # space to tilde: no line break, which would begin another header
 
 
 def is_printable(given: str) -> bool:
@@ -178,6 +178,7 @@ def concurrent_request() -> ApiError:
 
 def lifetime_over(lifetime: float) -> ApiError:
     """The connection's time is over; OpenAI's text, which clients know. `lifetime` is in seconds."""
+    # Seconds below two minutes, else minutes: by default `60 minutes`, as in OpenAI's text.
     short = "1 second" if lifetime == 1 else f"{lifetime:g} seconds"
     life = short if lifetime < 120 else f"{lifetime / 60:.0f} minutes"
     return invalid_request(
@@ -201,7 +202,7 @@ def connections_exhausted(message: str = "Maximum WebSocket connections reached"
         status=429,
         type="rate_limit_error",
         code="websocket_connection_limit_reached",
-        retry_after=5,
+        retry_after=5,  # seconds; nobody knows when a connection ends
     )
 
 
@@ -256,5 +257,5 @@ def too_much_unfinished() -> ApiError:
     return overloaded(
         "Too many large messages are on their way to this server at once (WEBSOCKET_MAX_UNFINISHED_BYTES). Connect "
         "again in a while, and send each message at once.",
-        retry_after=5,
+        retry_after=5,  # seconds; messages that are on their way arrive soon, or are given up
     )

@@ -7,17 +7,17 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-_PER_TURN = "_per_turn"
+_PER_TURN = "_per_turn"  # how the names of the lists end
 
 
 @dataclass(slots=True)
 class TurnUsage:
-    """The tokens of one generation. `reasoning` counts those sampled on analysis and commentary, as vLLM does."""
+    """The tokens of one generation."""
 
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
+    input_tokens: int = 0  # of its whole prompt
+    cached_tokens: int = 0  # of these, what the engine had already
+    output_tokens: int = 0  # sampled, with stop tokens
+    reasoning_tokens: int = 0  # of these, on analysis and commentary, as vLLM counts
     after_tools: bool = True  # what its prompt has beside the turn before is what tools gave back, if it is anything
 
 
