@@ -79,20 +79,20 @@ class ClientCalls:
     def __init__(self, stream: ResponseStream, model_format: ModelFormat) -> None:
         self._stream = stream
         self._format = model_format
-        self._given: dict[str, OutputGiven] = {}  # and not read by the model yet
-        self._told: set[str] = set()  # calls whose output the model has read
+        self._given: dict[str, OutputGiven] = {}  # outputs that came, and that the model has not read yet
+        self._read: set[str] = set()  # calls whose output the model has read
         self.awaited = False  # the response goes on in the same stream behind their outputs
 
     def state(self, call_id: str) -> CallState:
         """Return where a call stands."""
-        if call_id in self._given or call_id in self._told:
+        if call_id in self._given or call_id in self._read:
             return "answered"
         return "open" if call_id in self.unanswered else "unknown"
 
     @property
     def unanswered(self) -> tuple[str, ...]:
         """The calls that have no output yet."""
-        return tuple(call_id for call_id in self._calls() if call_id not in self._given and call_id not in self._told)
+        return tuple(call_id for call_id in self._calls() if call_id not in self._given and call_id not in self._read)
 
     @property
     def have_news(self) -> bool:
@@ -109,6 +109,7 @@ class ClientCalls:
         if self.state(given.call_id) != "open":
             raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
         self._given[given.call_id] = given
+        # It came before the turn's end: the turn goes on, and looks for outputs when it ends.
         if not isinstance(due, Await):
             return due
         left = self.unanswered
@@ -117,10 +118,11 @@ class ClientCalls:
     def add_outputs(self) -> list[Event]:
         """Add what was given since the last time to the output, in the order of the calls."""
         events: list[Event] = []
+        # Most responses have none: then the calls are not looked for in the output at all.
         for call_id, (call, item) in self._calls().items() if self._given else ():
             given = self._given.pop(call_id, None)
             if given is not None:
-                self._told.add(call_id)
+                self._read.add(call_id)
                 output = _output_item(item, given, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
                 tool = function_tool(call.called)
                 events += self._stream.add_output(output, self._format.output(tool.name, given.text))
@@ -177,13 +179,14 @@ class ServerCalls:
         self._called = stream.called
         self._called.max_hosted = max_calls
         self._one_call = one_call
-        self._corrections = 0
-        self._turns_behind_calls = 0
-        self._to_list: deque[str] = deque()
-        self._approved: deque[ApprovedCall] = deque()
-        self._list: ListToolsBuilder | None = None
+        self._corrections = 0  # how often the model was told that a tool does not exist
+        self._turns_behind_calls = 0  # turns that followed calls in the background
+        self._to_list: deque[str] = deque()  # labels of MCP servers, in the order of the request
+        self._approved: deque[ApprovedCall] = deque()  # calls that are to be made before the model goes on
+        self._list: ListToolsBuilder | None = None  # of the server that is asked now
+        # What tools want to know later, by the type of their items: of the chain, and of this response.
         self.states: dict[str, JsonObject] = {}
-        self.news: dict[str, JsonObject] = {}  # those of the states that this response has changed
+        self.news: dict[str, JsonObject] = {}  # those of the states that this response has changed: its link keeps them
 
     def offer(self, given: Offered) -> None:
         """Take what may be used, before the response begins."""
@@ -201,6 +204,7 @@ class ServerCalls:
             server = self._to_list.popleft()
             self._list = ListToolsBuilder(self._stream.new_id, server)
             return Step(self._stream.open_own(self._list), ListTools(server))
+        # Over `max_tool_calls` they are not made; the model reads why, one note for each.
         while self._approved:
             call = self._approved.popleft()
             if self._called.may_host:
@@ -234,6 +238,7 @@ class ServerCalls:
             if item == FILES:
                 self._files().learn(given.state)
         events = self._stream.end_call(given.shown, failed=given.failed)
+        # The last call's output ends with a note, so the model answers and does not try another one.
         self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
         return events
 
@@ -250,6 +255,7 @@ class ServerCalls:
         if unknown is None or self._corrections >= MAX_CORRECTIONS:
             return False
         self._corrections += 1
+        # A tool that exists and may not be called any more gets another note than one that does not exist.
         if not self._refuse_excess(unknown):
             hosted = list(self._called.offered) if self._called.may_host else []
             self._stream.add_note(self._format.no_such_tool(unknown, functions, hosted))
@@ -268,6 +274,7 @@ class ServerCalls:
         self._turns_behind_calls += 1
         for name in called.background:
             self._stream.add_note(self._format.output(name, RUNS_IN_BACKGROUND))
+        # Told once: the next turn may call others.
         called.background.clear()
         return True
 
@@ -283,6 +290,7 @@ class ServerCalls:
 
     def _make(self, call: ApprovedCall) -> Step:
         offered = self._offered(call.name)
+        # The server does not offer it any more, or was not asked: the item still says what was approved.
         if not offered.tool:
             offered = replace(offered, server=call.server, tool=call.tool)
         item = McpCallBuilder(self._stream.new_id, offered, call.request_id)

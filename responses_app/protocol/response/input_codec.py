@@ -46,14 +46,14 @@ from responses_app.protocol.response.steps import (
     WaitBegan,
 )
 
-_SHORT = 0x80  # the bit of a record of tokens alone
-_LONG = 0x01
+_SHORT = 0x80  # the bit of a record of tokens alone: 0x81 is one token, 0xFF are 127
+_LONG = 0x01  # the first byte of all other records; other values are left for later versions
 _MAX_SHORT = 0x7F  # tokens in such a record
-_TOKEN_BYTES = 3
-_MAX_TOKEN = 1 << 8 * _TOKEN_BYTES
+_TOKEN_BYTES = 3  # vocabularies have some 200,000 tokens; a larger id is written as JSON
+_MAX_TOKEN = 1 << 8 * _TOKEN_BYTES  # the first id that does not fit
 _DIGITS = b" \t\n\r"  # of a time
-_TIME_DIGITS = 22
-_FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")
+_TIME_DIGITS = 22  # 44 bits of milliseconds: until the year 2527
+_FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")  # white space into the digits that `int(…, 4)` reads
 
 
 class BrokenLog(Exception):
@@ -79,6 +79,7 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
         if head & _SHORT:
             begin, size = position, (head & _MAX_SHORT) * _TOKEN_BYTES
         elif head == _LONG:
+            # The size counts the four bytes of the length; the content begins behind them.
             begin, size = position + 4, 4 + int.from_bytes(data[position : position + 4], "little")
         else:
             raise BrokenLog(f"a record begins with {head}")
@@ -100,6 +101,7 @@ def encode_one(given: Input, at: int | None = None) -> bytes:
     kind, write = _WRITERS[type(given)]
     content = orjson.dumps([kind, *write(given)])
     if at is not None:
+        # The highest two bits first: 42, 40, … 0.
         content += bytes([_DIGITS[at >> shift & 3] for shift in range(2 * _TIME_DIGITS - 2, -2, -2)])
     return bytes((_LONG,)) + len(content).to_bytes(4, "little") + content
 
@@ -107,6 +109,7 @@ def encode_one(given: Input, at: int | None = None) -> bytes:
 def _is_short(chunk: Sampled) -> bool:
     if chunk.finish is not None or chunk.cached_tokens is not None or chunk.logprobs is not None:
         return False
+    # An empty chunk is written as JSON: a head needs tokens.
     return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
 
 
@@ -124,6 +127,7 @@ def _decode_long(content: bytes) -> Input:
 
 def _time_behind(content: bytes) -> int | None:
     """Return the time that stands behind a record's JSON, if there is one."""
+    # JSON that orjson writes ends with `]`, so white space at the end is a time or nothing.
     digits = content[-_TIME_DIGITS:].translate(_FROM_DIGITS)
     return int(digits, 4) if len(digits) == _TIME_DIGITS and not digits.strip(b"0123") else None
 
@@ -189,6 +193,8 @@ def _offered_tools(written: list[Any]) -> list[OfferedTool]:
 
 
 def _write_asked(given: Asked) -> tuple[object, ...]:
+    # Fields that an earlier version did not have come last, and only where they say something: that version can read
+    # the rest.
     stops = (list(given.stops), list(given.stop_tokens)) if given.stops or given.stop_tokens else ()
     return (given.sealed, given.summaries.value if given.summaries else None, *stops)
 
@@ -205,6 +211,7 @@ def _write_returned(given: ToolReturned) -> tuple[object, ...]:
 
 
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
+# The names are in logs for good. One may be added, and none renamed.
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
     Declared: ("declared", lambda given: (list(given.tools),)),
@@ -225,6 +232,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     Stopped: ("stopped", lambda given: (given.reason.value,)),
     Ended: ("ended", lambda given: (given.at, given.error)),
 }
+# A record may lack the last fields (an older version wrote it): then they have the defaults.
 _READERS: Mapping[str, Callable[..., Input]] = {
     "enqueued": Enqueued,
     "declared": Declared,

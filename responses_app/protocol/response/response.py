@@ -73,33 +73,29 @@ from responses_app.protocol.usage import TurnUsage, usage
 
 
 class ResponseMachine:
-    """One response. `stream` is its own, and has said nothing yet.
-
-    `functions` are the names that the request declared, None where it forbids calls; `one_call`: a turn ends with its
-    first call. `summary_style` is its `reasoning.summary`, `max_tool_calls` how many of this server's tools it may
-    call; None: as many as the model wants.
-    """
+    """One response. `stream` is its own, and has said nothing yet."""
 
     def __init__(
         self,
         stream: ResponseStream,
         model_format: ModelFormat,
         *,
-        functions: Collection[str] | None = (),
-        one_call: bool = False,
-        summary_style: str = "auto",
+        functions: Collection[str] | None = (),  # names that the request declared; None: calls are forbidden
+        one_call: bool = False,  # a turn ends with its first call
+        summary_style: str = "auto",  # its `reasoning.summary`
+        # How many of this server's tools it may call; None: as many as the model wants.
         max_tool_calls: int | None = None,
     ) -> None:
         self.stream = stream
         self._format = model_format
-        self.turns: list[TurnUsage] = []
+        self.turns: list[TurnUsage] = []  # shared with the budget and the reader, which adds to it
         self._asides = SummaryTurns(model_format, summary_style)
         self._budget = Budget(self.turns)
         self._compacting = Compacting(self._budget)
         self._mode = Mode.ANSWER
         self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls, one_call=one_call)
-        self._due: Command | None = None
-        self.asked = Asked()
+        self._due: Command | None = None  # the command that stands; None before the start and after the end
+        self.asked = Asked()  # what the request wants of its items
         self.calls = ClientCalls(stream, model_format)
         self.reader = TurnReader(
             stream=stream,
@@ -129,6 +125,7 @@ class ResponseMachine:
         """What is to be done now, for a driver that has only read the inputs so far; None before the start."""
         turn = self.reader.turn
         if isinstance(self._due, Generate) and turn is not None:
+            # None stays None, and 0 stays 0: neither has anything to be taken from.
             left = self._due.budget and max(0, self._due.budget - turn.usage.output_tokens)
             return replace(self._due, sampled=turn.tokens, budget=left, has_begun=True)
         return self._due
@@ -158,6 +155,7 @@ class ResponseMachine:
         """Take the next input. Raises `LocalProtocolError` for one that cannot come now: a bug of the driver."""
         if isinstance(given, Sampled) and isinstance(self._due, Generate):  # nearly always
             return self._sampled(given)
+        # The end is decided: late tokens, outputs and stops of a driver that has not heard of it are dropped.
         if isinstance(self._due, Finish):
             return self._ended(given) if isinstance(given, Ended) else Step([])
         if self.status in TERMINAL_STATUSES:
@@ -177,8 +175,10 @@ class ResponseMachine:
 
     def _begin_or_end(self, given: Input) -> Step:
         match given:
+            # Both change what the model may call, so they are only for a response that has said nothing.
             case Declared() if not self.stream.has_begun:
                 names = self.stream.called.declare(given.tools)
+                # None forbids calls, whatever is declared later.
                 self.reader.functions = None if self.reader.functions is None else names
                 return Step([])
             case Offered() if not self.stream.has_begun:
@@ -232,12 +232,15 @@ class ResponseMachine:
         return Step(events) if finish is None else self._turn_ended(self.reader.end(), finish).behind(events)
 
     def _turn_ended(self, turn: Turn, finish: FinishReason) -> Step:
+        # First what the turn was for: an aside ends here however it went, and a thought that is to be summed up comes
+        # before any reason to stop.
         if self._asides.running:
             self._asides.end()
             return self._go_on(self.stream.end_reasoning())
         if turn.sums_up:
             return Step([], self._now(self._asides.begin(len(self.turns), self.stream.messages)))
         unanswered = self.calls.unanswered
+        # One that is to end with open calls is not cut here: it ends, or waits, as any other with calls does.
         if self.reader.stop is not None and not unanswered:
             return self._stop_here(self.reader.stop)
         if finish is FinishReason.ABORT:
@@ -253,6 +256,7 @@ class ResponseMachine:
             return Step([], self._now(call))
         if self.stream.called.asks:
             return self._finish(Status.COMPLETED)
+        # Notes let the model go on in the same response, which takes tokens: with none left the turn is the last.
         if turn.called and self._budget.left != 0 and self.server.add_notes(self.reader.functions or ()):
             return Step([], self._generate())
         if finish is FinishReason.LENGTH:
@@ -261,6 +265,8 @@ class ResponseMachine:
             return Step([], self._now(Await(unanswered)))
         if self.calls.have_news:
             return self._all_given()
+        # An item beside the compaction, which is the first one where there is any. A model that said nothing has not
+        # completed.
         answered = len(self.stream.output) > self.compacted
         return self._finish(Status.COMPLETED if answered else Status.INCOMPLETE)
 
@@ -296,6 +302,7 @@ class ResponseMachine:
                 events = self.server.listed(given)
                 return self._prepare().behind(events)
         events = self.server.returned(given)
+        # What the tool gave back stands in the output, but no token is left to answer it.
         if self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
         return self._prepare().behind(events)
@@ -333,6 +340,7 @@ class ResponseMachine:
             return self._finish(Status.CANCELLED)
         if self.status is Status.QUEUED:  # it can be continued as one can that has begun and said nothing
             return self._stop_here(_AT_ONCE.get(reason, reason)).behind(self.stream.leave_queue())
+        # Not now: the reader looks at `stop` at the end of each item.
         if reason is StopReason.STEERED and self._is_inside():
             self.reader.stop = reason
             return Step([])
@@ -352,7 +360,9 @@ class ResponseMachine:
 
     def _finish(self, status: Status, *, error: ResponseError | None = None, reason: str | None = None) -> Step:
         """Decide the end. What is open is closed now, but for a failure: clients act on calls that are done."""
+        # Outputs that the model has not read are added, too: the client gave them, and what continues this needs them.
         events = [] if status is Status.FAILED else [*self.stream.close(), *self.calls.add_outputs()]
+        # Behind all other items, since it carries what those do not show.
         if status in CONTINUABLE:
             events += self.stream.seal_others()
         self.reader.turn = None
@@ -365,6 +375,7 @@ class ResponseMachine:
         return Step(self.stream.finish(ending))
 
     def _ending(self, ending: Ending, at: int, error: ResponseError | None) -> Ending:
+        # It could not be kept, so clients must not read that it succeeded.
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
         messages = self._messages() if self.stream.shows_messages else None

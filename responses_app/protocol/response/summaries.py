@@ -69,10 +69,10 @@ class SummaryTurns:
 
     def __init__(self, model_format: ModelFormat, style: str) -> None:
         self._format = model_format
-        self._style = style
-        self._asides = 0
-        self._in_answer = self._has_begun = False
-        self.by_model = False
+        self._style = style  # a key of `_REQUESTS`
+        self._asides = 0  # how many were begun
+        self._in_answer = self._has_begun = False  # of the aside that runs: its answer, and text of that
+        self.by_model = False  # else a thought's first sentences are its summary
         self._was_last = False  # the last turn was an aside
         self.running = False  # an aside has been asked for, and has not ended
 
@@ -88,11 +88,14 @@ class SummaryTurns:
         self._asides += 1
         self._in_answer, self._has_begun, self.running = False, False, True
         length, tokens = _REQUESTS[self._style]
+        # Not a message of the user: that would settle the thought which it is about.
         request = RenderedMessage(MessageKind.OTHER, self._format.user(_request(length)).tokens)
         return Generate(turn, (*said, request), sampled=self._beginning(), budget=tokens, aside=True)
 
     def begins_turn(self) -> bool:
         """Note that a turn begins; return whether what tools gave back may stand before it."""
+        # An aside's prompt has its request, and the turn behind it lacks that again: tools gave nothing back.
+        # tools.
         beside = self.running or self._was_last
         self._was_last = self.running
         return not beside
@@ -110,6 +113,7 @@ class SummaryTurns:
             elif isinstance(each, Text) and self._in_answer:
                 texts.append(each.text)
         text = "".join(texts)
+        # White space before the summary is dropped, however it was cut into chunks.
         text = text if self._has_begun else text.lstrip()
         self._has_begun = self._has_begun or bool(text)
         return text
@@ -156,6 +160,7 @@ class Compacting:
 
     def end(self, budget: int | None) -> None:
         """The summary is sealed; `budget` is what may be sampled from here on."""
+        # The summary's own tokens do not count for the answer: turns before `since` are left out.
         self._summary, self._budget.limit, self._budget.since = None, budget, len(self._budget.turns)
 
 
@@ -163,9 +168,9 @@ class _Summary:
     """What a model says when it is asked for a summary: its final answer or, if it gives none, all it said."""
 
     def __init__(self) -> None:
-        self._answer: list[str] = []
-        self._other: list[str] = []
-        self._saying = self._answer
+        self._answer: list[str] = []  # the final answer
+        self._other: list[str] = []  # all else: thoughts and preambles
+        self._saying = self._answer  # the list of the item that is being said
 
     def take(self, said: TurnEvent) -> None:
         """Read on."""

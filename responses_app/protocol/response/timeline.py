@@ -55,33 +55,33 @@ _OF_ITEMS = {"reasoning": PhaseKind.REASONING, "message": PhaseKind.ANSWER}  # b
 
 @dataclass(slots=True)
 class Phase:
-    """A stretch of one turn; `ended` is None for the one that lasts. `name` is the tool's, where it is about one."""
+    """A stretch of one turn. Times are Unix milliseconds."""
 
     kind: PhaseKind
-    turn: int
+    turn: int  # from 1 on
     began: int
-    ended: int | None = None
-    name: str = ""
+    ended: int | None = None  # None: it lasts
+    name: str = ""  # the tool's, where it is about one
 
 
 @dataclass(slots=True)
 class TurnTokens:
-    """The tokens of one turn, and when the first one came (None: it did not, or nobody knows)."""
+    """The tokens of one turn, and when the first one came."""
 
-    input: int = 0
-    cached: int = 0
+    input: int = 0  # of its prompt
+    cached: int = 0  # of these, what the engine had already
     output: int = 0
-    first_token: int | None = None
+    first_token: int | None = None  # Unix milliseconds; None: it did not come, or nobody knows when
 
 
 @dataclass(slots=True)
 class Timeline:
-    """The timeline of one response; times are in milliseconds."""
+    """The timeline of one response. Times are Unix milliseconds."""
 
     created: int
-    phases: list[Phase] = field(default_factory=list)
-    turns: list[TurnTokens] = field(default_factory=list)
-    ended: int | None = None
+    phases: list[Phase] = field(default_factory=list)  # in their order, without gaps
+    turns: list[TurnTokens] = field(default_factory=list)  # those that have begun
+    ended: int | None = None  # None: it runs
     is_timed: bool = True  # its log says when what came; else its phases are only guessed by its ends
 
     def milliseconds(self, now: int) -> int:
@@ -94,8 +94,8 @@ class TimelineReader:
 
     def __init__(self, created: int) -> None:
         self.timeline = Timeline(created)
-        self._now = created
-        self._turn = 1
+        self._now = created  # the latest time that an input had
+        self._turn = 1  # the number of the turn that phases belong to now
         self._begun = 0  # turns
         self._standing: Command | None = None  # what the machine wanted last
         self._enter(PhaseKind.QUEUE)
@@ -111,10 +111,13 @@ class TimelineReader:
                 self._begin_turn(given)
             case Sampled():
                 self._sample(given)
+        # Items of asides and summaries say what the model writes for this server; they are one phase, whatever is in
+        # them.
         if isinstance(self._standing, Generate) and not (self._standing.aside or self._standing.summary):
             for event in step.events:
                 if event.type is EventType.ITEM_ADDED:
                     self._enter_item(event.fields["item"])
+        # Behind the events: they are of what ran until now, the command is of what follows.
         if step.command is not None:
             self._want(step.command)
         if isinstance(given, Ended) and isinstance(self._standing, Finish):
@@ -141,6 +144,7 @@ class TimelineReader:
             return
         turn = self.timeline.turns[-1]
         turn.output += len(chunk.token_ids)
+        # The first chunk says it. A turn that goes on on another worker has a cache of its own, which is not meant.
         turn.cached = turn.cached or min(chunk.cached_tokens or 0, turn.input)
         if chunk.token_ids and turn.first_token is None:
             turn.first_token = self._now
@@ -154,6 +158,7 @@ class TimelineReader:
     def _want(self, command: Command) -> None:
         self._standing = command
         match command:
+            # The turn is counted once it is asked for: waiting for the engine belongs to it.
             case Generate():
                 self._turn = self._begun + 1
                 self._enter(PhaseKind.QUEUE)
@@ -192,8 +197,10 @@ def timeline_of(inputs: Iterable[tuple[Input, int | None]], machine: ResponseMac
         is_timed = is_timed or at is not None
         reader.take(given, machine.receive(given), at)
     timeline = reader.timeline
+    # The machine counts as usage does: without tokens behind the end of a turn.
     for tokens, used in zip(timeline.turns, machine.turns, strict=True):
         tokens.cached, tokens.output = used.cached_tokens, used.output_tokens
+    # A log of an older version: the phases are right in their order, and all at one time.
     if not is_timed:
         timeline.is_timed = False
         timeline.phases = [Phase(PhaseKind.UNKNOWN, 1, created)]
@@ -217,6 +224,7 @@ def guess(timeline: Timeline, *, first_token: int | None, ended: int | None) -> 
     created = timeline.created
     end = None if ended is None else max(created, ended)
     phases = [Phase(PhaseKind.UNKNOWN, 1, created, end)]
+    # Times come from several places, and may contradict each other: what does not fit is left out.
     if first_token is not None and created <= first_token <= (first_token if end is None else end):
         before = Phase(PhaseKind.UNKNOWN, 1, created, first_token, "before the first token")
         phases = [before, Phase(PhaseKind.UNKNOWN, 1, first_token, end, "from the first token on")]

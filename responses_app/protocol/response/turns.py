@@ -46,14 +46,15 @@ Spelled = Callable[[TokenLogprob], TextLogprob]
 class Turn:
     """The generation that runs."""
 
-    parser: TurnParser
-    usage: TurnUsage
+    parser: TurnParser  # of the model's format
+    usage: TurnUsage  # counted as tokens are read; the machine's list has the same object
+    # All that the turn has, with those that stand at the prompt's end.
     tokens: "Tokens[int]" = field(default_factory=as_tokens)
     _unsaid: list[TextLogprob] = field(default_factory=list)  # of tokens whose text has not come yet
     called: bool = False  # its last item waits for what a call gives back
     has_called: bool = False  # a tool of the client's
     holds: bool = False  # its last item is open until its tool has run: nothing can follow, even if the engine goes on
-    is_over: bool = False
+    is_over: bool = False  # what the engine still samples is dropped
     sums_up: bool = False  # it ended with a thought that gets a summary now
     _started: ItemStarted = field(default_factory=lambda: ItemStarted(ItemKind.ANSWER))  # the last item
 
@@ -91,6 +92,8 @@ class Turn:
     def close(self, *, ends: Ends | None) -> list[TurnEvent]:
         """Return what the parser still holds of the turn, up to the item that nothing is to follow."""
         said = self.parser.close()
+        # The last event is not looked at: nothing follows it anyway.
+        # earlier.
         return said[: self._end_in(said[:-1], ends)]
 
     def _end_in(self, said: list[TurnEvent], ends: Ends | None) -> int | None:
@@ -117,6 +120,7 @@ class Turn:
 
     def _with_logprob(self, token: int, logprob: TextLogprob, events: list[TurnEvent]) -> list[TurnEvent]:
         """Give a text the log probabilities of the tokens that made it; these are a token's events."""
+        # A token that ends something has no text, and so no entry.
         if not self.parser.is_end(token):
             self._unsaid.append(logprob)
         if not events:
@@ -159,6 +163,7 @@ class AnswerStops:
 
     def without_stop_token(self, chunk: Sampled) -> tuple[Sampled, bool]:
         """Return what is to be read of tokens, and whether one of the request's own has ended them."""
+        # An engine ends at a stop token, and gives it as the last one.
         if chunk.finish is not FinishReason.STOP or not chunk.token_ids or chunk.token_ids[-1] not in self._tokens:
             return chunk, False
         logprobs = None if chunk.logprobs is None else chunk.logprobs[:-1]
@@ -170,6 +175,7 @@ class AnswerStops:
             return list(said)
         events: list[TurnEvent] = []
         for index, each in enumerate(said):
+            # Each answer begins anew: a stop string does not reach over two items.
             if isinstance(each, ItemStarted):
                 self._text = StopStrings(self._stops) if each.kind is ItemKind.ANSWER else None
             elif self._text is not None:
@@ -196,6 +202,7 @@ class AnswerStops:
     def end(self, turn: Turn, said: Sequence[TurnEvent] = ()) -> list[TurnEvent]:
         """End the turn, and the answer in it, which is whole: nothing of what else was `said` is told."""
         turn.is_over, self._text, self._held = True, None, ()
+        # The end may be in what came with the stop string already, or else the parser makes it.
         ended = next((each for each in (*said, *turn.parser.close()) if isinstance(each, ItemEnded)), None)
         return [] if ended is None else [replace(ended, truncated=False)]
 
@@ -204,9 +211,9 @@ class AnswerStops:
 class TurnReader:
     """Reads the turns of one response, and decides which of their items is the last one."""
 
-    stream: ResponseStream
+    stream: ResponseStream  # what clients hear goes there
     format: ModelFormat
-    budget: Budget
+    budget: Budget  # shared with the machine, as are the next two
     asides: SummaryTurns
     compacting: Compacting
     functions: Collection[str] | None  # the names that the model can call; None where calls are forbidden
@@ -233,6 +240,7 @@ class TurnReader:
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
         ends = self._ends_of(turn, summing_up=self.compacting.running)
+        # Neither a summary nor an aside is the answer that the request's stop strings are about.
         stops = None if self.stops is None or self.compacting.running or self.asides.running else self.stops
         stopped = False
         if stops is not None:
@@ -241,7 +249,7 @@ class TurnReader:
         if stops is not None:
             said = stops.read(turn, said)
             if stopped and not turn.is_over:
-                turn.usage.output_tokens += 1
+                turn.usage.output_tokens += 1  # the stop token, which was cut off above
                 said += stops.end(turn)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
@@ -297,6 +305,7 @@ class TurnReader:
 
     def _sums_up(self, turn: Turn, started: ItemStarted, ended: ItemEnded) -> bool:
         """Whether the model is to sum up what it has just said, and goes on then."""
+        # Behind a stop token the model says nothing more, so there is nothing that a summary would come before.
         if self.asides.running or turn.tokens[-1] in self.format.stop_tokens:
             return False
         turn.sums_up = self.asides.is_due(started.kind, ended, left=self.budget.left)
@@ -313,6 +322,7 @@ class TurnReader:
             return self.stream.begin_compaction() if said and not self.stream.is_compacting else []
         if self.asides.running:
             return self.stream.sum_up(self.asides.take(said))
+        # The item stays open for its summary: its end is told when the aside has ended.
         if turn.sums_up and isinstance(said[-1], ItemEnded):
             return [*self.stream.receive_all(said[:-1]), *self.stream.hold_reasoning(said[-1])]
         return self.stream.receive_all(said)
