@@ -77,10 +77,10 @@ class SessionSettings(RoomSettings):
 class SessionLimits:
     """The bounds of one connection that an operator does not set."""
 
-    max_in_flight: int = 16
-    max_lanes: int = 32
-    max_steers: int = 16
-    last_words: float = 5.0  # seconds: how long what the end of the grace cuts may take to say so
+    max_in_flight: int = 16  # creates that run at once; others wait
+    max_lanes: int = 32  # named ones, ever used
+    max_steers: int = 16  # inputs that wait for one response to end
+    last_words: float = 5.0  # seconds: how long responses that the end of the grace cuts may take to say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,32 +113,29 @@ Command = Send | Reply | Start | Stop | CancelRuns | Close
 class _Clock:
     """Where a connection is in its life."""
 
-    opened: float
-    warned: bool = False
+    opened: float  # by the caller's clock, as all times here
+    warned: bool = False  # `connection_expiring` was sent, or it is too late for it
     over: bool = False  # no further creates are started
     cut: float | None = None  # when what still ran was cancelled
     leaving: bool = False  # the server stops: nothing is waited for but what runs
-    closed: bool = False
+    closed: bool = False  # `Close` was given: nothing is said any more
 
 
 @dataclass(slots=True)
 class WebSocketSession:
-    """One connection. `opened` is now, and `unix_offset` what makes Unix seconds of the caller's clock.
-
-    `new_id` makes the ids of steering.
-    """
+    """One connection."""
 
     settings: SessionSettings
-    opened: float
-    new_id: Callable[[], str]
-    unix_offset: float = 0.0
+    opened: float  # now, by the caller's clock
+    new_id: Callable[[], str]  # makes the ids of steering
+    unix_offset: float = 0.0  # what makes Unix seconds of the caller's clock
     limits: SessionLimits = SessionLimits()
     _clock: _Clock = field(init=False)
     _steering: Steering = field(init=False)
-    _running: dict[str | None, Create] = field(default_factory=dict)
-    _waiting: deque[Create] = field(default_factory=deque)
+    _running: dict[str | None, Create] = field(default_factory=dict)  # by lanes; one each
+    _waiting: deque[Create] = field(default_factory=deque)  # of all lanes, the oldest first
     _lanes: set[str] = field(default_factory=set)  # named lanes ever used; never released
-    _latest: "OrderedDict[str | None, ChainLink]" = field(default_factory=OrderedDict)  # by age of use
+    _latest: "OrderedDict[str | None, ChainLink]" = field(default_factory=OrderedDict)  # by lanes, by age of use
 
     def __post_init__(self) -> None:
         self._clock = _Clock(self.opened)
@@ -152,6 +149,7 @@ class WebSocketSession:
 
     def recall(self, response_id: str) -> ChainLink | None:
         """Return the chain of a lane's latest response; of a turn that several lanes went on with, its newest leg's."""
+        # Several lanes may go on with one turn, whose responses have one public id: the highest leg is the newest.
         known = [link for link in self._latest.values() if link.known_as == response_id]
         return max(known, key=lambda link: link.public.leg if link.public else 0, default=None)
 
@@ -225,6 +223,7 @@ class WebSocketSession:
                 return [*self._steering.give_up(successor)]
             self._waiting.appendleft(successor)  # it has the place of what it continues, before all that waits
             return []
+        # A create that was sent before the response ended may be the very one that its steering waits for.
         waiting = [self._steering.joined(each) for each in self._waiting]
         if any(map(operator.is_not, waiting, self._waiting)):  # the client has said what was required: nothing waits
             answers = [each for each in answers if not _is_pending(each)]
@@ -247,6 +246,7 @@ class WebSocketSession:
             return clock.opened + settings.websocket_lifetime_seconds + settings.websocket_grace_seconds
         if clock.warned:
             return clock.opened + settings.websocket_lifetime_seconds
+        # A warning behind the end of life would never come: the end is due first.
         return clock.opened + min(settings.websocket_warning_seconds, settings.websocket_lifetime_seconds)
 
     def tick(self, now: float) -> list[Command]:
@@ -260,6 +260,7 @@ class WebSocketSession:
             clock.warned = True
             closes_at = clock.opened + settings.websocket_lifetime_seconds
             commands.append(Send(connection_expiring(round(closes_at - now), round(closes_at + self.unix_offset))))
+        # `_end_if_idle` closes at once where nothing runs; else `ended` of the last run does.
         if age >= settings.websocket_lifetime_seconds:
             clock.over = clock.warned = True
             if self._running and age >= settings.websocket_lifetime_seconds + settings.websocket_grace_seconds:
@@ -281,12 +282,14 @@ class WebSocketSession:
         if self._clock.cut is None:
             self._clock.cut = now
             return [CancelRuns()]
+        # A run that does not even end its stream is not waited for.
         if now >= self._clock.cut + self.limits.last_words:
             self._running.clear()  # they are nobody's now: `ended` may still come for them, and finds nothing
         return []
 
     def _enqueue(self, frame: JsonObject, size: int) -> list[Command]:
         lane = frame.get("stream_id")
+        # Also an explicit null is refused: the default lane is the one that is not named.
         if "stream_id" in frame and not (isinstance(lane, str) and _STREAM_ID.fullmatch(lane)):
             return [Send(error_frame(invalid_lane()))]
         lane = lane if isinstance(lane, str) else None
@@ -305,6 +308,7 @@ class WebSocketSession:
         if self._waiting and self._waiting[-1] is create and self._is_full():
             self._waiting.pop()
             error = queue_full(self.settings.websocket_max_queued)
+            # It may have taken steering with it, which has to wait for another create then.
             self._steering.refused(create, error)
             return [Send(error_frame(error, lane))]
         return commands
@@ -317,6 +321,7 @@ class WebSocketSession:
         if self.settings.websocket_busy == "reject" and (self._running or self._waiting):
             return concurrent_request()
         if lane is not None and lane not in self._lanes:
+            # Lanes are never released, so this bounds what their names take over a connection's life.
             if len(self._lanes) >= self.limits.max_lanes:
                 return too_many_lanes(self.limits.max_lanes)
             self._lanes.add(lane)

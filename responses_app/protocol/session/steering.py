@@ -30,8 +30,8 @@ from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.response.calls import required_input
 from responses_app.protocol.response.steps import StopReason
 
-_STEER_FIELDS = frozenset(("type", "previous_response_id", "input"))
-_MESSAGE_FIELDS = frozenset(("type", "role", "content"))
+_STEER_FIELDS = frozenset(("type", "previous_response_id", "input"))  # of a `response.steer`
+_MESSAGE_FIELDS = frozenset(("type", "role", "content"))  # of each of its messages
 _PARTS: Mapping[str, str | None] = {"input_text": "text", "input_image": None, "input_file": None}  # and what they need
 
 
@@ -40,8 +40,8 @@ class SteerRefused(Exception):
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
+        self.code = code  # OpenAI's, such as `response_not_found`
+        self.message = message  # what its client is told
 
 
 def user_messages(frame: JsonObject) -> list[JsonObject]:
@@ -55,6 +55,7 @@ def user_messages(frame: JsonObject) -> list[JsonObject]:
     content = frame.get("input")
     if not isinstance(content, str | list) or not content:
         raise SteerRefused("invalid_input", "'input' must be a string that says something, or an array of messages.")
+    # A text is one message, as in a create.
     if isinstance(content, str):
         content = [{"role": "user", "content": content}]
     for index, message in enumerate(content):
@@ -68,6 +69,7 @@ def user_messages(frame: JsonObject) -> list[JsonObject]:
 
 
 def _is_of_user(message: object) -> bool:
+    # Unknown fields are refused: what has no effect in a steer would be lost silently.
     if not isinstance(message, dict) or message.keys() - _MESSAGE_FIELDS:
         return False
     if message.get("role") != "user" or message.get("type", "message") != "message":
@@ -81,6 +83,7 @@ def _is_of_user(message: object) -> bool:
 def _is_part(part: object) -> bool:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str) or part["type"] not in _PARTS:
         return False
+    # None: what else such a part needs is checked with the create of the successor.
     text = _PARTS[part["type"]]
     return text is None or isinstance(part.get(text), str)
 
@@ -92,27 +95,24 @@ _OVER = "The connection's time is over, so nothing is started on it any more. Co
 
 @dataclass(frozen=True, slots=True)
 class Steer:
-    """Input that was accepted: as the client sent it, and as messages. `size` is in bytes."""
+    """Input that was accepted."""
 
     id: str
-    given: object
-    messages: Sequence[JsonObject]
-    size: int
+    given: object  # as the client sent it: a failure gives it back
+    messages: Sequence[JsonObject]  # the same as items
+    size: int  # bytes of its frame
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A `response.create` on its lane. `parent` is bound when it arrives, if the connection knows it then.
+    """A `response.create` on its lane."""
 
-    Its input begins with that of `steers`; `is_successor`: it is all of it, and this server made the create.
-    """
-
-    lane: str | None
-    fields: JsonObject
-    size: int
-    parent: ChainLink | None
-    steers: tuple[Steer, ...] = ()
-    is_successor: bool = False
+    lane: str | None  # None: the default one
+    fields: JsonObject  # its frame
+    size: int  # bytes
+    parent: ChainLink | None  # bound when it arrives, if the connection knows it then
+    steers: tuple[Steer, ...] = ()  # its input begins with that of these
+    is_successor: bool = False  # its input is theirs alone, and this server made it
 
     @property
     def previous_response_id(self) -> str | None:
@@ -142,8 +142,8 @@ class Stop:
 
     lane: str | None
     reason: StopReason
-    accepted: JsonObject | None = None
-    failed: JsonObject | None = None
+    accepted: JsonObject | None = None  # sent once it is known that this ends the response
+    failed: JsonObject | None = None  # sent where its end was decided already
 
 
 Answer = Send | Reply | Stop
@@ -155,8 +155,8 @@ class _Target:
 
     response_id: str
     create: Create
-    steers: list[Steer] = field(default_factory=list)
-    interrupted: bool = False
+    steers: list[Steer] = field(default_factory=list)  # in their order; the first one asked for the end
+    interrupted: bool = False  # it ends now, and takes nothing more
 
     @property
     def unsupported(self) -> str | None:
@@ -187,9 +187,9 @@ class Steering:
         self._new_id = new_id
         self._max_steers = max_steers
         self._max_bytes = max_bytes
-        self._running: dict[str | None, _Target] = {}
-        self._parked: dict[str | None, _Parked] = {}
-        self._ended: OrderedDict[str, Status] = OrderedDict()
+        self._running: dict[str | None, _Target] = {}  # by lanes
+        self._parked: dict[str | None, _Parked] = {}  # by lanes
+        self._ended: OrderedDict[str, Status] = OrderedDict()  # by responses, the oldest first: see `MAX_REMEMBERED`
 
     # What the client says.
 
@@ -208,6 +208,7 @@ class Steering:
         steer = Steer(self._new_id(), content, messages, size)
         target.steers.append(steer)
         accepted = Reply(steer_accepted(steer.id, target.response_id), lane)
+        # The first one asks for the end; those that follow only wait for it.
         return [accepted] if len(target.steers) > 1 else [accepted, Stop(lane, StopReason.STEERED)]
 
     def interrupt(self, frame: JsonObject) -> list[Answer]:
@@ -260,6 +261,7 @@ class Steering:
         self._ended[target.response_id] = status
         if len(self._ended) > MAX_REMEMBERED:
             self._ended.popitem(last=False)
+        # From here on, what was said to it has to go somewhere: into a failure, a successor, or a wait.
         if not target.steers:
             return [], None
         if status not in CONTINUABLE or link is None:
@@ -278,6 +280,7 @@ class Steering:
 
         What was said for such a one waits for another.
         """
+        # `steers` moved into the create when it was joined: a create that fails must not take them with it.
         if not create.steers:
             return None
         parent = create.previous_response_id or ""
@@ -289,6 +292,7 @@ class Steering:
     def joined(self, create: Create) -> Create:
         """Return a create with what waits for it in front of its input."""
         parked = self._parked.get(create.lane)
+        # Only a create that continues that very response: any other one on the lane goes on with something else.
         if parked is None or parked.response_id != create.previous_response_id:
             return create
         del self._parked[create.lane]
@@ -302,6 +306,7 @@ class Steering:
         return list(_failed(successor.steers, successor.previous_response_id or "", successor.lane, _OVER))
 
     def _target(self, response_id: object) -> _Target | None:
+        # There are few: at most `max_in_flight`.
         return next((target for target in self._running.values() if target.response_id == response_id), None)
 
     def _absent(self, response_id: object) -> SteerRefused:

@@ -26,6 +26,7 @@ class ToolOutput(ClientModel):
 
 def requested_tool_mode(header: str | None, default: str) -> str:
     """Return the mode that a request's header asks for, else the default. Raises `ApiError` (400) for another."""
+    # An empty header is none.
     mode = (header or "").strip().lower() or default
     if mode not in (COMPLETE, WAIT):
         raise invalid_request(
@@ -38,6 +39,7 @@ def requested_tool_mode(header: str | None, default: str) -> str:
 
 def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGiven:
     """Validate the body of a request. Raises `ApiError`: 413 for an output of more than `max_bytes`."""
+    # Before it is read: reading a large one would take the event loop's time.
     size = json_size({"output": data.get("output")})
     if size > max_bytes:
         raise output_too_large(size, max_bytes)
