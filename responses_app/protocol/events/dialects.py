@@ -175,15 +175,12 @@ class CallNames(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """What an event does not say itself: its response, the calls of it by their items' ids, and the limits now.
-
-    `images` are the URLs of those of its input, where its reader asks for them.
-    """
+    """What an event does not say itself, and rules need."""
 
     response_id: str
-    calls: Mapping[str, CallNames]
-    rate_limits: Callable[[], Sequence[JsonObject]]
-    images: Sequence[str] = ()
+    calls: Mapping[str, CallNames]  # those of the response, by the ids of their items
+    rate_limits: Callable[[], Sequence[JsonObject]]  # as they are now, hence a function
+    images: Sequence[str] = ()  # URLs of those in the request's input, where its reader asks for them
 
 
 class EventPlace(Enum):
@@ -198,18 +195,18 @@ class EventPlace(Enum):
 class Rule:
     """What a switch makes of an event: it is called `becomes`, or an event of that type is put before or behind it.
 
-    `make` returns the fields of an event that is put, of the JSON of the one beside it; None where there is nothing to
-    say. `part` is the type of the part that an event must be about to be called otherwise; "" for any event.
-    `unless` is a switch that takes the place of this one.
+    An event that is put has no number of its own: see the top of this file.
     """
 
     switch: Switch
-    event: str
-    becomes: str
+    event: str  # the type that it is about
+    becomes: str  # the type that it gets, or that of the event that is put
     place: EventPlace = EventPlace.INSTEAD
+    # The fields of an event that is put, made of the JSON of the one beside it; None where there is nothing to say. A
+    # rule without it renames.
     make: Callable[[bytes, Scene], JsonObject | None] | None = None
-    part: str = ""
-    unless: Switch | None = None
+    part: str = ""  # the type of the part that a renamed event must be about; "": of any
+    unless: Switch | None = None  # a switch that takes the place of this one
 
     def holds(self, switches: Collection[Switch]) -> bool:
         """Whether the rule is one of a dialect with these switches."""
@@ -248,6 +245,7 @@ def _error(json: bytes, scene: Scene) -> JsonObject | None:
 def _context(json: bytes, scene: Scene) -> JsonObject | None:
     item = orjson.loads(json)["item"]
     action = item.get("action")
+    # Sources are a web search's; sealed content counts where it is a thought's: a compaction's is the answer itself.
     fields = {
         "sources": action.get("sources") if isinstance(action, dict) else None,
         "encrypted_content": item.get("encrypted_content") if item.get("type") == "reasoning" else None,
@@ -301,7 +299,7 @@ class Wording:
     """How one reader hears the events of one response; `scene` has what the events do not say."""
 
     def __init__(self, dialect: Dialect, scene: Scene) -> None:
-        self._rules = _rules_of(dialect.switches)
+        self._rules = _rules_of(dialect.switches)  # by types of events
         self._scene = scene
         self.usage_per_turn = dialect.usage_per_turn
 
@@ -316,6 +314,7 @@ class Wording:
             if rule.make is None:
                 name = rule.becomes if not rule.part or _part_of(json) == rule.part else name
             elif rule.place is EventPlace.BEFORE and (fields := rule.make(json, self._scene)) is not None:
+                # The number of the event before: what its reader has had by then.
                 before.append(_put(rule.becomes, fields, number - 1))
         itself = (name, json if name is type else _renamed(json, type, name))
         return (*before, itself, *self.behind(type, number, json))
@@ -331,6 +330,7 @@ class Wording:
 
 def wording(dialect: Dialect, scene: Scene) -> Wording | None:
     """Return how a reader hears a response in a dialect; None where it hears every event as the journal has it."""
+    # `USAGE_PER_TURN` has no rule: it changes how terminal events are written.
     return Wording(dialect, scene) if dialect.usage_per_turn or _rules_of(dialect.switches) else None
 
 
@@ -350,6 +350,7 @@ def _rules_of(switches: frozenset[Switch]) -> Mapping[str, Sequence[Rule]]:
 
 
 def _renamed(json: bytes, type: str, name: str) -> bytes:
+    # `json` begins with `{"type":"…"`, as `Event.as_json` writes it: only that is exchanged.
     return b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
 
 

@@ -73,11 +73,11 @@ TERMINAL = frozenset((EventType.COMPLETED, EventType.INCOMPLETE, EventType.FAILE
 
 @dataclass(slots=True)
 class Event:
-    """One event. `fields` is everything but `type` and `sequence_number`, never empty, and the event's from now on."""
+    """One event of a response."""
 
     type: EventType
-    sequence_number: int
-    fields: JsonObject
+    sequence_number: int  # from 0 on, without gaps
+    fields: JsonObject  # all but `type` and `sequence_number`; never empty, and the event's own from now on
 
     def as_json(self, *, usage_per_turn: bool = False) -> bytes:
         """Serialise: one JSON object, the same bytes on every transport; its response is as `usage.as_read` has it.
@@ -87,14 +87,17 @@ class Event:
         shown = self.fields
         if self.type in TERMINAL and isinstance(response := shown.get("response"), dict):  # nothing is counted before
             shown = {**shown, "response": as_read(response, usage_per_turn=usage_per_turn)}
+        # Without the braces, so that the type comes first and the number last: `DeltaTemplate` and dialects rely on
+        # it.
         fields = orjson.dumps(shown)[1:-1]
         return b'{"type":"%b",%b,"sequence_number":%d}' % (self.type.encode(), fields, self.sequence_number)
 
 
 class DeltaTemplate:
-    """The JSON of an item's deltas, whose text and number alone change; `before` and `after` stand around the text."""
+    """The JSON of an item's deltas, of which only text and number change."""
 
     def __init__(self, type: EventType, before: JsonObject, after: JsonObject) -> None:
+        # Fields before and behind the text; `head` and `tail` are the same as bytes, up to the text and the number.
         self.type, self.before, self.after = type, before, after
         head, tail = orjson.dumps({"type": type, **before}), orjson.dumps(after)
         self.head, self.tail = b'%b,"delta":' % head[:-1], b',%b,"sequence_number":' % tail[1:-1]
@@ -103,6 +106,7 @@ class DeltaTemplate:
 class Delta(Event):
     """More text of the open item: nearly every event is one, so it is written by its item's template."""
 
+    # `fields` of `Event` is a slot, and stays empty: the property below stands in its place.
     __slots__ = ("_template", "_text")
 
     def __init__(self, template: DeltaTemplate, sequence_number: int, text: str) -> None:

@@ -29,6 +29,7 @@ def error_frame(error: ApiError, stream_id: str | None = None) -> str:
 
 def event_bytes(json: bytes, suffix: bytes | None) -> bytes:
     """Return an event's frame; `suffix` is what `lane_suffix` made of its lane."""
+    # The suffix replaces the closing brace: an event is serialised once for all its readers.
     return json if suffix is None else json[:-1] + suffix
 
 
@@ -67,6 +68,7 @@ def reply_frame(reply: JsonObject, last_number: int, stream_id: str | None = Non
     As with a heartbeat, its number is that of the last event that was sent: a stream that is picked up again has no gap
     where it was.
     """
+    # There may be no event yet, and so no number: then it is 0.
     frame = {"type": reply["type"], "sequence_number": max(0, last_number), **reply}
     if stream_id is not None:
         frame["stream_id"] = stream_id
@@ -95,6 +97,7 @@ def steer_failed(
     code: str, message: str, response_id: object, given: object, steer_id: str | None = None
 ) -> JsonObject:
     """Return why steering is not applied, with its input; `steer_id` is that of one that was accepted."""
+    # OpenAI's types have texts there, whatever the client has sent.
     target = response_id if isinstance(response_id, str) else ""
     steer: JsonObject = {"previous_response_id": target, "input": "" if given is None else given}
     if steer_id is not None:
