@@ -42,14 +42,15 @@ _Written = TypeVar("_Written", bound=Mapping[str, object])
 class ItemBuilder(ABC):
     """An output item that is being written."""
 
-    prefix: ClassVar[str]
-    delta_type: ClassVar[EventType]
+    prefix: ClassVar[str]  # of its id
+    delta_type: ClassVar[EventType]  # of the events of its text; not set where the text has none
     delta_before: ClassVar[JsonObject] = {}  # fields of a delta before its text, and behind it
     delta_after: ClassVar[JsonObject] = {}
     holds_back: ClassVar[bool] = False  # `told` decides what of a text is said now
     at_once: ClassVar[bool] = False  # nothing is said of it until it has ended
 
     def __init__(self, new_id: Callable[[str], str]) -> None:
+        # Ids are made in the order of the items, so that each worker makes the same ones.
         self.id = new_id(self.prefix)
         self._texts: list[str] = []
 
@@ -118,9 +119,9 @@ class MessageBuilder(ItemBuilder):
     def __init__(self, new_id: Callable[[str], str], phase: Literal["commentary", "final_answer"]) -> None:
         super().__init__(new_id)
         self._phase = phase
-        self._logprobs: list[TextLogprob] = []
+        self._logprobs: list[TextLogprob] = []  # of the whole text
         self.files: ProducedFiles | None = None  # that it may cite
-        self._annotations: list[JsonObject] = []
+        self._annotations: list[JsonObject] = []  # in the order in which they were said
 
     def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _output_text("")})]
@@ -220,7 +221,7 @@ class CitedMessageBuilder(MessageBuilder):
         self._reader = CitationReader(sources)
         self._length = 0  # of the text that was told
         self._unsaid: list[JsonObject] = []  # annotations
-        self._unsaid_logprobs: list[TextLogprob] = []
+        self._unsaid_logprobs: list[TextLogprob] = []  # of text that is held back
 
     def told(self, text: str) -> str:
         texts = []
@@ -232,6 +233,7 @@ class CitedMessageBuilder(MessageBuilder):
         return "".join(texts)
 
     def grow(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> JsonObject | None:
+        # Nothing is said of these tokens yet: their log probabilities come with the text that does.
         if not text:
             self._unsaid_logprobs.extend(logprobs)
             return None
@@ -252,6 +254,7 @@ class CitedMessageBuilder(MessageBuilder):
 
 MAX_SENTENCES = 400  # characters of a text that is its own summary, and of the sentences taken from a longer one
 
+# A mark before a blank (`3.5` has none), a full-width mark anywhere, or the end of a line.
 _SENTENCE_END = re.compile(r"[.!?…](?=\s)|[。！？]|\n")
 _PLACE: JsonObject = {"summary_index": 0}
 
@@ -266,8 +269,8 @@ class ReasoningBuilder(ItemBuilder):
     def __init__(self, new_id: Callable[[str], str], *, summarised: bool = False) -> None:
         super().__init__(new_id)
         self._summarised = summarised
-        self._summary: list[str] = []
-        self._is_said = False
+        self._summary: list[str] = []  # its texts; none: there is no summary yet
+        self._is_said = False  # its own text has ended
 
     def opened(self) -> PendingEvents:
         return [(EventType.PART_ADDED, {"content_index": 0, "part": _reasoning_text("")})]
@@ -330,6 +333,7 @@ def first_sentences(text: str) -> str:
     ends = [match.end() for match in _SENTENCE_END.finditer(text, 0, MAX_SENTENCES)]
     if ends:
         return text[: ends[-1]].rstrip()
+    # Not even one sentence fits: it is cut, and says so.
     return f"{text[: MAX_SENTENCES - 1].rstrip()}…"
 
 

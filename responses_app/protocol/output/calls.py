@@ -37,13 +37,13 @@ _MAX_UNDECIDED = 64  # characters, with the blanks in them, after which a text d
 
 
 class CallBuilder(ItemBuilder):
-    """A call that the client answers. `decorations` are further fields of its item: `namespace` and `async`."""
+    """A call that the client answers."""
 
     def __init__(self, new_id: Callable[[str], str], name: str, decorations: JsonObject | None = None) -> None:
         super().__init__(new_id)
         self.name = name
         self.call_id = new_id(ids.CALL)
-        self._decorations = decorations or {}
+        self._decorations = decorations or {}  # further fields of its item: `namespace` and `async`
 
     @property
     def fits(self) -> bool:
@@ -97,7 +97,7 @@ class CustomCallBuilder(CallBuilder):
     ) -> None:
         super().__init__(new_id, name, decorations)
         self._is_wrapped: bool | None = None if unwraps else False  # None: it may still be
-        self._held: list[str] = []
+        self._held: list[str] = []  # text that is not told yet
 
     def told(self, text: str) -> str:
         if self._is_wrapped is False:
@@ -105,6 +105,7 @@ class CustomCallBuilder(CallBuilder):
         self._held.append(text)
         if self._is_wrapped is None:
             self._is_wrapped = _is_wrapped("".join(self._held))
+        # True keeps all until the end, where it is unwrapped; None keeps it until that is decided.
         return "" if self._is_wrapped is not False else self._released()
 
     def rest(self) -> str:
@@ -160,6 +161,8 @@ class _UnfitCallBuilder(FunctionCallBuilder):
     """A call that was cut, or whose arguments its own item cannot hold; it has the ids that were made for that."""
 
     def __init__(self, call: ActionCallBuilder) -> None:
+        # Not `super().__init__`, which would make further ids: another worker that makes this response again must make
+        # as many.
         self.id, self.name, self.call_id = call.id, call.name, call.call_id
         self._texts: list[str] = []
         self._decorations: JsonObject = {}
@@ -202,6 +205,7 @@ def _is_wrapped(text: str) -> bool | None:
     begins = "".join(text[:_MAX_UNDECIDED].split())  # however the text was cut into chunks
     if begins.startswith(_WRAPPING):
         return True
+    # Blanks count for the bound: else a text of blanks alone would be held back without end.
     return None if _WRAPPING.startswith(begins) and len(text) < _MAX_UNDECIDED else False
 
 
@@ -226,7 +230,7 @@ class Called:
     def __init__(self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None) -> None:
         self._new_id = new_id
         self._tools = tools or ClientTools()
-        self._hosted = dict(hosted or {})
+        self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
         self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
         self.max_hosted: int | None = None  # how many calls of them it may make
         self.made = 0  # and how many it has made
@@ -276,6 +280,7 @@ class Called:
         if self.is_hosted(name):
             self.anything = True
             offered = self.offered.get(name)
+            # A call that asks for approval is not made in this response.
             self.made += not (offered and offered.asks)
             return self._hosted[name](self._new_id)
         self.unknown.append(name)
@@ -287,5 +292,6 @@ class Called:
         self.misfits += not call.fits
         if call.is_async:
             self.background.append(name)
+        # A call that was cut is not run by anybody.
         elif status == "completed":
             self.waits_for_client = True

@@ -34,31 +34,34 @@ import orjson
 from responses_app.protocol.errors import JsonObject
 
 MAX_CITATION = 256  # characters between the brackets
+# Cursor and line, or search and result, to address and title, or id and name; None for what was never shown.
 SourceOf = Callable[[int, int], tuple[str, str] | None]
 
-_REST = rf"[^【】\n]{{0,{MAX_CITATION}}}"
+_REST = rf"[^【】\n]{{0,{MAX_CITATION}}}"  # what a citation says beyond the numbers; never read
+# Groups: 1 cursor or search, 2 line, 3 result. `【3†L9-L11】` has 1 and 2, `【0:2†shells.pdf】` has 1 and 3.
 _CITATION = re.compile(rf"【(\d{{1,9}})(?:†(?:L(\d{{1,9}}))?{_REST}|:(\d{{1,9}})(?:†{_REST})?)】")
+# What may become a citation with more text, such as `【`, `【3`, `【0:` or `【3†L`; only at the end of a text.
 _BEGINNING = re.compile(rf"【(?:\d{{0,9}}|\d{{1,9}}:\d{{0,9}}|\d{{1,9}}(?::\d{{1,9}})?†{_REST})\Z")
 # What would end a link of Markdown, or the string of an answer that is JSON.
 _QUOTED = {ord(each): f"%{ord(each):02X}" for each in '() <>"\\'}
+# Without `user:password@`, which a link must not show; with the brackets of an IPv6 address.
 _HOST = re.compile(r"https?://(?:[^/?#@]*@)?(\[[^\]/]*\]|[^/?#:]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What messages may cite: of a page by its cursor and a line, address and title; of a file by the numbers of a
-    search and a result, its id and name."""
+    """What messages may cite."""
 
-    page: SourceOf
-    file: SourceOf
+    page: SourceOf  # by cursor and line: a page's address and title
+    file: SourceOf  # by the numbers of a search and a result: a file's id and name
 
 
 class Piece(NamedTuple):
-    """Text to be said; `page` is the address and the title, or `file` the id and the name, of what it cites."""
+    """Text to be said, with what it cites."""
 
     text: str
-    page: tuple[str, str] | None = None
-    file: tuple[str, str] | None = None
+    page: tuple[str, str] | None = None  # address and title
+    file: tuple[str, str] | None = None  # id and name
 
     @property
     def cites(self) -> bool:
@@ -71,7 +74,7 @@ class CitationReader:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._held = ""
+        self._held = ""  # from a `【` on that may begin a citation
         self._last = " "  # the last character that was said
 
     def read(self, text: str) -> list[Piece]:
@@ -80,6 +83,7 @@ class CitationReader:
             self._last = text[-1:] or self._last
             return [Piece(text)] if text else []
         whole = self._held + text
+        # From the last `【` on: an earlier one is a citation by now, or can never be.
         beginning = _BEGINNING.search(whole, max(0, whole.rfind("【")))
         self._held = beginning[0] if beginning else ""
         return list(self._pieces(whole[: len(whole) - len(self._held)]))
@@ -94,6 +98,7 @@ class CitationReader:
         for match in _CITATION.finditer(text):
             is_file = match[3] is not None
             source_of = self._sources.file if is_file else self._sources.page
+            # A page without a line is cited as a whole: line 0 stands for it.
             source = source_of(int(match[1]), int(match[3] or match[2] or 0))
             if source is None:
                 continue
@@ -119,6 +124,7 @@ def annotation(text_before: int, piece: Piece) -> JsonObject:
         return {"type": "file_citation", "file_id": file_id, "filename": filename, "index": text_before}
     assert piece.page is not None
     url, title = piece.page
+    # The blank before a link belongs to the sentence, not to the link.
     start = text_before + len(piece.text) - len(piece.text.lstrip())
     return {
         "type": "url_citation",
@@ -144,6 +150,7 @@ MAX_FILES = 200  # of a chain that are remembered
 MAX_FILES_BYTES = 24 * 1024  # of what is remembered of them, as JSON; `written` may take as much again
 MAX_CITATIONS = 50  # of one message
 FOLDER = "/mnt/data/"
+# `sandbox:/mnt/data/a.csv` or `/mnt/data/a.csv`; group 1 is the path in the folder, up to what ends a link or a word.
 _NAMED = re.compile(rf"(?:sandbox:)?{re.escape(FOLDER)}([^\s()\[\]<>\"'`*]+)")
 
 
@@ -151,7 +158,7 @@ class ProducedFiles:
     """The files that code of one response has written, and those that the chain had before."""
 
     def __init__(self) -> None:
-        self._container_id = ""
+        self._container_id = ""  # "": no code has run
         self._ids: dict[str, str] = {}  # by path
         self._uncited: dict[str, None] = {}  # paths of this response, in order
 
@@ -161,6 +168,7 @@ class ProducedFiles:
 
     def learn(self, state: JsonObject) -> None:
         """Take what a call has left: what it names last is what it has written."""
+        # Files of another container are other files, even under the same names.
         before = {} if state.get("container_id") != self._container_id else self._ids
         self.know(state)
         written = state.get("written")
@@ -178,6 +186,7 @@ class ProducedFiles:
 
     def _named(self, text: str) -> Iterator[JsonObject]:
         for named in _NAMED.finditer(text):
+            # The sentence may end behind the name.
             path = named[1].rstrip(".,;:!?")
             if path in self._ids:
                 self._uncited.pop(path, None)
@@ -198,6 +207,7 @@ def state_of(container_id: str, before: JsonObject | None, written: Sequence[tup
     """Return the state behind a call that has written these files, each with its path and id."""
     known = dict(_files(before)) if before is not None and before.get("container_id") == container_id else {}
     for path, file_id in written:
+        # Out and in again, so that a dictionary's order has the newest last.
         known.pop(path, None)
         known[path] = file_id
     kept = _newest(known)
@@ -212,6 +222,7 @@ def _newest(files: dict[str, str]) -> dict[str, str]:
     """Return as many of the newest files as are remembered, in their order."""
     kept: list[tuple[str, str]] = []
     left = MAX_FILES_BYTES
+    # From the newest on, as long as there is room.
     for entry in reversed([*files.items()][-MAX_FILES:]):
         left -= len(orjson.dumps(entry))
         if left < 0:
@@ -234,9 +245,9 @@ MAX_TITLE = 200  # characters
 
 
 class ListedPage(NamedTuple):
-    """A result of a search: the line of the list in which it begins, its address and its title."""
+    """A result of a search."""
 
-    line: int
+    line: int  # where it begins in the list
     url: str
     title: str
 
@@ -245,30 +256,30 @@ class ListedPage(NamedTuple):
 class ShownPage:
     """A page that was shown: one that was opened, what was found in one, or the results of a search.
 
-    `kind` is "page", "source" (a page as it is written), "find" or "search". `url` is the page's, "" for results; of
-    these `listed` are left, as long as they are not too old. `pattern` is what was looked for.
+    Results of a search keep their addresses as long as they are not too old: see `PageStack.as_json`.
     """
 
-    kind: str
-    url: str
+    kind: str  # "page", "source" (a page as it is written), "find" or "search"
+    url: str  # "" for the results of a search
     title: str
-    pattern: str = ""
-    listed: Sequence[ListedPage] = ()
+    pattern: str = ""  # what was looked for in a page
+    listed: Sequence[ListedPage] = ()  # the results, from the top of the list on
 
     def source(self, line: int) -> tuple[str, str] | None:
         """Return address and title of what a line shows, None where that is nothing in the web."""
         if self.url:
             return self.url, self.title
+        # A result has all lines from its own to that of the next.
         above = [each for each in self.listed if each.line <= line]
         return (above[-1].url, above[-1].title) if above else None
 
 
 @dataclass(slots=True)
 class PageStack:
-    """`first` is the cursor of the first of `pages`."""
+    """The pages that a chain was shown, the latest last."""
 
     pages: list[ShownPage] = field(default_factory=list)
-    first: int = 0
+    first: int = 0  # the cursor of the first of `pages`; those before it are forgotten
 
     @classmethod
     def from_json(cls, state: JsonObject | None) -> "PageStack":
@@ -287,9 +298,11 @@ class PageStack:
         pages: list[object] = []
         left = MAX_PAGES_BYTES
         for each in reversed(self.pages):
+            # Half of the room is for the newest results: an old page needs its address only.
             listed = [list(one) for one in each.listed] if left > MAX_PAGES_BYTES // 2 else []
             page: list[object] = [each.kind, each.url, each.title, each.pattern, listed]
             left -= len(str(page).encode())
+            # The latest page is kept whatever its size.
             if left < 0 and pages:
                 break
             pages.append(page)

@@ -33,13 +33,13 @@ from responses_app.protocol.output.builders import (
 
 NewId = Callable[[str], str]
 
-_NOT_LISTED = "The response ended before the server had listed its tools."
+_NOT_LISTED = "The response ended before the server had listed its tools."  # the error of a list that was cut
 
 
 class HostedBuilder(ItemBuilder):
     """A call of a tool that the server runs: its text is its input, and it stays open until the tool has returned.
 
-    `offered` is the tool. `shown` are fields of its item that the tool gives: its output, or a typed error.
+    Its methods are called in this order: `opened`, `called`, `progressed` any number of times, `returned`, `closed`.
     """
 
     first_event: ClassVar[EventType | None] = None  # behind `added`
@@ -49,10 +49,10 @@ class HostedBuilder(ItemBuilder):
 
     def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
         super().__init__(new_id)
-        self._offered = offered
-        self.shown: JsonObject = {}
+        self._offered = offered  # the tool
+        self.shown: JsonObject = {}  # fields of the item that the tool gives: its output, or a typed error
         self.failed = False
-        self._is_called = False
+        self._is_called = False  # the input is complete
         self._has_returned = False
 
     def opened(self) -> PendingEvents:
@@ -90,19 +90,16 @@ def _without_fields(type: EventType | None) -> PendingEvents:
 
 @dataclass(frozen=True, slots=True)
 class HostedCall:
-    """A call of a tool that the server runs; its item is open until the tool has returned.
+    """A call of a tool that the server runs; its item is open until the tool has returned."""
 
-    `sampled`: the model has said it in this response, and did not only ask for it in an earlier one.
-    """
-
-    name: str
-    arguments: str
+    name: str  # of the tool, as the model calls it
+    arguments: str  # all that the model said; JSON, for most tools
     item_id: str
-    sampled: bool = True
+    sampled: bool = True  # the model said it in this response; else it was approved, and said in an earlier one
 
 
 class McpCallBuilder(HostedBuilder):
-    """A call of an MCP server's tool; `request_id` is that of the request by which it was approved."""
+    """A call of an MCP server's tool."""
 
     prefix = ids.MCP_CALL
     delta_type = EventType.MCP_ARGUMENTS_DELTA
@@ -112,7 +109,7 @@ class McpCallBuilder(HostedBuilder):
 
     def __init__(self, new_id: NewId, offered: OfferedTool, request_id: str | None = None) -> None:
         super().__init__(new_id, offered)
-        self._request_id = request_id
+        self._request_id = request_id  # of the request by which the user approved it; None: it needed no approval
 
     def input_done(self) -> PendingEvents:
         return [(EventType.MCP_ARGUMENTS_DONE, {"arguments": self.text})]
@@ -121,6 +118,7 @@ class McpCallBuilder(HostedBuilder):
         item: ServerCallItem = {"id": self.id, "type": "mcp_call", "status": status}
         call = {
             "approval_request_id": self._request_id,
+            # The item that is added has none yet: they come in deltas.
             "arguments": "" if status == "in_progress" else self.text,
             "error": self.shown.get("error"),
             "name": self._offered.tool,
@@ -226,6 +224,7 @@ class ListToolsBuilder(ItemBuilder):
         return [(EventType.MCP_LIST_IN_PROGRESS, {})]
 
     def closed(self) -> PendingEvents:
+        # Also where the response was cut: then there are neither tools nor an error.
         has_failed = self.tools is None or self.error is not None
         return [(EventType.MCP_LIST_FAILED if has_failed else EventType.MCP_LIST_COMPLETED, {})]
 
@@ -293,6 +292,7 @@ _BUILDERS: Mapping[str, Callable[[NewId, OfferedTool], HostedBuilder]] = {
     "image_generation_call": ImageGenerationBuilder,
     "file_search_call": FileSearchBuilder,
 }
+# By the function of the tool `browser`: the type of OpenAI's action.
 _ACTIONS = {"search": "search", "open": "open_page", "find": "find_in_page"}
 
 

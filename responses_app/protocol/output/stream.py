@@ -53,37 +53,34 @@ class Seals(Protocol):
 class ResponseStream:
     """One response from `created` to its terminal event.
 
-    `response` is the object `new_response` made; `new_id` makes an id from a prefix; `tools` make the items
-    of calls that clients answer, `hosted` those of the tools that the server runs, by their names; `seals` makes the
-    seals of items, where they are asked for. `called` knows what was called. After `start()` and until `finish()` feed
-    it every event of every turn, in order.
+    After `start()` and until `finish()` feed it every event of every turn, in order.
     """
 
     def __init__(
         self,
-        response: ResponseObject,
+        response: ResponseObject,  # as `new_response` made it
         *,
-        new_id: Callable[[str], str],
-        tools: ClientTools | None = None,
-        hosted: HostedTools | None = None,
-        seals: Seals | None = None,
+        new_id: Callable[[str], str],  # makes an id from a prefix
+        tools: ClientTools | None = None,  # make the items of calls that clients answer
+        hosted: HostedTools | None = None,  # make those of this server's tools, by their names
+        seals: Seals | None = None,  # where the request asks for them
     ) -> None:
         self.status = Status.QUEUED
-        self.output: list[JsonObject] = []
+        self.output: list[JsonObject] = []  # the items that are done; the open one is not among them
         self.messages: list[RenderedMessage] = []  # what was sampled, as it is fed back in the next turn
         self.sampled: list[SampledMessage] = []  # the output items with their messages
-        self.called = Called(new_id, tools, hosted)
+        self.called = Called(new_id, tools, hosted)  # knows what was called
         self.hosted_call: HostedCall | None = None  # what is to be run before the next turn
         self.sources: Sources | None = None  # that messages may cite
         self.files: ProducedFiles | None = None  # and files
-        self._response = response
+        self._response = response  # without output and status: `kept` adds them
         self.new_id = new_id  # of an item that is to be added
-        self._offered_seals = seals
+        self._offered_seals = seals  # used once `wants` asks for them
         self._seals: Seals | None = None
         self._summarised = False  # what the model thinks has a summary
         self._message: RenderedMessage | None = None  # what the model reads of the open item
-        self._next_number = 0
-        self._open: ItemBuilder | None = None
+        self._next_number = 0  # of the next event; there are no gaps
+        self._open: ItemBuilder | None = None  # one item at a time
         self._template: DeltaTemplate | None = None  # of the open item, once it has a delta
         self._name = ""  # what the open item calls
 
@@ -124,6 +121,7 @@ class ResponseStream:
 
     def start(self, *, warm_up: bool = False) -> list[Event]:
         """Begin at once: `created` and `in_progress`; a warm-up, which generates nothing, only says `created`."""
+        # Before the snapshot, which has the status.
         self._move(Status.IN_PROGRESS)
         created = self._event(EventType.CREATED, {"response": self.snapshot()})
         if warm_up:
@@ -132,6 +130,7 @@ class ResponseStream:
 
     def enqueue(self) -> list[Event]:
         """Begin by waiting: `created` and `queued`; `leave_queue` follows."""
+        # `QUEUED` is the status from the beginning, so there is nothing to move.
         return [self._event(type, {"response": self.snapshot()}) for type in (EventType.CREATED, EventType.QUEUED)]
 
     def leave_queue(self) -> list[Event]:
@@ -151,6 +150,7 @@ class ResponseStream:
 
     def receive(self, event: TurnEvent) -> Sequence[Event]:
         """Take what the model did next."""
+        # A driver that feeds tokens behind the end would number events that nobody may have.
         if self.status is not Status.IN_PROGRESS:
             raise LocalProtocolError(f"{event!r} in a response that is {self.status.value}")
         match event:
@@ -203,6 +203,7 @@ class ResponseStream:
         message = self._message
         if message is None:
             raise LocalProtocolError("no thought was held open")
+        # `_close_item` reads the message for the item's seal, so it is still set.
         events = self._close_item("completed")
         self.note_sampled(message)
         return events
@@ -257,14 +258,18 @@ class ResponseStream:
         if item is None:
             return []
         if self.hosted_call is not None:
+            # The model said the call in this response. Else another response said it, and this one has no message for
+            # it.
             if self.hosted_call.sampled:
                 self.messages.pop()  # the call, which is whole
             self.hosted_call = None
+        # The place is not taken: the next item has the same index.
         place = {"response_id": self._response["id"], "item_id": item.id, "output_index": len(self.output)}
         return [self._event(EventType.ITEM_INTERRUPTED, place)]
 
     def close(self) -> list[Event]:
         """Close an item that is still open, as incomplete; a compaction that was cut is worth nothing, and is gone."""
+        # Nobody hears of its end, and it is in no output.
         if isinstance(self._open, CompactionBuilder):
             self._open = None
         return self._close_item("incomplete") if self._open else []
@@ -280,6 +285,7 @@ class ResponseStream:
         command twice: measured).
         """
         events = [] if ending.status is Status.FAILED else self.close()
+        # A failure leaves it open until here, and without a `done`.
         self._open = None
         self._move(ending.status)
         self._response = self.outcome(ending)
@@ -316,6 +322,7 @@ class ResponseStream:
 
     def _open_builder(self, item: ItemBuilder) -> list[Event]:
         self._open, self._template, self._message = item, None, None
+        # Such an item is added when it is done: until then it is not known of which type it is.
         return [] if item.at_once else self._added(item)
 
     def _added(self, item: ItemBuilder) -> list[Event]:
@@ -326,6 +333,7 @@ class ResponseStream:
         item = self._open
         if item is None:
             raise LocalProtocolError("text outside of a message")
+        # Most builders say all at once: the flag saves them a call for each token.
         text = item.told(delta.text) if item.holds_back else delta.text
         if not text:
             item.grow("", delta.logprobs)  # which come with the next text
@@ -334,16 +342,19 @@ class ResponseStream:
         return [grown, *self._emit(item, item.noted())] if item.holds_back else (grown,)
 
     def _grow(self, item: ItemBuilder, text: str, logprobs: Sequence[TextLogprob] = ()) -> Event:
+        # Made with the first delta: an item without text needs none.
         template = self._template = self._template or item.delta_template(len(self.output))
         own = item.grow(text, logprobs)
         event = Delta(template, self._next_number, text)
         self._next_number += 1
+        # Fields of its own (log probabilities) are not in the template: then it is written as any other event.
         return event if own is None else Event(event.type, event.sequence_number, {**event.fields, **own})
 
     def _complete_item(self, event: ItemEnded) -> list[Event]:
         item = self._open
         if item is None:
             raise LocalProtocolError("an item ended that had not begun")
+        # Also of a call that stays open: the model has said all of it, and reads it in the next turn.
         self._take_message(event.message)
         if isinstance(item, HostedBuilder) and not event.truncated:
             self.hosted_call = HostedCall(self._name, item.text, item.id)
@@ -369,9 +380,12 @@ class ResponseStream:
         if item is None:
             raise LocalProtocolError("no item is open")
         events: list[Event] = []
+        # `settled` may give another builder: one that shows what the item's own type cannot hold.
         if item.at_once:
             item = item.settled(status)
             events += self._added(item)
+        # What was held back comes before the events that end the text, or their `text` would have more than the
+        # deltas.
         if rest := item.rest():
             events.append(self._grow(item, rest))
         if isinstance(item, CallBuilder):
