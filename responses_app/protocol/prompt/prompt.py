@@ -56,10 +56,10 @@ MAX_CUTS = 4  # tries to shorten a prompt whose length is known only once it is 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Items, and place by place the JSON they came as."""
+    """Items, parsed and as they came; both have the same length."""
 
     parsed: Sequence[InputItem] = ()
-    raw: Sequence[JsonObject] = ()
+    raw: Sequence[JsonObject] = ()  # the JSON of each, which is kept and given back
 
 
 def with_results(items: Items, awaited: Collection[str]) -> Items:
@@ -96,6 +96,7 @@ def render_items(
     indices = [*(None for _ in before.parsed), *range(len(items))]  # in the request, as its errors name them
     messages: list[RenderedMessage] = []
     for place, (index, item, raw) in enumerate(zip(indices, every, [*before.raw, *input_json], strict=True)):
+        # Also of an item that a compaction replaces: an output behind it may still name the call.
         renderer.note_call(raw)
         if place not in replaced:
             messages += renderer.render(item, raw, index=index)
@@ -138,6 +139,7 @@ class _ItemRenderer:
                 if tool is None and index is not None:
                     raise unknown_call(raw, index)
                 return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
+            # A call that the chain holds is in the prompt already, as it was sampled.
             case PassedThrough() if replayed is not None or self._was_made(raw):
                 return [] if self._was_made(raw) else replayed or []
             case PassedThrough():
@@ -149,6 +151,7 @@ class _ItemRenderer:
     def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
         """Return what an item was sampled as, where that is known: of a seal, or by its id."""
         exact = item.exact if isinstance(item, SampledInput) else None
+        # Tokens of another format would be read as other text.
         if exact is not None and exact.format == self._format.name:
             return list(exact.messages)
         known = self._sampled.get(item.id) if item.id else None
@@ -158,6 +161,7 @@ class _ItemRenderer:
         """Render a call that the chain does not hold yet, and the output that some clients put into the call itself."""
         made = self._parent is not None and self._parent.call_name(item.call_id) == item.called
         called = [self._format.call(item.called, item.arguments)] if replayed is None else replayed
+        # The name counts, too: a client may use the id of an old call for a new one.
         messages = [] if made else called
         if item.output is not None and item.call_id not in self._answered:
             messages = [*messages, self._format.output(item.called, text_and_omissions(item.output)[0])]
@@ -178,6 +182,7 @@ class _ItemRenderer:
         name = self._parent.call_name(call_id)
         if name is not None:
             return function_tool(name)
+        # Last, as it is slow: a request for approval is not a call of the chain, and its answer names it by its id.
         asked = (called_tool(item) for item in self._parent.all_tool_items())
         return next((called[1] for called in asked if called is not None and called[0] == call_id), None)
 
@@ -220,6 +225,7 @@ def places_replaced(items: Sequence[InputItem]) -> set[int]:
     """Return the places of the items that a compaction behind them stands for."""
     places: set[int] = set()
     whole, said = False, frozenset[str]()  # what the compactions behind stand for: all, or these messages of the user
+    # From the end: a compaction stands for what comes before it.
     for place in reversed(range(len(items))):
         item = items[place]
         if whole or (said and is_of_user(item) and digest(text_of(item.content)) in said):
@@ -266,26 +272,24 @@ def _text_of_part(part: Part) -> str:
             return part.note
         case MediaPart():
             return OMITTED_PARTS[part.type]
+    # `TextPart`, the last one.
     return part.text
 
 
 class Prompt(NamedTuple):
-    """The tokens of a prompt, and the draft of which the format made them: see `ModelFormat.prompt_of`."""
+    """The tokens of a prompt, and what the format made them of."""
 
-    tokens: "Tokens[int]"
-    draft: "Tokens[int]"
+    tokens: "Tokens[int]"  # as the engine is given them
+    draft: "Tokens[int]"  # see `ModelFormat.prompt_of`: frame, chain and what asks the model to go on
 
 
 @dataclass(frozen=True, slots=True)
 class PromptWriter:
-    """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens.
-
-    `namespaces` are the tools of this server that the model is told of.
-    """
+    """Writes the prompts of one model in its format; prompt and answer together fit into `max_model_len` tokens."""
 
     format: ModelFormat
-    max_model_len: int
-    namespaces: tuple[ToolNamespace, ...] = ()
+    max_model_len: int  # of prompt and answer together, in tokens
+    namespaces: tuple[ToolNamespace, ...] = ()  # tools of this server that the model is told of
 
     def prompt(self, request: CreateRequest, link: ChainLink) -> Prompt:
         """Return the prompt that continues `link`, whose last messages are the request's own.
@@ -295,10 +299,12 @@ class PromptWriter:
         """
         frame, chain = self._frame(request, link.started_on), link.prompt_tokens()
         prompt = self._written(frame, chain)
+        # One token at least is left for the answer.
         if len(prompt.tokens) < self.max_model_len:
             return prompt
         if request.truncation != "auto":
             raise context_length_exceeded(len(prompt.tokens), self.max_model_len)
+        # A quarter of the context is left for the answer where the request does not say, and never more than half.
         reserve = min(request.max_output_tokens or self.max_model_len // 4, self.max_model_len // 2)
         return self._truncated(frame, link, prompt, self.max_model_len - reserve)
 
@@ -306,6 +312,7 @@ class PromptWriter:
         """Return a prompt of `wanted` tokens without the chain's oldest messages; a draft only estimates how many."""
         fixed = len(frame) + len(self.format.generation_start())
         for _ in range(MAX_CUTS):
+            # Drafts are cut, and tokens count: the limit is scaled by how many tokens this draft gave.
             limit = wanted * len(prompt.draft) // len(prompt.tokens) - fixed
             shorter = self._written(frame, drop_oldest(link, limit))
             if len(shorter.tokens) < self.max_model_len:
@@ -325,6 +332,7 @@ class PromptWriter:
         `room` tokens are left for it; the oldest messages are left out where there is no room for them. Raises
         `ApiError` where none of them would remain.
         """
+        # Thinking costs tokens that the summary needs. No tools: nothing is to be called.
         effort = "none" if request.effort == "none" else "low"
         frame = self.format.frame(instructions=request.instructions, functions=(), effort=effort, date=link.started_on)
         whole = chain = link.prompt_tokens()
@@ -334,6 +342,7 @@ class PromptWriter:
             return prompt
         space = (self.max_model_len - room) * len(prompt.draft) // len(prompt.tokens) - fixed
         chain = drop_oldest(link, space)
+        # Nothing but the message that asks for the summary remains.
         if len(chain) > space or len(chain) == link.own.lengths[-1]:
             raise context_length_exceeded(fixed + len(whole), self.max_model_len)
         return self._written(frame, chain)

@@ -36,20 +36,21 @@ from responses_app.protocol.sealing import SealBroken
 
 PURPOSE = "reasoning"  # what a seal is for; a form of seal that this version cannot read needs another name here
 
-_LENGTH = 4  # bytes of the JSON's length
-_PLANES = 3
+_LENGTH = 4  # bytes of the JSON's length, big-endian
+_PLANES = 3  # that are always written: token ids have some 18 bits
+# Fields by which an item is known; a change of any gives another digest.
 _SHOWN = "type role call_id name namespace arguments input action operation code output outputs error".split()
 
-Said = Sequence[RenderedMessage]
+Said = Sequence[RenderedMessage]  # what the model reads for one item
 
 
 @dataclass(frozen=True, slots=True)
 class SealedReasoning:
-    """What a seal tells of its own item: digests of its content and its summary, and its tokens."""
+    """What a seal tells of its own item."""
 
-    content: str
-    summary: str
-    exact: Exact
+    content: str  # a digest of what a client sees
+    summary: str  # likewise
+    exact: Exact  # its tokens
 
     def opened(self, item: Reasoning) -> Reasoning:
         """Return an item as the model is to read it: exactly, or what a client has made of it."""
@@ -63,7 +64,7 @@ class SealedReasoning:
 class SealedOthers:
     """What a seal tells of the items before its own: a digest of each, and its tokens."""
 
-    items: Sequence[tuple[str, Exact]]
+    items: Sequence[tuple[str, Exact]]  # in their order, each with a digest of what a client sees of it
 
 
 class ItemSeals:
@@ -94,6 +95,7 @@ class ItemSeals:
 
     def _comes_back(self, item: JsonObject, said: Said) -> bool:
         """Whether an item that a client gives back is read as what was said: by its own seal, or as it is rendered."""
+        # Its seal has its own message only: another one behind it (a note) has to be carried.
         if item["type"] == "reasoning" and "encrypted_content" in item:
             return len(said) == 1
         try:
@@ -116,6 +118,7 @@ class ItemSeals:
 
 def read_seal(data: bytes) -> SealedReasoning | SealedOthers:
     """Read what `ItemSeals` has sealed. Raises `SealBroken` for content of another version that it cannot read."""
+    # The seal is good, so this server wrote it: perhaps a version with another form, which must not end in a 500.
     try:
         return _read(data)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -126,11 +129,13 @@ def _read(data: bytes) -> SealedReasoning | SealedOthers:
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     head = orjson.loads(data[_LENGTH:begin])
     tokens = from_planes(data[begin:], head["planes"])
+    # Slices of a list that is too short would be shorter, without an error.
     if sum(sum(lengths) for *_, lengths in head["parts"]) != len(tokens):
         raise ValueError("it has other tokens than it says")
     parts = list(_parts(head, tokens))
     if not head["own"]:
         return SealedOthers([(str(seen[0]), exact) for seen, exact in parts])
+    # One part with two digests: anything else raises `ValueError`.
     [((content, summary), exact)] = parts
     return SealedReasoning(content, summary, exact)
 
@@ -172,6 +177,7 @@ def with_exact_tokens(items: Iterable[JsonObject], sealed: Mapping[int, SealedOt
         if place not in sealed:
             places.setdefault(seen_of(item), []).append(place)
             continue
+        # The last one first, as `pop` gives the last place: equal items get their own tokens.
         for seen, exact in reversed(sealed[place].items):
             if places.get(seen):
                 yield places[seen].pop(), exact
@@ -204,6 +210,7 @@ def in_planes(tokens: "Tokens[int]") -> list[bytes]:
     """Return tokens byte by byte of their values: slices do in microseconds what a loop over tokens does not."""
     data = _little_endian(tokens).tobytes()
     planes = [data[plane :: tokens.itemsize] for plane in range(tokens.itemsize)]
+    # Higher bytes are all zero for any vocabulary of today.
     while len(planes) > _PLANES and not planes[-1].strip(b"\0"):
         planes.pop()
     return planes
