@@ -24,8 +24,9 @@ from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 
 BETWEEN = "\n\n"  # two messages of the model, or two thoughts, that are one text here
+# By the item's type: the type of the call, which is also the name of its object, and the field with what was called.
 CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
-_UNSURE = "�"  # stands for what is not whole characters
+_UNSURE = "\N{REPLACEMENT CHARACTER}"  # stands for what is not whole characters
 
 FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
@@ -51,7 +52,7 @@ class ChatAnswer(TypedDict):
     """What the model says; `reasoning_content` is an older name of `reasoning`."""
 
     role: Literal["assistant"]
-    content: str | None
+    content: str | None  # None: there are calls and no text
     refusal: None
     annotations: list[JsonObject]
     reasoning: NotRequired[str]
@@ -76,7 +77,7 @@ class ChatCompletion(TypedDict):
 
     id: str
     object: Literal["chat.completion"]
-    created: int
+    created: int  # Unix seconds
     model: str
     service_tier: ServiceTier
     system_fingerprint: str
@@ -90,13 +91,13 @@ class ChatCompletion(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatHead:
-    """What a completion, and each of its chunks, says of itself. `created` is in Unix seconds."""
+    """What a completion, and each of its chunks, says of itself."""
 
     id: str
-    created: int
+    created: int  # Unix seconds
     model: str
     service_tier: ServiceTier
-    system_fingerprint: str
+    system_fingerprint: str  # another one for another version of the server
 
     @classmethod
     def of(cls, response: ResponseObject, *, system_fingerprint: str) -> "ChatHead":
@@ -186,9 +187,11 @@ def choice_of(
     output = response["output"]
     thought = BETWEEN.join(filter(None, (_text(item) for item in output if item["type"] == "reasoning")))
     said, calls, matched = _said_and_called(output, stops)
-    text = "".join(told for _, told in said)
+    # Texts have what separates them already: the stop strings see the text as it is shown.
+    text = "".join(shown for _, shown in said)
     message: ChatAnswer = {
         "role": "assistant",
+        # As at OpenAI: null beside calls, and an empty text where there is nothing at all.
         "content": text if text or not calls else None,
         "refusal": None,
         "annotations": [],
@@ -226,6 +229,7 @@ def has_failed(response: Mapping[str, Any]) -> bool:
 def usage_of(responses: Iterable[Mapping[str, Any]]) -> ChatUsage:
     """Return the tokens of a completion: of the prompt, which its choices share, once, and of each choice."""
     used = [response["usage"] for response in responses if response["usage"]]
+    # All choices have the same prompt, so the first one tells it.
     prompt = used[0]["input_tokens"] if used else 0
     sampled = sum(each["output_tokens"] for each in used)
     cached = used[0]["input_tokens_details"]["cached_tokens"] if used else 0
@@ -253,6 +257,7 @@ def with_bytes(entry: Mapping[str, Any]) -> JsonObject:
 
 def _token(entry: Mapping[str, Any]) -> JsonObject:
     token = str(entry["token"])
+    # Without bytes of its own a token's text gives them, unless it has lost some.
     known = entry.get("bytes") or (None if _UNSURE in token else list(token.encode()))
     return {"token": token, "logprob": entry["logprob"], "bytes": known}
 
@@ -264,7 +269,7 @@ def _text(item: Mapping[str, Any]) -> str:
 def _said_and_called(
     output: Sequence[JsonObject], stops: Sequence[str]
 ) -> tuple[list[tuple[JsonObject, str]], list[JsonObject], str | None]:
-    """Return the messages with what is told of each, the calls, and the stop string behind which there is neither."""
+    """Return the messages with what is shown of each, the calls, and the stop string behind which there is neither."""
     watched = StopStrings(stops)
     said: list[tuple[JsonObject, str]] = []
     calls: list[JsonObject] = []
@@ -275,9 +280,10 @@ def _said_and_called(
             calls.append(item)
         elif item["type"] == "message" and (text := _text(item)):
             said.append((item, watched.feed((BETWEEN if said else "") + text)))
+    # What the last message may still hold back is text: nothing follows it.
     if said:
-        last, told = said[-1]
-        said[-1] = last, told + watched.rest()
+        last, shown = said[-1]
+        said[-1] = last, shown + watched.rest()
     return said, calls, watched.matched
 
 
@@ -286,14 +292,15 @@ def _call(item: Mapping[str, Any]) -> JsonObject:
     return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
 
 
-def _logprobs(said: Sequence[Mapping[str, Any]], told: int | None) -> ChatLogprobs | None:
+def _logprobs(said: Sequence[Mapping[str, Any]], shown: int | None) -> ChatLogprobs | None:
     """Return the log probabilities of the tokens that begin in as many characters; None: of all."""
     entries: list[JsonObject] = []
     before = 0
     for item in said:
+        # Where the item's first token begins, behind what separates it from the one before.
         place = before = before + len(BETWEEN) if before else 0
         for entry in (each for part in item["content"] for each in part.get("logprobs") or ()):
-            if told is None or place < told:
+            if shown is None or place < shown:
                 entries.append(with_bytes(entry))
             place += len(entry["token"])
         before += len(_text(item))

@@ -39,10 +39,10 @@ from responses_app.protocol.events.events import TERMINAL, EventType
 from responses_app.protocol.stop_strings import StopStrings
 from responses_app.protocol.tiers import ServiceTier
 
-_DELTA = b'"delta":'
-_BEHIND_TEXT = b',"logprobs":['
-_BEHIND = b',"item_id":"'
-_NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}]'
+_DELTA = b'"delta":'  # before the text of a delta
+_BEHIND_TEXT = b',"logprobs":['  # behind the text of an answer, as `MessageBuilder.delta_after` has it
+_BEHIND = b',"item_id":"'  # behind that of a thought or a call, whose deltas have no log probabilities
+_NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}]'  # the end of a choice that goes on
 
 
 class ChatChunkChoice(TypedDict):
@@ -52,7 +52,7 @@ class ChatChunkChoice(TypedDict):
     delta: JsonObject
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
-    stop_reason: NotRequired[str | None]
+    stop_reason: NotRequired[str | None]  # the stop string that ended it; in its last chunk
     token_ids: NotRequired[list[int]]  # where they are asked for
 
 
@@ -71,28 +71,28 @@ class ChatCompletionChunk(TypedDict):
 
 
 class ChunkEncoder:
-    """Writes the chunks of the choice `index`. `response` is what it ended as, None as long as it has not.
+    """Writes the chunks of one choice.
 
-    `matched` is the stop string that its text has come to: what follows it is not said, and need not be generated.
-    `details` have the tokens, where they are wanted, too: those of the prompt come with the role, and others as they
-    are sampled, by `tokens`, and the last ones with the end.
+    Where tokens are wanted, those of the prompt come with the role, others as they are sampled, by `tokens`, and the
+    last ones with the end.
     """
 
     def __init__(self, head: ChatHead, chat: ChatRequest, index: int = 0, details: EngineDetails | None = None) -> None:
-        self.response: Mapping[str, Any] | None = None
-        self._begin = _opened(head) + b'"choices":[{"index":%d,"delta":{' % index
+        self.response: Mapping[str, Any] | None = None  # what it ended as; None as long as it has not
+        self._begin = _opened(head) + b'"choices":[{"index":%d,"delta":{' % index  # of each chunk, up to its delta
+        # Behind the choices, to the end of the event.
         self._rest = b',"usage":null}\n\n' if chat.include_usage else b"}\n\n"
         self._end = b"}" + _NO_LOGPROBS + self._rest
-        self._counted = details if chat.counts_each else None
+        self._counted = details if chat.counts_each else None  # each chunk says what the choice has used so far
         self._stops = StopStrings(chat.stops) if chat.stops else None
         self._looks = self._stops is not None or chat.create.logprobs is not None  # at each text
         self._shows_reasoning, self._old_calls = chat.shows_reasoning, chat.old_calls
-        self._has_role = False
-        self._details = details if chat.returns_tokens else None
-        self._told = 0  # of its tokens
-        self._calls = 0
-        self._text = _Text()
-        self._thought = _Text()
+        self._has_role = False  # the first chunk was written
+        self._details = details if chat.returns_tokens else None  # None: its client wants no tokens
+        self._sent_tokens = 0  # how many of them its client has
+        self._calls = 0  # how many have begun
+        self._text = _Text()  # of its messages
+        self._thought = _Text()  # of its reasoning items
         self._call = b""  # what of a chunk stands before the text of the last call, and behind it
         self._call_end = b""
         self._of: Mapping[str, Callable[[bytes], bytes]] = {
@@ -144,15 +144,17 @@ class ChunkEncoder:
     def _new_tokens(self) -> list[int]:
         if self._details is None or not self._shows_reasoning:  # who may not read the thoughts has no tokens of them
             return []
-        new = self._details.token_ids[self._told :]
-        self._told += len(new)
+        new = self._details.token_ids[self._sent_tokens :]
+        self._sent_tokens += len(new)
         return new
 
     def _said(self, json: bytes) -> bytes:
+        # The first `"delta":` is the field's name: no text stands before it.
         start = json.find(_DELTA) + len(_DELTA)
         if not (self._looks or self._text.waits):  # nearly always
             self._text.any = True
             return b'%b"content":%b%b' % (self._begin, json[start : json.rfind(_BEHIND_TEXT)], self._end)
+        # The engine may still say some tokens before it is stopped.
         if self.matched is not None:
             return b""
         event = orjson.loads(json)
@@ -160,6 +162,7 @@ class ChunkEncoder:
         text = self._text.between() + event["delta"]
         self._text.length += len(text)
         if self._stops is None:
+            # Nothing holds text back, so each token's entry can go with its text.
             return self._release(text, whole=True)
         return self._release(self._stops.feed(text))
 
@@ -190,6 +193,7 @@ class ChunkEncoder:
         return b'%b"reasoning":%b,"reasoning_content":%b%b' % (self._begin, text, text, self._end)
 
     def _called(self, json: bytes) -> bytes:
+        # A call that is not shown: behind a stop string, or a second one in the older form.
         if not self._call:
             return b""
         start = json.find(_DELTA) + len(_DELTA)
@@ -214,6 +218,7 @@ class ChunkEncoder:
         if self._has_role:
             return b""
         self._has_role = True
+        # The tokens of the prompt are told once, here.
         if self._details is not None:
             asked = orjson.dumps(list(self._details.prompt_token_ids))
             opened = b'%b"role":"assistant","content":""}%b' % (self._begin, _NO_LOGPROBS)
@@ -224,6 +229,7 @@ class ChunkEncoder:
         kind, field = CALLS[item["type"]]
         place, self._calls = self._calls, self._calls + 1
         called = {"name": item["name"], field: ""}
+        # The older form has room for one call: the first.
         if self._old_calls:
             self._call = b'%b"function_call":{"arguments":' % self._begin if place == 0 else b""
             self._call_end = b"}"
@@ -241,6 +247,7 @@ class ChunkEncoder:
         self.response = orjson.loads(json)["response"]
         if self.failed:
             return b""
+        # What was held back for a stop string is text after all, unless one has come.
         rest = self._release(self._stops.rest(), whole=True) if self._stops and self.matched is None else b""
         calls = self._calls > 0 and self.matched is None
         reason = finish_reason(self.response, calls=calls, old_calls=self._old_calls)
@@ -250,19 +257,17 @@ class ChunkEncoder:
 
 
 class _Text:
-    """What was said of a text that several items make: `told` characters of `length`; the others are held back.
-
-    `any`: there is text. `waits`: what separates it from that of another item is to be said first.
-    """
+    """What was said of a text that several items make."""
 
     __slots__ = ("_entries", "_place", "any", "length", "told", "waits")
 
     def __init__(self) -> None:
-        self.any = False
-        self.waits = False
-        self.length = 0
-        self.told = 0
+        self.any = False  # there is text
+        self.waits = False  # what separates it from that of another item is to be said first
+        self.length = 0  # characters that came
+        self.told = 0  # of these, what was said: the others are held back
         self._place = 0  # of the next token
+        # Log probabilities that were not told, each with the place of its token.
         self._entries: list[tuple[int, JsonObject]] = []
 
     def another(self) -> None:
@@ -279,6 +284,7 @@ class _Text:
         """Take the log probabilities of the text that comes next."""
         if not entries:
             return
+        # A new item begins behind what separates it; within one, a token begins where the one before it ended.
         if self.waits or not self._place:
             self._place = self.length + (len(BETWEEN) if self.waits else 0)
         for entry in entries:

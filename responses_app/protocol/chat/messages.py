@@ -193,21 +193,22 @@ MESSAGES: dict[str, type[ChatMessage]] = {  # by their roles
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """A message of the assistant, and the places of its items: from `begin` to before `end`."""
+    """A message of the assistant, and which items it became."""
 
     message: AssistantMessage
-    begin: int
-    end: int
+    begin: int  # the place of its first item
+    end: int  # and that behind its last one; the same where it has none
 
 
 @dataclass(slots=True)
 class ReadMessages:
-    """Messages as items. `places` has the number of each item's message, `turns` the assistant's messages."""
+    """Messages as items of the Responses API."""
 
+    # Of the messages of the developer that stand before all others; None: there are none.
     instructions: str | None = None
     items: list[JsonObject] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    turns: list[AssistantTurn] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # the number of each item's message
+    turns: list[AssistantTurn] = field(default_factory=list)  # the assistant's messages
 
 
 def read_messages(value: object) -> ReadMessages:
@@ -283,9 +284,11 @@ class _Reader:
                 self._assistant(message, index)
                 self.read.turns.append(AssistantTurn(message, begin, len(self.read.items)))
             case ToolMessage(tool_call_id=call_id):
+                # A message of the role `tool` does not say what kind of call it answers.
                 kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
                 self._add({"type": kind, "call_id": call_id, "output": _output(message.content)})
             case FunctionMessage():
+                # Without a call before it the id names nothing, and is refused as such.
                 call_id = self._old_call or f"{OLD_CALL_ID}{index}"
                 self._add({"type": "function_call_output", "call_id": call_id, "output": _output(message.content)})
         self.read.places += [index] * (len(self.read.items) - begin)
@@ -297,8 +300,11 @@ class _Reader:
         parts = [_assistant_part(part) for part in message.content or ()]
         parts += [{"type": "refusal", "refusal": message.refusal}] if message.refusal else []
         calls = list(message.tool_calls or ())
+        # An empty text beside calls is what SDKs send for none: it is not an item.
         if any(part.get("text") or part.get("refusal") for part in parts) or not (calls or message.function_call):
+            # Text beside calls is a word before them, not the answer.
             phase = {"phase": "commentary"} if calls or message.function_call else {}
+            # A message of a thought alone was cut before its answer.
             if parts or not thought:
                 self._add({"type": "message", "role": "assistant", "content": parts, **phase})
         for call in calls:

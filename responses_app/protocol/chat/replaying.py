@@ -27,16 +27,16 @@ from responses_app.protocol.items.items import Exact, SampledInput
 from responses_app.protocol.prompt.sealed_items import from_planes, in_planes
 
 MAX_CANONICAL = 64 * 1024  # characters of arguments; longer ones are known only as they were spelled
-_DIGEST_BYTES = 16
+_DIGEST_BYTES = 16  # 128 bits: nobody finds a text of the same digest
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTurn:
-    """What is known of a message of the assistant: digests of its text and its thoughts, and what it was sampled as."""
+    """What is known of a message of the assistant."""
 
-    text: bytes
-    thought: bytes
-    exact: Exact
+    text: bytes  # a digest
+    thought: bytes  # a digest
+    exact: Exact  # what it was sampled as
 
     def as_bytes(self) -> bytes:
         """Write it, for `from_bytes`: the 4-byte length of a JSON array, that array, and the tokens in planes."""
@@ -140,6 +140,7 @@ def as_sampled(
 
     `turns` are its `seen_turns`.
     """
+    # A copy: the request stays as it was read.
     items = list(chat.create.input)
     for place, exact in _found(chat, turns, recall):
         item = items[place]
@@ -160,6 +161,7 @@ def _found(
             yield turn.end - 1, known.exact
             continue
         yield turn.begin, known.exact
+        # The others are there with no messages: the model must not read them twice.
         for place in range(turn.begin + 1, turn.end):
             yield place, replace(known.exact, messages=())
 

@@ -37,8 +37,8 @@ from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 
-_QUOTED = re.compile(r"'([a-z_.\[\]\d]+)'")  # a name of a field in a message
-_ITEM = re.compile(r"\binput\[(\d+)\]")
+_QUOTED = re.compile(r"'([a-z_.\[\]\d]+)'")  # a name of a field in a message, such as 'input[3].content'
+_ITEM = re.compile(r"\binput\[(\d+)\]")  # the item that a name begins with
 _FIELDS = (  # the longer ones first: each is replaced where it begins a name
     ("text.format.type", "response_format.type"),
     ("text.format", "response_format.json_schema"),
@@ -59,6 +59,7 @@ _OTHERWISE = (  # advice that only a client of the Responses API can follow
 def in_chat_names(error: ApiError, places: Sequence[int]) -> ApiError:
     """Return an error as a client of Chat Completions is to read it; `places` has each item's message."""
     error.param = None if error.param is None else _renamed(error.param, places)
+    # Before the names: an advice that is exchanged has old ones in it.
     for old, new in _OTHERWISE:
         error.message = error.message.replace(old, new)
     error.message = _QUOTED.sub(lambda found: f"'{_renamed(found.group(1), places)}'", error.message)
@@ -77,9 +78,9 @@ def _renamed(name: str, places: Sequence[int]) -> str:
     return name
 
 
-MAX_CHOICES = 8
+MAX_CHOICES = 8  # of one request: each is a generation of its own
 MAX_LOGPROBS = 20  # alternatives to a token, as at OpenAI
-_KINDS = ("function", "custom")
+_KINDS = ("function", "custom")  # of tools
 
 
 class ChatStreamOptions(ClientModel):
@@ -175,32 +176,27 @@ SAME = (  # fields that a request of the Responses API has under the same name
     *("stream", "priority", "cache_salt", "seed", "repetition_penalty", "top_k", "min_p", "stop_token_ids"),
     *("logit_bias", "ignore_eos", "structured_outputs"),
 )
-_DEEP = ("messages", "tools", "functions", "response_format", "kv_transfer_params")
+_DEEP = ("messages", "tools", "functions", "response_format", "kv_transfer_params")  # they may be nested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A chat. `create` is what each of its `n` choices is generated for; `turns` are what the assistant said so far.
+    """A chat."""
 
-    `messages` are its messages as they were sent. `places` has the number of the message of each item of `create`.
-    `old_calls`: its functions were declared in the older form, so a call comes as `function_call`. `prompt_logprobs` is
-    how many alternatives to each token of the prompt are named, None for none; `kv_transfer_params` are the engine's.
-    `counts_each`: each chunk says what its choice has used so far, as vLLM has it.
-    """
-
-    create: CreateRequest
-    messages: list[JsonObject]
-    turns: list[AssistantTurn]
-    places: list[int]
-    n: int = 1
-    stops: tuple[str, ...] = ()
-    include_usage: bool = False
-    counts_each: bool = False
-    shows_reasoning: bool = True
-    old_calls: bool = False
-    returns_tokens: bool = False
+    create: CreateRequest  # what each of its choices is generated for
+    messages: list[JsonObject]  # as they were sent
+    turns: list[AssistantTurn]  # what the assistant said so far
+    places: list[int]  # the number of the message of each item of `create`
+    n: int = 1  # choices
+    stops: tuple[str, ...] = ()  # strings that end a choice's text
+    include_usage: bool = False  # a stream ends with a chunk that has the usage
+    counts_each: bool = False  # and each chunk says what its choice has used so far, as vLLM has it
+    shows_reasoning: bool = True  # else nobody reads the thoughts, nor their tokens
+    old_calls: bool = False  # functions were declared in the older form, so a call comes as `function_call`
+    returns_tokens: bool = False  # vLLM's `return_token_ids`
+    # Alternatives to each token of the prompt that are named; None: no log probabilities.
     prompt_logprobs: int | None = None
-    kv_transfer_params: Mapping[str, Any] | None = None
+    kv_transfer_params: Mapping[str, Any] | None = None  # for the engine
 
     def form(self, version: str) -> ChatForm:
         """Return how its responses are worded by this `version` of the server."""
@@ -212,8 +208,8 @@ class ChatRequest:
         """Return what is kept of its first choice beside the response; None where it is not to be stored."""
         if not self.create.store:
             return None
-        asked = StoredChat(messages=self.messages, metadata=self.create.metadata or {}, form=self.form(version))
-        return StoredChoice(count=self.n, chat=asked)
+        chat = StoredChat(messages=self.messages, metadata=self.create.metadata or {}, form=self.form(version))
+        return StoredChoice(count=self.n, chat=chat)
 
     def choice(self, place: int) -> CreateRequest:
         """Return what one of its choices is generated for: each has a seed of its own, as vLLM gives them."""
@@ -240,6 +236,7 @@ def parse_chat(
     `engine_fields`: it may have those that are for the engine's operator.
     """
     check_transfer(data, engine_fields=engine_fields)
+    # What is nested too deeply is refused before anybody walks through it.
     json_size({name: data[name] for name in _DEEP if name in data})
     fields = validate(ChatFields, data)
     _check_together(fields)
@@ -262,6 +259,7 @@ def parse_chat(
         returns_tokens=bool(fields.return_token_ids),
         prompt_logprobs=fields.prompt_logprobs,
         kv_transfer_params=fields.kv_transfer_params or None,
+        # Where both forms are there, the newer one counts.
         old_calls=bool(data.get("functions")) and not data.get("tools"),
     )
 
@@ -294,21 +292,21 @@ def _check_together(fields: ChatFields) -> None:
 
 def _as_response(data: Mapping[str, object], fields: ChatFields, read: ReadMessages) -> JsonObject:
     """Return the body of a request of the Responses API."""
-    asked: JsonObject = {name: data[name] for name in SAME if data.get(name) is not None}
-    asked |= {"input": read.items, "store": fields.store is True}
+    body: JsonObject = {name: data[name] for name in SAME if data.get(name) is not None}
+    body |= {"input": read.items, "store": fields.store is True}
     if read.instructions is not None:
-        asked["instructions"] = read.instructions
+        body["instructions"] = read.instructions
     longest = fields.max_completion_tokens or fields.max_tokens
     if longest is not None:
-        asked["max_output_tokens"] = longest
+        body["max_output_tokens"] = longest
     if fields.logprobs:
-        asked["include"] = [LOGPROBS]
+        body["include"] = [LOGPROBS]
     if fields.reasoning_effort is not None:
-        asked["reasoning"] = {"effort": fields.reasoning_effort}
+        body["reasoning"] = {"effort": fields.reasoning_effort}
     form = _text_format(data.get("response_format"))
     if form is not None:
-        asked["text"] = {"format": form}
-    return asked | _tools(data)
+        body["text"] = {"format": form}
+    return body | _tools(data)
 
 
 def _text_format(value: object) -> object:
@@ -359,7 +357,7 @@ def _old_tools(functions: object, call: object) -> JsonObject:
             raise wrong_type(f"functions[{index}]", "an object", function)
     tools: JsonObject = {
         "tools": [{"type": "function", "function": function} for function in functions],
-        "parallel_tool_calls": False,
+        "parallel_tool_calls": False,  # an answer has room for one `function_call`
     }
     if isinstance(call, dict):
         return tools | {"tool_choice": {"type": "function", "function": call}}

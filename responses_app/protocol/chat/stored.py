@@ -33,12 +33,12 @@ class StoredChatMessage(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatForm:
-    """How responses are worded as a completion; `version` is that of the server that ran them."""
+    """How responses are worded as a completion; all but the last field are those of `ChatRequest`."""
 
     stops: Sequence[str] = ()
     shows_reasoning: bool = True
     old_calls: bool = False
-    version: str = ""
+    version: str = ""  # of the server that ran them: it makes the fingerprint
 
     def as_json(self) -> JsonObject:
         """Return it as JSON, for `from_json`."""
@@ -57,24 +57,21 @@ class ChatForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChat:
-    """What a completion was asked: its messages as they were sent. `metadata` may be changed later."""
+    """What a completion was asked."""
 
-    messages: Sequence[JsonObject]
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    messages: Sequence[JsonObject]  # as they were sent
+    metadata: Mapping[str, str] = field(default_factory=dict)  # clients may change it later
     form: ChatForm = field(default_factory=ChatForm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChoice:
-    """Where a response belongs: the choice `place` of `count`. `first` is the response of the first one, "" for itself.
+    """Where a response belongs: which choice of a completion it is."""
 
-    `chat` is what all of them were asked; the first one has it.
-    """
-
-    count: int = 1
-    place: int = 0
-    first: str = ""
-    chat: StoredChat | None = None
+    count: int = 1  # choices of the completion
+    place: int = 0  # from 0 on
+    first: str = ""  # the response of choice 0; "" where that is this one
+    chat: StoredChat | None = None  # what all of them were asked; choice 0 has it
 
     def beside(self, first: str, place: int) -> "StoredChoice":
         """Return another choice of the same completion."""
@@ -83,11 +80,11 @@ class StoredChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatQuery:
-    """Which stored completions are listed: of a model, with all these pairs of metadata; None and none mean any."""
+    """Which stored completions are listed."""
 
     page: ListQuery
-    model: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None  # None: of any
+    metadata: Mapping[str, str] = field(default_factory=dict)  # all these pairs; none: any
 
 
 class ChatCompletionChanges(ClientModel):
@@ -98,6 +95,7 @@ class ChatCompletionChanges(ClientModel):
 
 def parse_chat_query(query: Query) -> ChatQuery:
     """Read the query of a list. Raises `ApiError` that names the parameter that is wrong."""
+    # `metadata[team]=red` is the filter of `team`; of one that is there twice the last counts.
     filters = {
         name[len(_PREFIX) : -len(_SUFFIX)]: values[-1]
         for name, values in query.items()
@@ -106,6 +104,7 @@ def parse_chat_query(query: Query) -> ChatQuery:
     if len(filters) > MAX_PAIRS:
         raise invalid_request(f"A list is filtered by {MAX_PAIRS} pairs of metadata at most.", param="metadata")
     check_metadata(filters)
+    # An empty name is no filter.
     model = (query.get("model") or [""])[-1] or None
     return ChatQuery(page=parse_list_query(query, descending=False), model=model, metadata=filters)
 
