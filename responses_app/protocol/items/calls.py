@@ -62,18 +62,15 @@ CallType = Literal["local_shell_call", "shell_call", "apply_patch_call", "tool_s
 
 @dataclass(frozen=True, slots=True)
 class ClientKind:
-    """One kind. `type` is that of the tool and the function's name, `item` that of its calls, whose ids have `prefix`.
+    """One kind of tool that clients execute."""
 
-    `schema` describes the arguments of a call, `shown` does so to the model; both are JSON text. `fields` makes the
-    item's own fields of them, None where they do not fit.
-    """
-
-    type: str
-    item: CallType
-    prefix: str
-    description: str
-    schema: str
-    shown: str
+    type: str  # of the tool; also the name of the function that the model calls
+    item: CallType  # the type of its calls
+    prefix: str  # of the ids of these
+    description: str  # what the model is told of the function
+    schema: str  # of a call's arguments, as JSON text: what the grammar enforces
+    shown: str  # the same as the model reads it, which may be simpler
+    # Makes the item's own fields of arguments; None where they do not fit.
     fields: Callable[[object], JsonObject | None]
 
     def read(self, arguments: str) -> JsonObject | None:
@@ -140,10 +137,12 @@ _SHELL = json_text(
         "commands",
     )
 )
+# Read by the model, with the field that it describes.
 _DIFF = (
     "lines that are added begin with +, lines that are removed with -, lines around them with a space; "
     "a line @@ with the name of a class or function says where; all lines of a new file begin with +"
 )
+# Exact: a file that is deleted has no diff. Models read the flat `_SHOWN_PATCH` better than alternatives.
 _PATCH = json_text(
     {
         "anyOf": [
@@ -244,12 +243,12 @@ def called_name(name: str, namespace: str | None) -> str:
 
 
 class Call(NamedTuple):
-    """A call: `type` is that of its item, `called` what the model called; `is_open`: it must be answered."""
+    """A call that the model has made."""
 
-    id: str
-    type: str
-    called: str
-    is_open: bool
+    id: str  # the `call_id`, by which outputs name it
+    type: str  # of its item
+    called: str  # what the model called, with its namespace
+    is_open: bool  # it must be answered
 
 
 def call_of(item: JsonObject) -> Call | None:
@@ -302,6 +301,7 @@ def open_calls(
     opened = {
         call.id: call.type
         for call in calls_of(items)
+        # A call that the chain has and does not wait for was answered there: sent again, it stays answered.
         if call.is_open and call.called not in in_background and (call.id in known or not made(call.id))
     }
     left = without_answered({**known, **opened}, items)
@@ -319,6 +319,8 @@ def without_answered(calls: Mapping[str, str], items: Iterable[JsonObject]) -> d
         named = _answered_id(item)
         if named in left:
             del left[named]
+        # Older items of shells name no call, or only have an id of their own: then they answer what is open of their
+        # kind.
         elif named is None or item.get("call_id") is None:
             left = {call_id: kind for call_id, kind in left.items() if kind not in kinds}
     return left
@@ -342,6 +344,7 @@ def check_outputs(
     types = {**known, **{call.id: call.type for call in calls_of(every)}}
     for index, item in enumerate(items):
         kinds, named = _ANSWERS.get(str(item.get("type"))), _answered_id(item)
+        # An id that no call has is found when the item is rendered: the chain may have the call.
         if kinds is not None and named in types and types[named] not in kinds:
             raise unknown_call(item, index)
     for call_id, kind in open_calls(every, known=known, made=made, in_background=in_background).items():

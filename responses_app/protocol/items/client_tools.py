@@ -14,7 +14,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name, json_text
 from responses_app.protocol.items.items import NAME
 
-_NAME = re.compile(NAME)
+_NAME = re.compile(NAME)  # what is kept of an older version may have any name
 _IN_BACKGROUND = (
     "This runs in the background: its output comes later, when it is done. Do not wait for it, and do not call it "
     "again for the same thing: go on with what can be done without it, or tell the user that it runs."
@@ -23,25 +23,20 @@ _IN_BACKGROUND = (
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """One tool. `type` is `function`, `custom`, or a kind of `CLIENT_KINDS`.
+    """One tool that clients execute."""
 
-    `schema` describes a call's arguments, as JSON text; "" where nothing is said of them. Without `strict` it is
-    only shown; where that is not said, in a tool that came later, a schema that can be enforced is. `format` is
-    that of a custom tool's input. `deferred`: a search for tools is to find it before it is shown; `found`: one of
-    this server's has, at once. `at` is where it stands in the request.
-    """
-
-    type: str
+    type: str  # `function`, `custom`, or a kind of `CLIENT_KINDS`
     name: str
     namespace: str | None = None
     description: str = ""
-    schema: str = ""
+    schema: str = ""  # of a call's arguments, as JSON text; "": nothing is said of them
+    # False: the schema is only shown. None, in a tool that came later: it is enforced where it can be.
     strict: bool | None = True
-    format: JsonObject | None = None
-    is_async: bool = False
-    deferred: bool = False
-    found: bool = False
-    at: str = ""
+    format: JsonObject | None = None  # of a custom tool's input; None: any text
+    is_async: bool = False  # the model goes on before its output has come
+    deferred: bool = False  # a search for tools is to find it before it is shown
+    found: bool = False  # a search of this server's has found it, at once
+    at: str = ""  # where it stands in the request
 
     @property
     def called(self) -> str:
@@ -87,7 +82,7 @@ class ClientTools:
     def __init__(self, tools: Iterable[ClientTool] = ()) -> None:
         self._by_name: Mapping[str, ClientTool] = {tool.called: tool for tool in tools}
         self._by_type = {tool.type: tool for tool in reversed(self._by_name.values())}  # the first of each
-        self._by_namespace: dict[str, list[ClientTool]] | None = None
+        self._by_namespace: dict[str, list[ClientTool]] | None = None  # made when it is asked for first
 
     def __iter__(self) -> Iterator[ClientTool]:
         return iter(self._by_name.values())
@@ -165,6 +160,7 @@ def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
         return _of_kind(tool, at)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return []
+    # A namespace in a namespace is left out: only one level has names.
     if kind == "namespace" and namespace is None:
         inside = tool.get("tools")
         members = enumerate(inside if isinstance(inside, list) else ())

@@ -28,21 +28,21 @@ REQUEST = (
 )
 UNREADABLE = "[a summary of the conversation up to here is left out: its seal is broken]"
 
+# Read by the model.
 _HEADING = "# Summary of the conversation so far\n\nIt stands for all that was said before this point.\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """A summary of what came before, and messages that follow it as they were.
+    """A summary of what came before, and messages that follow it as they were."""
 
-    With `replaces_all`, what a client sends before it is in it already; otherwise that is the client's own choice of
-    what the model should read once more, apart from the user's messages that it `stands_for` (their digests): those
-    are given to clients beside the summary, which has them in it.
-    """
-
-    summary: str
-    kept: Sequence[RenderedMessage] = ()
+    summary: str  # as the model wrote it
+    kept: Sequence[RenderedMessage] = ()  # messages behind it, in their tokens
+    # What a client sends before the item is in it already. Else that is the client's choice of what the model should
+    # read once more.
     replaces_all: bool = False
+    # Digests of messages of the user that are in it, whatever the client sends before it: it was given them beside the
+    # item.
     stands_for: frozenset[str] = frozenset()
 
     def messages(self, model_format: ModelFormat) -> list[RenderedMessage]:
@@ -83,7 +83,7 @@ class Compacted:
 
 def digest(text: str) -> str:
     """Return what a summary knows a message of the user by."""
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]  # 96 bits
 
 
 def summary_message(model_format: ModelFormat, summary: str) -> RenderedMessage:
@@ -111,6 +111,8 @@ def split(messages: Sequence[RenderedMessage], before: Sequence[RenderedMessage]
     """
     whole = [*before, *messages]
     start = len(whole)
+    # First over what came in since the model spoke, then over what it said last: that may be the call of these
+    # outputs.
     while start and whole[start - 1].kind in (MessageKind.USER, MessageKind.OTHER):
         start -= 1
     while start and whole[start - 1].kind in (MessageKind.ANALYSIS, MessageKind.COMMENTARY):

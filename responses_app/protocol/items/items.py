@@ -52,8 +52,10 @@ class RefusalPart(ClientModel):
     refusal: str
 
 
+# The head of a data URL: `data:image/png;base64,`.
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*")  # any part of base64, which may be broken into lines
+# Its end, with up to two `=`; at least one character stands before them.
 _BASE64_END = re.compile(r"[A-Za-z0-9+/\s]*[A-Za-z0-9+/]\s*={0,2}\s*")
 _LOOKED_AT = 256 * 1024  # characters at both ends: a look at 30 MB would hold the interpreter for half a second
 
@@ -63,6 +65,7 @@ def _is_image(url: str) -> bool:
     head = _IMAGE.match(url)
     if head is None:
         return False
+    # Of a long text the beginning and the end are looked at, of a short one all.
     last = max(head.end(), len(url) - _LOOKED_AT)
     begins = _BASE64.fullmatch(url, head.end(), min(head.end() + _LOOKED_AT, last))
     return begins is not None and _BASE64_END.fullmatch(url, last) is not None
@@ -116,10 +119,10 @@ Content = Annotated[Parts, BeforeValidator(_as_parts, json_schema_input_type=str
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """What an item was sampled as, in the model format of this name; an item with no messages is not read at all."""
+    """What an item was sampled as."""
 
-    format: str
-    messages: Sequence[RenderedMessage]
+    format: str  # the name of the model format whose tokens these are
+    messages: Sequence[RenderedMessage]  # none: the item is not read at all
 
 
 class SampledInput(ClientModel):
@@ -130,6 +133,7 @@ class SampledInput(ClientModel):
     def with_exact(self, exact: Exact) -> Self:
         """Return the item with what it was sampled as."""
         copy = self.model_copy()
+        # Past pydantic: the class attribute is not a field, and the model is frozen.
         object.__setattr__(copy, "exact", exact)
         return copy
 
@@ -247,11 +251,11 @@ MODELS: dict[str, type[_Read]] = {
 
 @dataclass(frozen=True, slots=True)
 class SampledMessage:
-    """An output item this server still knows: its id, what clients see of it as a digest, and its message."""
+    """An output item that this server still knows."""
 
     id: str
-    fingerprint: str
-    message: RenderedMessage
+    fingerprint: str  # a digest of what clients see of it
+    message: RenderedMessage  # what the model sampled for it
 
     def is_replayed_by(self, item: JsonObject) -> bool:
         """Whether a client gives the item back with its visible content unchanged.

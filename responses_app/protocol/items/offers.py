@@ -17,26 +17,21 @@ from engine.types import AnyText, CallRule, Content
 from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_request
 from responses_app.protocol.items.items import MAX_NAME
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")  # runs of characters that a name must not have; `a b!c` becomes `a_b_c`
 UNKNOWN = "unknown"  # stands for the name of a tool that is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool that the server runs when the model calls `name`. `item` is the type of the item that a call becomes.
+    """A tool that the server runs when the model calls it."""
 
-    `server` and `tool` name a tool of an MCP server; they are empty for other tools. `asks`: the user is to approve
-    each call. `repeatable`: a call that was under way when its worker died may be made again. `fields` are fields that
-    the item has from its beginning.
-    """
-
-    name: str
-    item: str
-    server: str = ""
-    tool: str = ""
-    asks: bool = False
-    repeatable: bool = False
-    fields: JsonObject = field(default_factory=dict)
+    name: str  # what the model calls
+    item: str  # the type of the item that a call becomes
+    server: str = ""  # the label of an MCP server; "" for other tools
+    tool: str = ""  # the name that the MCP server has for it
+    asks: bool = False  # the user is to approve each call
+    repeatable: bool = False  # a call that was under way when its worker died may be made again
+    fields: JsonObject = field(default_factory=dict)  # that the item has from its beginning
 
     def as_json(self) -> JsonObject:
         """Return it as it is logged: without the fields that are empty or false."""
@@ -47,10 +42,10 @@ class OfferedTool:
 class ApprovedCall:
     """A call of an MCP server's tool that the model asked for in an earlier response, and that the user approves."""
 
-    request_id: str
-    server: str
+    request_id: str  # the id of the item `mcp_approval_request`
+    server: str  # a label
     tool: str
-    arguments: str
+    arguments: str  # JSON, as the model wrote it
 
     @property
     def name(self) -> str:
@@ -60,10 +55,11 @@ class ApprovedCall:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one of a request's `tools` gives the model. `contents` say what may stand in calls; others take any text."""
+    """What one of a request's `tools` gives the model."""
 
-    namespace: ToolNamespace
+    namespace: ToolNamespace  # what the prompt says of the tools
     tools: Sequence[OfferedTool]
+    # What may stand in calls, by names of tools; others take any text.
     contents: Mapping[str, Content] = field(default_factory=dict)
 
     def rules(self) -> Iterator[CallRule]:
@@ -111,6 +107,7 @@ def approved_calls(own: Sequence[JsonObject], earlier: Iterable[JsonObject]) -> 
         if answer.get("approve") is True and request_id not in made:
             calls[request_id] = _call(request_id, requests[request_id])
         else:
+            # The last answer to a request counts.
             calls.pop(request_id, None)
     return list(calls.values())
 

@@ -156,16 +156,18 @@ ItemJson = Annotated[JsonObject, shown_as(Item)]
 
 SCREENSHOTS = "computer_call_output.output.image_url"  # what `include` calls them
 INPUT_IMAGES = "message.input_image.image_url"
-_WITH_STATUS = (
+_WITH_STATUS = (  # types of items whose status OpenAI's types require
     "message function_call function_call_output file_search_call web_search_call image_generation_call computer_call "
     "computer_call_output program_output code_interpreter_call local_shell_call shell_call shell_call_output "
     "apply_patch_call apply_patch_call_output".split()
 )
+# By the type of an item: fields that OpenAI's types require, where a client has left them out.
 _DEFAULTS: Mapping[str, Mapping[str, object]] = {
     **{kind: {"status": "completed"} for kind in _WITH_STATUS},
     **{kind: {"status": "completed", "execution": "client"} for kind in ("tool_search_call", "tool_search_output")},
     "reasoning": {"summary": []},
 }
+# Only in the list of a response's input.
 _INPUT_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     kind: {"status": "completed"} for kind in ("custom_tool_call", "custom_tool_call_output")
 }
@@ -247,6 +249,7 @@ def _trimmed_field(name: str) -> Callable[[JsonObject, Collection[str]], JsonObj
     return trim
 
 
+# By the type of an item: what leaves out of it what its `include` does not name.
 _EXTRAS: Mapping[str, Callable[[JsonObject, Collection[str]], JsonObject]] = {
     "message": _trimmed_message,
     "reasoning": _trimmed_reasoning,
@@ -295,6 +298,7 @@ def identified(
     kept = []
     for item in items:
         own = item.get("id")
+        # Clients name items by their ids, so two of one list must never share one.
         if not _usable(own) or own in seen or own in taken:
             own = new_id(PREFIXES.get(str(item["type"]), ids.ITEM))
         seen.add(str(own))

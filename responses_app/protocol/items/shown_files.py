@@ -27,8 +27,8 @@ from responses_app.protocol.items.items import (
 
 MAX_FILES = 20  # of one request, with what comes before it of its conversation
 MAX_TEXT = 2_000_000  # characters of all files of a request that are shown: more fits no model
-_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # control characters but tab, line feed and carriage return
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # the byte order marks
 
 
 ReadDocument = Callable[[str, bytes], Awaitable[str]]  # name and content → text; raises `DocumentUnreadable`
@@ -40,10 +40,10 @@ class DocumentUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the model reads in the place of a file; `omitted`: a note, since the file cannot be shown."""
+    """What the model reads in the place of a file."""
 
     text: str
-    omitted: bool = False
+    omitted: bool = False  # it is a note, since the file cannot be shown
 
 
 def files_in(items: Sequence[InputItem]) -> Iterator[MediaPart]:
@@ -97,6 +97,8 @@ def plain_text(content: bytes) -> str | None:
     """Return what is in a file of plain text, None for any other."""
     if content.startswith(_UTF_16):
         return content.decode("utf-16", errors="replace")
+    # No text has a zero byte. The other two are PDF, and ZIP, which office documents are: their beginning may be text.
+    # text.
     if b"\x00" in content or content.startswith((b"%PDF-", b"PK\x03\x04")):
         return None
     try:
@@ -107,6 +109,7 @@ def plain_text(content: bytes) -> str | None:
 
 def data_of(file_data: str) -> bytes | None:
     """Return the content that a part carries, None where it is not base64."""
+    # A data URL, or base64 alone: a comma in the first 1,000 characters tells them apart.
     head, comma, _ = file_data[:1000].partition(",")
     encoded = file_data[len(head) + 1 :] if comma and head.startswith("data:") else file_data
     try:

@@ -26,7 +26,7 @@ OMITTED_PARTS = {
     "input_audio": "[sound omitted: this model cannot hear]",
 }
 _PART_NOTES = frozenset(OMITTED_PARTS.values())
-_NOT_KEPT = "[results omitted: the item does not carry them]"
+_NOT_KEPT = "[results omitted: the item does not carry them]"  # read by the model
 
 
 class Tool(NamedTuple):
@@ -42,33 +42,33 @@ class ReadCall:
 
     tool: Tool
     arguments: str
-    omitted: int = 0
+    omitted: int = 0  # always 0: a call has no notes
     freeform: bool = False  # the arguments are text as it is, not JSON
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOutput:
-    """What `tool` gave back; `omitted` counts the notes in it."""
+    """What `tool` gave back."""
 
     tool: Tool
-    text: str
-    omitted: int = 0
+    text: str  # as the model reads it
+    omitted: int = 0  # notes in it, for what the model cannot read
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the model is told beside calls and outputs; `omitted` counts what it stands for."""
+    """What the model is told beside calls and outputs."""
 
     text: str
-    omitted: int = 0
+    omitted: int = 0  # what it stands for, and the model cannot read
 
 
 @dataclass(frozen=True, slots=True)
 class LateFunctions:
-    """Functions that came in the middle of the conversation, each as a JSON object."""
+    """Functions that came in the middle of the conversation."""
 
-    declarations: tuple[str, ...]
-    omitted: int = 0
+    declarations: tuple[str, ...]  # each a JSON object, as text
+    omitted: int = 0  # always 0
 
 
 _PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE = (
@@ -236,19 +236,19 @@ def _declared(function: FunctionTool) -> str:
     return json_text({"name": function.name, "description": function.description or None, **taken})
 
 
-_CALLS: Mapping[str, tuple[Tool, str]] = {  # the tool, and the field with its arguments
+_CALLS: Mapping[str, tuple[Tool, str]] = {  # by the type of a call: the tool, and the field with its arguments
     "local_shell_call": (Tool("local_shell"), "action"),
     "shell_call": (Tool("shell"), "action"),
     "apply_patch_call": (Tool("apply_patch"), "operation"),
     "tool_search_call": (Tool("tool_search"), "arguments"),
     "program": (Tool("program"), "code"),
 }
-_OUTPUTS: Mapping[str, Tool] = {
+_OUTPUTS: Mapping[str, Tool] = {  # by the type of an output
     "local_shell_call_output": Tool("local_shell"),
     "shell_call_output": Tool("shell"),
     "computer_call_output": Tool("computer"),
 }
-_READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {
+_READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {  # all other types
     "custom_tool_call": _custom_call,
     "custom_tool_call_output": _custom_output,
     "computer_call": _computer_call,
