@@ -77,8 +77,8 @@ class TextOptions(ClientModel):
     told: ClassVar = ("verbosity",)
 
 
-MAX_STOP_TOKENS = 64
-_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+MAX_STOP_TOKENS = 64  # of one request
+_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]  # keys of JSON are texts
 LogitBias = Annotated[dict[_TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)]  # by token ids
 
 
@@ -146,6 +146,7 @@ class BackgroundOptions(ClientModel):
 
 
 def _moved(name: str) -> Refused:
+    # Fields of other APIs are refused with their name here: without effect they would be missed.
     return Refused(f"In the Responses API it is '{name}'.")
 
 

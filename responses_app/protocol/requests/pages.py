@@ -14,18 +14,18 @@ from responses_app.protocol.fields import whole_number
 from responses_app.protocol.items.resources import ItemJson
 from responses_app.protocol.requests.create_fields import check_include
 
-MAX_LIMIT, DEFAULT_LIMIT = 100, 20
+MAX_LIMIT, DEFAULT_LIMIT = 100, 20  # as at OpenAI
 
 Query = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """What part of a list is asked for: up to `limit` items behind the item `after`, the newest first or last."""
+    """What part of a list is asked for."""
 
-    limit: int = DEFAULT_LIMIT
-    descending: bool = True
-    after: str | None = None
+    limit: int = DEFAULT_LIMIT  # how many items, at most
+    descending: bool = True  # the newest first
+    after: str | None = None  # the id of the item behind which it begins; None: at the beginning
 
 
 def parse_list_query(

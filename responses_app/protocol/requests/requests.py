@@ -54,15 +54,15 @@ from responses_app.protocol.tiers import ServiceTier
 
 
 class CreateRequest(Fields):
-    """A whole request: its fields, its input and its tools. `input_json` and `tools_json` are kept and echoed."""
+    """A whole request: its fields, its input and its tools."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     open: ClassVar = True  # the names of its fields were looked at as those of `Fields`
 
     input: SkipValidation[list[ParsedItem]]  # these are validated already, by `parse_input` and `parse_tools`
-    input_json: SkipValidation[list[JsonObject]]
+    input_json: SkipValidation[list[JsonObject]]  # the same as it is kept; place by place
     tools: SkipValidation[ClientTools]  # that the model can call
-    tools_json: SkipValidation[list[JsonObject]]
+    tools_json: SkipValidation[list[JsonObject]]  # all of them, as they are echoed
     tool_choice: SkipValidation[ToolChoice]
     private: SkipValidation[Mapping[str, JsonObject]] = Field(default_factory=dict, repr=False)  # see `server_tools`
     text_format: SkipValidation[TextFormat]
@@ -94,6 +94,7 @@ class CreateRequest(Fields):
         asked = [entry.compact_threshold for entry in self.context_management or ()]
         if not asked:
             return None
+        # Where no number is given, three quarters of the context; and a prompt must leave room for one token.
         return min(*(wanted or max_model_len * 3 // 4 for wanted in asked), max_model_len - 1)
 
     @property
@@ -144,6 +145,7 @@ def only_known(frame: object) -> object:
     """
     if not isinstance(frame, dict) or frame.get("type") != "response.create":
         return frame
+    # One more than are named, so that the client hears that there are more.
     unknown = islice((name for name in frame if name not in _KNOWN), MAX_NAMED + 1)
     read = {name: value for name, value in frame.items() if name in _KNOWN}
     return read | {name[:_LONGEST_NAME]: None if frame[name] is None else True for name in unknown}
@@ -157,6 +159,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     if not engine_fields:
         _refuse_engine_fields(data)
     check_fields(Fields, data)
+    # Before items and tools are read: what is nested too deeply is refused here.
     size = _written_size(data)
     items, input_json = parse_input(data.get("input"))
     tools_json = parse_tools(data.get("tools"))
@@ -173,6 +176,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "size": size,
     }
     read = {name: data[name] for name in Fields.model_fields if name in data}
+    # Fields were looked at above, so this checks their types only: the parsed ones are taken as they are.
     request = validate(CreateRequest, {**read, **parsed})
     _check_together(request)
     if request.structured_outputs is not None:
@@ -189,6 +193,7 @@ def _tool_choice(
     value = data.get("tool_choice")
     if value is None:
         return ToolChoice()
+    # What is continued may declare the tool: then the choice waits until that is known.
     continues = any(data.get(name) is not None for name in ("previous_response_id", "conversation"))
     joined = tools.joined(read_tools(late_tools(input_json), at="input"))
     return parse_tool_choice(value, joined, served=served, continues=continues)
@@ -254,8 +259,8 @@ def _refuse_engine_fields(data: Mapping[str, object]) -> None:
 
 
 _LONGEST_NAME = 256  # characters of an unknown field that are kept
-_RESERVED_IDS = ("compact", "input_tokens")
-_KNOWN = known_names(Fields)
+_RESERVED_IDS = ("compact", "input_tokens")  # paths under `/v1/responses/`, where an id stands, too
+_KNOWN = known_names(Fields)  # whatever becomes of them
 
 
 def _written_size(data: Mapping[str, object]) -> int:
@@ -370,15 +375,16 @@ def parse_compact(data: Mapping[str, object]) -> CreateRequest:
     if not items or items[-1]["type"] != _TRIGGER["type"]:
         items.append(_TRIGGER)
     fields = {name: data[name] for name in COMPACT_FIELDS if name in data}
+    # Not stored: the summary is the client's to keep.
     return parse_create({**fields, "input": items, "store": False})
 
 
 @dataclass(frozen=True, slots=True)
 class RulesOfTurns:
-    """The rules of a response's turns: of all until the model has called something, and of those after that."""
+    """The rules of a response's turns."""
 
-    first: TurnRules
-    after_call: TurnRules
+    first: TurnRules  # until the model has called something
+    after_call: TurnRules  # from then on
 
 
 def rules_of_turns(
@@ -392,6 +398,7 @@ def rules_of_turns(
     choice = request.tool_choice
     served = [rule for tool, rule in hosted if choice.allows(tool)]
     answer = request.answer.content
+    # No rules at all: then the model may also call what only the client knows.
     if not (len(tools) or served) and isinstance(answer, AnyText):
         return None
     if choice.forbids:
@@ -424,7 +431,7 @@ _MEDIA = ("input_image", "input_file", "computer_screenshot")  # parts whose `fi
 class Named(NamedTuple):
     """A thing that a request names, by what a key must be made for to use it."""
 
-    area: Area
+    area: Area  # what a key must be made for
     param: str  # where it stands in the request
     writes: bool = False  # the request changes it, too
 
@@ -454,6 +461,7 @@ def named_by_conversation(items: Sequence[JsonObject]) -> Iterator[Named]:
     yield from named_in_items(items, at="items")
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
+            # The id may be that of a response's item or of a conversation's: the key needs both.
             yield Named(Area.RESPONSES, f"items[{index}].id")
             yield Named(Area.CONVERSATIONS, f"items[{index}].id")
 

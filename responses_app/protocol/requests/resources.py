@@ -117,18 +117,14 @@ def as_failed(response: ResponseObject, error: ResponseError) -> ResponseObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a response ends.
+    """How a response ends."""
 
-    `completed_at` is in Unix seconds, `error` the `{code, message}` of a failed response, `reason` why an incomplete
-    one is. `messages` are what the model said in its own words, None where nobody asked for them.
-    """
-
-    status: Status
-    completed_at: int | None = None
-    usage: Usage | None = None
-    error: ResponseError | None = None
-    reason: str | None = None
-    messages: list[JsonObject] | None = None
+    status: Status  # a terminal one
+    completed_at: int | None = None  # Unix seconds; shown of completed responses only
+    usage: Usage | None = None  # None: no turn has begun
+    error: ResponseError | None = None  # of a failed response
+    reason: str | None = None  # why an incomplete one is
+    messages: list[JsonObject] | None = None  # what the model said in its own words; None: nobody asked for them
 
     @property
     def event(self) -> EventType:
@@ -188,6 +184,7 @@ def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> 
 def _failure(error: ResponseError | None) -> ApiError:
     code, message = (error["code"], error["message"]) if error is not None else ("", "")
     message = message or "The compaction was cancelled. Send the request again."
+    # Errors of streams have other names than those of HTTP, by OpenAI's types.
     match code:
         case "rate_limit_exceeded":
             return rate_limited(message)

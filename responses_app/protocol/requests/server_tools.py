@@ -72,15 +72,15 @@ def echoed_search(tool: JsonObject, at: str) -> JsonObject:
 
 
 MAX_PARTIAL_IMAGES = 3
-_SIZE = r"^(auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})$"
-_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
+_SIZE = r"^(auto|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})$"  # `auto`, or width and height such as `1024x1536`
+_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)  # the head of `data:image/png;base64,…`
 _NO_URLS = "Give it as a data URL (data:image/png;base64,…) in 'image_url', or as a 'file_id'."
 
 
 class SentImage(NamedTuple):
-    """An image that a client has sent: its base64, or the id of a file."""
+    """An image that a client has sent; one of its fields is set."""
 
-    data: str = ""
+    data: str = ""  # base64
     file_id: str = ""
 
 
@@ -163,10 +163,10 @@ def _check_mask(mask: _Mask, at: str) -> None:
 
 
 FOUND = "file_search_call"  # the type of items whose tool keeps it
-MAX_STORES = 20
+MAX_STORES = 20  # that one search looks into
 MAX_KEPT = 200  # results of a chain that can be cited
 MAX_BYTES = 48 * 1024  # of what is kept of them, as JSON: but the latest search, which has `MAX_RESULTS`, always is
-_MAX_ID = 64
+_MAX_ID = 64  # characters
 
 
 class _HybridSearch(ClientModel):
@@ -223,7 +223,7 @@ class FoundFiles:
 
     def __init__(self, state: JsonObject | None) -> None:
         known: dict[str, Any] = state or {"first": 0, "found": []}
-        self._first: int = known["first"]
+        self._first: int = known["first"]  # the number of the oldest search that is remembered
         self._found: list[list[tuple[str, str]]] = [
             [(file_id, name) for file_id, name in search] for search in known["found"]
         ]
@@ -236,6 +236,7 @@ class FoundFiles:
     def add(self, results: Sequence[tuple[str, str]]) -> None:
         """Take what a search has found; the oldest are forgotten."""
         self._found.append(list(results))
+        # The latest search stays whatever its size: its results are cited now.
         while len(self._found) > 1 and self._are_too_many():
             del self._found[0]
             self._first += 1
@@ -270,13 +271,15 @@ _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "image_generation": "IMAGE_SERVICE_URL",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
-LABEL = r"^[A-Za-z0-9_-]{1,64}$"
+LABEL = r"^[A-Za-z0-9_-]{1,64}$"  # of an MCP server; it is part of the names that the model calls
 # What the model knows as something else: an MCP server of this label would be called in its place.
 RESERVED_LABELS = frozenset("functions python browser container file_search image_generation".split())
-MAX_URL = 2048
-MAX_HEADERS = 64
-_PRIVATE = ("headers", "authorization")
-_REDACTED = "?<redacted>"
+MAX_URL = 2048  # characters
+MAX_HEADERS = 64  # that a request may set for one MCP server
+_PRIVATE = ("headers", "authorization")  # fields that are never kept
+_REDACTED = "?<redacted>"  # stands for a query, which may have a key in it
+# Scheme, host with a port, path and query are named; the user before the host and the fragment are dropped. The port
+# is a number above 0, and only its form is checked.
 _URL = re.compile(
     r"(?P<scheme>https?://)(?:[^/?#@\s]*@)?"
     r"(?P<host>(?:\[[0-9a-f:.]+\]|[^][/?#@:\s]+)(?::0*[1-9][0-9]{0,4})?)"
@@ -335,6 +338,7 @@ def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
 def private_fields(tools: object) -> Mapping[str, JsonObject]:
     """Return the fields of a request's MCP servers that must not be kept, by label. `tools` have been validated."""
     servers = (tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
+    # The whole URL is among them: what is echoed lacks its query and its user.
     return {
         str(tool["server_label"]): {
             name: tool[name] for name in (*_PRIVATE, "server_url") if tool.get(name) is not None

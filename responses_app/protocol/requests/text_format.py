@@ -101,8 +101,8 @@ def parse_text_format(value: object) -> TextFormat:
 
 
 AT_STRUCTURED = "structured_outputs"
-MAX_CHOICES = 1000
-_KINDS = ("json", "regex", "choice", "grammar", "json_object")
+MAX_CHOICES = 1000  # they become one regular expression
+_KINDS = ("json", "regex", "choice", "grammar", "json_object")  # of which a request sets exactly one
 _ONE = Refused("The engine here writes JSON in its own way; leave it out.")
 
 
@@ -135,6 +135,7 @@ class HeldText:
 
 def held_text(wanted: StructuredOutputs) -> HeldText:
     """Return what an answer is held to. Raises `ApiError`."""
+    # `json` is a method of pydantic's models, so its field has another name here.
     names = [name for name in ("json_schema", *_KINDS[1:]) if getattr(wanted, name)]
     if len(names) != 1:
         raise invalid_value(AT_STRUCTURED, f"exactly one of {', '.join(map(repr, _KINDS))} says what the answer is.")
@@ -148,6 +149,7 @@ def _content(wanted: StructuredOutputs) -> Content:
         return Lark(wanted.grammar)
     if wanted.json_schema is not None:
         return JsonSchema(_schema(wanted.json_schema))
+    # A choice is a regular expression of texts that mean themselves.
     pattern = wanted.regex or "|".join(map(re.escape, wanted.choice or ()))
     try:
         check_regex(pattern)

@@ -19,11 +19,11 @@ _UNSEEN = ("computer", "computer_use", "computer_use_preview")  # accepted, and 
 
 @dataclass(frozen=True, slots=True)
 class HostedChoice:
-    """Tools of this server's that a choice names: by the type of their items, and of MCP by server and tool."""
+    """Tools of this server that a choice names."""
 
-    item: str
-    server: str = ""
-    tool: str = ""
+    item: str  # the type of their items
+    server: str = ""  # the label of an MCP server; "" for other tools
+    tool: str = ""  # of an MCP server; "": all of its
 
     def names(self, offered: OfferedTool) -> bool:
         """Whether this tool is meant."""
@@ -32,17 +32,14 @@ class HostedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`allowed` are tools by what the model calls, None: all that it is shown; then `hosted` are those of this server.
-
-    `echo` is how OpenAI gives it back. `pending`: it names what only the conversation can have, so it is to be parsed
-    again with the tools of that.
-    """
+    """Which tools the model may call, and whether it must."""
 
     mode: Literal["none", "auto", "required"] = "auto"
-    allowed: frozenset[str] | None = None
-    echo: str | JsonObject = "auto"
+    allowed: frozenset[str] | None = None  # what the model calls; None: all that it is shown
+    echo: str | JsonObject = "auto"  # as OpenAI gives it back
+    # It names what only the conversation can have, so it is parsed again with the tools of that.
     pending: bool = False
-    hosted: tuple[HostedChoice, ...] = ()
+    hosted: tuple[HostedChoice, ...] = ()  # tools of this server, where `allowed` is set
 
     def allows(self, tool: OfferedTool) -> bool:
         """Whether the model may call a tool of this server."""
@@ -117,6 +114,7 @@ def _mode(mode: str, tools: ClientTools, served: Sequence[JsonObject]) -> ToolCh
 
 def _hosted(value: JsonObject, kind: str, served: Sequence[JsonObject]) -> HostedChoice | None:
     """Return which of the server's tools is named, None for one that is not declared."""
+    # Versions of one tool (of the web search) are the same here: their items are.
     item, server = ITEMS[kind], str(value.get("server_label") or "")
     declared = any(
         ITEMS[str(tool["type"])] == item and str(tool.get("server_label") or "") == server for tool in served

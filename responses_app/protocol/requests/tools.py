@@ -37,6 +37,7 @@ from responses_app.protocol.requests.server_tools import ITEMS, parse_server_too
 
 # Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
 _SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
+# The schema of a function without parameters.
 _NO_ARGUMENTS = '{"type":"object","properties":{},"additionalProperties":false}'
 
 
@@ -175,6 +176,7 @@ def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
         return []
     if not isinstance(value, list):
         raise wrong_type(at, "an array of tools", value)
+    # One budget for all: a thousand tools that each take long to check would hold a worker.
     with shared_budget():
         tools = [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
     refuse_double_labels(tools)
@@ -223,12 +225,14 @@ def _callable(tool: JsonObject, at: str, *, namespace: str | None) -> JsonObject
     """Validate a function or a custom tool, in the Responses API's form or that of Chat Completions."""
     kind = str(tool["type"])
     nested = tool.get(kind)
+    # Chat Completions nests the function; errors name it where its client has written it.
     if isinstance(nested, dict) and "name" not in tool:
         tool, at = {"type": kind, **nested}, f"{at}.{kind}"
     if kind == "function":
         declared: Function | Custom = validate(Function, tool, at=at)
     else:
         declared = _custom(tool, at)
+    # The model calls `namespace.name`, whose length is bounded as a whole.
     if namespace is not None and len(namespace) + 1 + len(declared.name) > MAX_NAME:
         raise invalid_value(f"{at}.name", f"with its namespace it has more than {MAX_NAME} characters.")
     return declared.echoed()
@@ -320,6 +324,7 @@ def content_of(tool: ClientTool) -> Content:
     if tool.strict is False or (tool.strict is None and not can_be_enforced(tool.schema)):
         return AnyText()
     schema = CLIENT_KINDS[tool.type].schema if tool.type in _SHOWN_OTHERWISE else tool.schema
+    # `{}` allows any arguments, which are an object all the same.
     return JsonSchema(schema or _NO_ARGUMENTS) if schema != "{}" else AnyObject()
 
 
@@ -330,6 +335,7 @@ def can_be_enforced(schema: str) -> bool:
     """
     try:
         enforceable(schema or _NO_ARGUMENTS)
+    # It is a `GrammarRefused`, too, and says nothing of this schema: another error than "no".
     except SharedBudgetSpent:
         raise
     except GrammarRefused:
