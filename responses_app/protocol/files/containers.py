@@ -17,7 +17,7 @@ from responses_app.protocol.fields import CallableTool, ClientModel, Refused, ch
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with
-MAX_MINUTES = 24 * 60
+MAX_MINUTES = 24 * 60  # that a container may do nothing
 
 
 class NetworkPolicy(ClientModel):

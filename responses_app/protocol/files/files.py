@@ -21,8 +21,8 @@ BATCH_SECONDS = MAX_SECONDS  # OpenAI keeps files with the purpose `batch` so lo
 MAX_LISTED = 10_000  # of one list, which is also the default, as OpenAI has it
 _MAX_STEM, _MAX_SUFFIX = 80, 16  # characters of a name in a container
 
-_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
-_NOT_IN_NAMES = re.compile(r'[\\/:*?"<>|]')
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"  # as forms nest fields
+_NOT_IN_NAMES = re.compile(r'[\\/:*?"<>|]')  # what some file system takes for something else
 
 
 class UploadFields(ClientModel):
@@ -34,10 +34,10 @@ class UploadFields(ClientModel):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """What is asked of an upload. `seconds` is how long the file stays; None for as long as nobody deletes it."""
+    """What is asked of an upload."""
 
-    purpose: str
-    seconds: int | None
+    purpose: str  # one of `PURPOSES`
+    seconds: int | None  # how long the file stays; None: until somebody deletes it
 
 
 def parse_upload(fields: Mapping[str, str]) -> NewFile:
@@ -75,8 +75,10 @@ def files_full(message: str, *, param: str = "file") -> ApiError:
 
 def name_in_container(filename: str, taken: Container[str]) -> str:
     """Return a name for a file among others of a container: its own, or with a number before the suffix."""
+    # No dot at either end: `..` would leave the folder, and `.x` would be hidden.
     name = _NOT_IN_NAMES.sub("_", filename).strip(". ") or "file"
     stem, dot, suffix = name.rpartition(".")
+    # What is behind the last dot of a long name may be a sentence, not a suffix.
     if not dot or len(suffix) > _MAX_SUFFIX:
         stem, dot, suffix = name, "", ""
     stem = stem[:_MAX_STEM]
@@ -113,7 +115,7 @@ def _invalid(name: str, value: str, hint: str) -> ApiError:
 UPLOAD_SECONDS = 3600  # that an upload is open for, as at OpenAI
 MAX_PART_BYTES = 64 * 1024 * 1024  # of one part, as at OpenAI; SDKs send parts of that size
 MAX_PARTS = 10_000  # of one upload, those that are sent again too
-MAX_FILENAME = 255
+MAX_FILENAME = 255  # characters
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
 
 

@@ -62,7 +62,7 @@ class Filter:
 
     def __init__(self, wanted: JsonObject, *, at: str = "filters") -> None:
         """Read it. Raises `ApiError` that names what is wrong."""
-        self._left = MAX_FILTERS
+        self._left = MAX_FILTERS  # filters that may still come
         self.matches = self._read(wanted, at, MAX_DEPTH)
 
     def _read(self, wanted: object, at: str, depth: int) -> Callable[[Mapping[str, Value]], bool]:
@@ -93,6 +93,7 @@ def _comparison(wanted: _Comparison, at: str) -> Callable[[Mapping[str, Value]],
             return lambda attributes: _same(attributes.get(key), value)
         case "ne":
             return lambda attributes: not _same(attributes.get(key), value)
+    # `True < 2` holds in Python, and means nothing to a client.
     if isinstance(value, bool):
         raise invalid_value(f"{at}.value", "a number or a string can be greater than others.")
     order = _ORDERS[wanted.type]
@@ -119,26 +120,29 @@ def _are_alike(one: Value | None, other: Value) -> bool:
 
 
 DEFAULT_SIZE, DEFAULT_OVERLAP = 800, 400  # tokens
+# Up to three digits, nine letters of scripts with spaces, one character of those without, underscores, or three signs.
 _TOKEN = re.compile(r"\d{1,3}|[^\W\d_\u2e80-\u9fff\uac00-\ud7ff]{1,9}|[\u2e80-\u9fff\uac00-\ud7ff]|_+|[^\w\s]{1,3}")
 _BREAKS = ("\n\n", "\n", "。", ". ")  # where a chunk ends, the best first
 
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a file is cut. Both numbers are tokens."""
+    """How a file is cut."""
 
-    size: int = DEFAULT_SIZE
-    overlap: int = DEFAULT_OVERLAP
+    size: int = DEFAULT_SIZE  # tokens of a chunk, at most
+    overlap: int = DEFAULT_OVERLAP  # tokens that a chunk shares with the next; less than `size`
 
 
 def chunks_of(text: str, chunking: Chunking) -> Iterator[str]:
     """Yield the chunks of a text, none of which is empty. They end at the end of a paragraph, a line or a sentence
     where there is one in the half that the next chunk has not."""
+    # Where each token begins, as 8-byte numbers: a list of a large file's would take some 36 bytes each.
     starts = array("Q", (match.start() for match in _TOKEN.finditer(text)))
     begin, count = 0, len(starts)
     while begin < count:
         end = min(begin + chunking.size, count)
         if end < count:
+            # Behind the middle of what is new in this chunk, so each chunk goes on by half of that at least.
             earliest = begin + chunking.overlap + (chunking.size - chunking.overlap) // 2
             end = _good_end(text, starts, earliest, end)
         yield text[starts[begin] : starts[end] if end < count else len(text)].strip()
@@ -159,10 +163,10 @@ def _good_end(text: str, starts: "array[int]", earliest: int, latest: int) -> in
 MAX_QUERY = 10_000  # characters of a query that are looked at
 MAX_TERMS = 32  # different words of a query that are looked for
 MAX_WORD = 64  # characters; a longer one is cut, in both
-_ASCII = re.compile("[a-z0-9]+")
-_WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+")
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]+")
-_ACCENTS = regex.compile("[\u0300-\u036f]+")
+_ASCII = re.compile("[a-z0-9]+")  # a word of a text in small letters
+_WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+")  # letters, marks and digits of any script
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}]+")  # scripts that put no spaces between words
+_ACCENTS = regex.compile("[\u0300-\u036f]+")  # combining marks, which NFKD splits off: `é` is `e` and one of them
 # What tells nothing of what is looked for. PostgreSQL leaves out these and a few more; FTS5 none.
 _COMMON = frozenset(
     "a about all also am an and any are as at be been but by can could did do does for from had has have he her his "
@@ -203,4 +207,5 @@ def terms_of(query: str) -> list[str]:
 
 def _plain(text: str) -> str:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold()))
+    # Together again what is left: Korean syllables are split by NFKD, too.
     return unicodedata.normalize("NFKC", plain)

@@ -14,11 +14,11 @@ FileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
 STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
 FileProblem = Literal["server_error", "unsupported_file", "invalid_file"]  # why one could not be read
 MIN_SIZE, MAX_SIZE = 100, 4096  # tokens of a chunk
-MAX_DAYS = 365
+MAX_DAYS = 365  # until a store expires that nobody searches
 MAX_BATCH = 2000  # files in one request
-MAX_RESULTS, DEFAULT_RESULTS = 50, 10
-MAX_QUERIES = 10
-_MAX_NAME, _MAX_DESCRIPTION, _MAX_ID = 256, 4096, 64
+MAX_RESULTS, DEFAULT_RESULTS = 50, 10  # of one search
+MAX_QUERIES = 10  # of one search
+_MAX_NAME, _MAX_DESCRIPTION, _MAX_ID = 256, 4096, 64  # characters
 
 
 class ExpiresAfterDays(ClientModel):
@@ -126,10 +126,10 @@ class VectorStoreSearch(ClientModel):
 class Wanted:
     """What a search asks for."""
 
-    queries: Sequence[str]
-    limit: int
-    threshold: float
-    matches: Callable[[Mapping[str, Value]], bool] | None
+    queries: Sequence[str]  # each is searched by itself
+    limit: int  # results, at most
+    threshold: float  # the lowest score of a result, from 0 to 1
+    matches: Callable[[Mapping[str, Value]], bool] | None  # by a file's attributes; None: all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class FileToAdd:
     """A file that a request names, and where it names it."""
 
     file_id: str
-    at: str
+    at: str  # where the request names it, for errors
     attributes: Mapping[str, Value]
     chunking: Chunking
 
@@ -188,6 +188,7 @@ def parse_batch(data: Mapping[str, object]) -> Sequence[FileToAdd]:
         )
         for index, file in enumerate(batch.files or ())
     ]
+    # Of a file that is named twice the last entry counts, at the place of the first.
     return list({file.file_id: file for file in entries}.values())
 
 
@@ -254,5 +255,6 @@ def stores_full(message: str) -> ApiError:
 
 def _named(ids: Sequence[str], attributes: Mapping[str, Value], chunking: Chunking) -> Sequence[FileToAdd]:
     """Return files, each once."""
+    # Reversed, so that the first place of each id stays.
     places = {file_id: index for index, file_id in reversed(list(enumerate(ids)))}
     return [FileToAdd(file_id, f"file_ids[{places[file_id]}]", attributes, chunking) for file_id in dict.fromkeys(ids)]

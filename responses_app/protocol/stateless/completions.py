@@ -91,10 +91,10 @@ class CompletionFields(ClientModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionWanted:
-    """What is asked: prompts, each of which is completed `n` times, so that choices are in their order."""
+    """A request for completions: each prompt is completed `n` times, and choices are in the order of the prompts."""
 
     fields: CompletionFields
-    prompts: Sequence[str | Sequence[int]]
+    prompts: Sequence[str | Sequence[int]]  # texts, or ids of tokens
 
     @property
     def n(self) -> int:
@@ -234,20 +234,17 @@ def token_text(token: bytes) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class ChoiceDelta:
-    """More of a choice. The last one of it, and only that, has a `finish_reason`.
-
-    `token_ids`, `prompt_token_ids` and `prompt_logprobs` are there where they were asked for; the last two once.
-    `counted` is what the choice has used so far, where each part of a stream is to say it.
-    """
+    """More of a choice. The last one of it, and only that, has a `finish_reason`."""
 
     index: int
     text: str = ""
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
-    stop_reason: str | int | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: Sequence[int] | None = None
-    prompt_logprobs: Sequence[orjson.Fragment] | None = None
+    stop_reason: str | int | None = None  # the client's stop string, or stop token, that ended it
+    token_ids: list[int] | None = None  # this and the next two: None where they were not asked for
+    prompt_token_ids: Sequence[int] | None = None  # once
+    prompt_logprobs: Sequence[orjson.Fragment] | None = None  # likewise
+    # What the choice has used so far, where each part of a stream is to say it.
     counted: "CompletionTokens | None" = None
 
     def body(self) -> CompletionChoice:
@@ -290,10 +287,10 @@ class CompletionTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionHead:
-    """What every part of a stream says, and the whole answer. `created` is in Unix seconds."""
+    """What every part of a stream says, and the whole answer."""
 
     id: str
-    created: int
+    created: int  # Unix seconds
     model: str
 
     def body(self, choices: Sequence[ChoiceDelta], usage: CompletionTokens | None) -> Completion:
@@ -334,10 +331,7 @@ def joined(deltas: Sequence[ChoiceDelta], index: int) -> ChoiceDelta:
 
 
 class CompletionText:
-    """The text of one choice. `stop_tokens` are those that the client asked for, as vLLM tells which of them came.
-
-    `begin` is what stands before the first token: the prompt, where it is echoed.
-    """
+    """The text of one choice."""
 
     def __init__(
         self,
@@ -345,17 +339,17 @@ class CompletionText:
         vocabulary: ModelFormat,
         *,
         stops: Sequence[str] = (),
-        stop_tokens: Sequence[int] = (),
+        stop_tokens: Sequence[int] = (),  # those that the client asked for
         logprobs: bool = False,
-        begin: str = "",
+        begin: str = "",  # what stands before the first token: the prompt, where it is echoed
     ) -> None:
         self.index = index
-        self.tokens: list[int] = []
+        self.tokens: list[int] = []  # all that were sampled
         self.ended = False  # its end has come
         self._vocabulary = vocabulary
         self._stop_tokens = frozenset(stop_tokens)
         self._stops = StopStrings(stops)
-        self._decoder = getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = getincrementaldecoder("utf-8")(errors="replace")  # a character may lie across several tokens
         self._logprobs = logprobs
         self._begin = begin
         self._offset = len(begin)  # of the next token
@@ -370,6 +364,7 @@ class CompletionText:
             delta.logprobs = logprobs_of(self._placed(texts, chunk.logprobs or ()))
         decoded = "".join(texts)
         if chunk.finish_reason is not None:
+            # What is left of a character that never became whole.
             decoded += self._decoder.decode(b"", final=True)
         delta.text += self._stops.feed(decoded)
         if self._stops.matched is not None:
@@ -377,6 +372,7 @@ class CompletionText:
         elif chunk.finish_reason is not None:
             delta.text += self._stops.rest()
             last = self.tokens[-1] if self.tokens else None
+            # A model's own stop token has no reason: only those that the request names.
             is_theirs = chunk.finish_reason is FinishReason.STOP and last in self._stop_tokens
             self._end(delta, chunk.finish_reason, last if is_theirs else None)
         has_more = delta.text or self.ended or (delta.logprobs is not None and delta.logprobs["tokens"])
@@ -396,4 +392,5 @@ class CompletionText:
         for text, entry in zip(texts, logprobs, strict=False):
             if not self._vocabulary.is_special(entry.token_id):
                 yield self._vocabulary.spelled(entry), self._offset
+            # Also of a special token, whose text is empty.
             self._offset += len(text)

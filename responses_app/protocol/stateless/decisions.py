@@ -20,10 +20,11 @@ from responses_app.protocol.fields import CACHES_ALL, ClientModel, missing, vali
 from responses_app.protocol.items.items import ParsedItem, parse_input
 
 MAX_QUESTIONS = 400  # as OpenAI takes
-MAX_OPTIONS = 255
-YES_OR_NO = (("yes", "Yes", "YES"), ("no", "No", "NO"))
-NUMBERS = tuple(map(str, range(1, MAX_OPTIONS + 1)))
-LETTERS = (*ascii_uppercase, *ascii_lowercase)
+MAX_OPTIONS = 255  # of one question
+# Forms that the first token may have; their probabilities count together.
+YES_OR_NO = (("yes", "Yes", "YES"), ("no", "No", "NO"))  # forms of the two labels, any of which may come
+NUMBERS = tuple(map(str, range(1, MAX_OPTIONS + 1)))  # labels of options, where each is one token
+LETTERS = (*ascii_uppercase, *ascii_lowercase)  # else these
 MAX_DATA_BYTES = 256 * 1024  # of an `input_json`, as compact JSON
 ITEMS = (  # that an input may have: nothing that names what is kept
     *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
@@ -109,11 +110,11 @@ class DecisionFields(ClientModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionsWanted:
-    """What is asked: `items` are the input, `items_json` the same as it came."""
+    """A request for decisions."""
 
     model: str | None
-    items: Sequence[ParsedItem]
-    items_json: Sequence[JsonObject]
+    items: Sequence[ParsedItem]  # the input
+    items_json: Sequence[JsonObject]  # the same, as it came
     questions: Sequence[Question]
 
 
@@ -130,6 +131,7 @@ def parse_decisions(data: JsonObject) -> DecisionsWanted:
                 f"input[{place}].type", f"{str(kind)[:80]!r}. Supported values are: {', '.join(map(repr, ITEMS))}."
             )
     for place, question in enumerate(fields.questions):
+        # By type, too: the text "true" and the boolean are two options.
         keys = [(type(value), value) for value in _values(question)]
         if len(set(keys)) < len(keys):
             raise invalid_value(f"questions[{place}]", "each option is there once.")
@@ -293,10 +295,12 @@ def answer(question: Question, logprobs: Sequence[float]) -> Answer:
     """
     masses = [math.exp(value) for value in logprobs]
     whole = math.fsum(masses)
+    # `exp(-inf)` is 0: no label is among the tokens that the model would say.
     if whole <= 0:
         return {"type": "refusal", "name": question.name}
     shares = [mass / whole for mass in masses]
     best = max(range(len(shares)), key=shares.__getitem__)
+    # Rounding may give a little more than 1.
     confidence = min(1.0, masses[best])
     match question:
         case Predicate():

@@ -20,8 +20,8 @@ from responses_app.protocol.fields import ClientModel, Refused, json_name, missi
 
 MAX_INPUTS = 2048  # as OpenAI takes
 MAX_DESCRIBED = 64  # inputs whose places stand in a header, with `bytes`
-MAX_TOKEN_ID = 2**31 - 1
-_WANTED = "a string, an array of strings, an array of token ids, or an array of such arrays"
+MAX_TOKEN_ID = 2**31 - 1  # the largest number of 32 bits with a sign
+_WANTED = "a string, an array of strings, an array of token ids, or an array of such arrays"  # what `input` takes
 
 Vector = array  # of 32-bit floats
 EncodingFormat = Literal["float", "base64", "bytes", "bytes_only"]
@@ -46,12 +46,12 @@ class EmbeddingFields(ClientModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsWanted:
-    """What is asked: texts, or token ids, each of which is embedded by itself."""
+    """A request for embeddings: each input is embedded by itself."""
 
-    inputs: Sequence[str | Sequence[int]]
+    inputs: Sequence[str | Sequence[int]]  # texts, or ids of tokens
     model: str | None
     encoding: EncodingFormat
-    dimensions: int | None
+    dimensions: int | None  # how long vectors are; None: as the model gives them
 
 
 def parse_embeddings(data: JsonObject) -> EmbeddingsWanted:
@@ -79,6 +79,7 @@ def read_inputs(data: JsonObject, name: str, *, max_inputs: int) -> Sequence[str
         raise wrong_type(name, _WANTED, value)
     if not value:
         raise _empty(name)
+    # The first element tells which of the forms an array is; the others must be like it.
     if _is_number(value[0]):
         return [_tokens(value, name)]
     if len(value) > max_inputs:
@@ -109,6 +110,7 @@ def _tokens(value: Any, param: str) -> Sequence[int]:
 
 
 def _is_number(value: object) -> bool:
+    # A boolean is an integer in Python.
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -118,11 +120,11 @@ def _empty(param: str) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class EncodedAnswer:
-    """An answer's body and its media type; `metadata` says in a header what the bytes are."""
+    """An answer, written."""
 
     content: bytes
     media_type: str
-    metadata: str | None = None
+    metadata: str | None = None  # for a header: where each vector lies in the bytes; None: not asked for
 
 
 class Embedding(TypedDict):
@@ -163,12 +165,14 @@ def encode_answer(
         for index, vector in enumerate(vectors)
     )
     rest = orjson.dumps({"model": model, "usage": usage})
+    # The list is put before the other fields: `rest` without its opening brace follows.
     return EncodedAnswer(b'{"object":"list","data":[%b],%b' % (data, rest[1:]), "application/json")
 
 
 def _described(vectors: Sequence["Vector[float]"], model: str, usage: EmbeddingUsage) -> str:
     data, start = [], 0
     for index, vector in enumerate(vectors):
+        # Four bytes a number.
         end = start + 4 * len(vector)
         described: JsonObject = {"index": index, "embed_dtype": "float32", "endianness": "little"}
         data.append({**described, "start": start, "end": end, "shape": [len(vector)]})
