@@ -94,12 +94,12 @@ def steer_pending(steer_id: str, response_id: str, required: Sequence[JsonObject
 
 
 def steer_failed(
-    code: str, message: str, response_id: object, given: object, steer_id: str | None = None
+    code: str, message: str, response_id: object, input: object, steer_id: str | None = None
 ) -> JsonObject:
     """Return why steering is not applied, with its input; `steer_id` is that of one that was accepted."""
     # OpenAI's types have texts there, whatever the client has sent.
     target = response_id if isinstance(response_id, str) else ""
-    steer: JsonObject = {"previous_response_id": target, "input": "" if given is None else given}
+    steer: JsonObject = {"previous_response_id": target, "input": "" if input is None else input}
     if steer_id is not None:
         steer["id"] = steer_id
     return {"type": "response.steer.failed", "error": _refusal(code, message), "steer": steer}

@@ -74,41 +74,41 @@ def no_output(call_ids: Sequence[str], seconds: float) -> ResponseError:
 
 
 class ClientCalls:
-    """The calls of one response; `stream` has its output."""
+    """The calls of one response that its client answers."""
 
     def __init__(self, stream: ResponseStream, model_format: ModelFormat) -> None:
         self._stream = stream
         self._format = model_format
-        self._given: dict[str, OutputGiven] = {}  # outputs that came, and that the model has not read yet
+        self._outputs: dict[str, OutputGiven] = {}  # outputs that came, and that the model has not read yet
         self._read: set[str] = set()  # calls whose output the model has read
         self.awaited = False  # the response goes on in the same stream behind their outputs
 
     def state(self, call_id: str) -> CallState:
         """Return where a call stands."""
-        if call_id in self._given or call_id in self._read:
+        if call_id in self._outputs or call_id in self._read:
             return "answered"
         return "open" if call_id in self.unanswered else "unknown"
 
     @property
     def unanswered(self) -> tuple[str, ...]:
         """The calls that have no output yet."""
-        return tuple(call_id for call_id in self._calls() if call_id not in self._given and call_id not in self._read)
+        return tuple(call_id for call_id in self._calls() if call_id not in self._outputs and call_id not in self._read)
 
     @property
     def have_news(self) -> bool:
         """Whether the model has not read all outputs yet."""
-        return bool(self._given)
+        return bool(self._outputs)
 
-    def take(self, given: WaitBegan | OutputGiven, due: Command | None) -> Command | None:
+    def take(self, input: WaitBegan | OutputGiven, due: Command | None) -> Command | None:
         """Return what is due behind an input, in place of `due`; None: every call has its output.
 
         Raises `LocalProtocolError` for one that cannot come now.
         """
-        if isinstance(given, WaitBegan):
-            return replace(awaited(given, due), until=given.until)
-        if self.state(given.call_id) != "open":
-            raise LocalProtocolError(f"an output that nobody waits for: {given.call_id}")
-        self._given[given.call_id] = given
+        if isinstance(input, WaitBegan):
+            return replace(awaited(input, due), until=input.until)
+        if self.state(input.call_id) != "open":
+            raise LocalProtocolError(f"an output that nobody waits for: {input.call_id}")
+        self._outputs[input.call_id] = input
         # It came before the turn's end: the turn goes on, and looks for outputs when it ends.
         if not isinstance(due, Await):
             return due
@@ -119,13 +119,13 @@ class ClientCalls:
         """Add what was given since the last time to the output, in the order of the calls."""
         events: list[Event] = []
         # Most responses have none: then the calls are not looked for in the output at all.
-        for call_id, (call, item) in self._calls().items() if self._given else ():
-            given = self._given.pop(call_id, None)
-            if given is not None:
+        for call_id, (call, item) in self._calls().items() if self._outputs else ():
+            answer = self._outputs.pop(call_id, None)
+            if answer is not None:
                 self._read.add(call_id)
-                output = _output_item(item, given, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
+                output = _output_item(item, answer, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
                 tool = function_tool(call.called)
-                events += self._stream.add_output(output, self._format.output(tool.name, given.text))
+                events += self._stream.add_output(output, self._format.output(tool.name, answer.text))
         return events
 
     def _calls(self) -> Mapping[str, tuple[Call, JsonObject]]:
@@ -134,24 +134,24 @@ class ClientCalls:
         return {call.id: (call, item) for call, item in calls if call is not None and call.is_open}
 
 
-def _output_item(call: JsonObject, given: OutputGiven, item_id: str) -> JsonObject:
+def _output_item(call: JsonObject, answer: OutputGiven, item_id: str) -> JsonObject:
     """Return the item of a call's output, in the form that OpenAI's types have for its kind."""
-    item = {"id": item_id, **_stub(call), "status": "completed", "output": given.output}
+    item = {"id": item_id, **_stub(call), "status": "completed", "output": answer.output}
     item.pop("name", None)  # a stub has it so that clients know what to answer
     match call["type"]:
         case "shell_call":  # the client gives one text; that form has to say how the command ended, too
-            item["output"] = [{"stdout": given.text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+            item["output"] = [{"stdout": answer.text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
         case "apply_patch_call" | "local_shell_call":
-            item["output"] = given.text
+            item["output"] = answer.text
         case "tool_search_call":
             item["tools"] = []
     return item
 
 
-def awaited(given: WaitBegan | TimedOut, due: Command | None) -> Await:
+def awaited(input: WaitBegan | TimedOut, due: Command | None) -> Await:
     """Return the wait that an input is about. Raises `LocalProtocolError` where nothing is waited for."""
     if not isinstance(due, Await):
-        raise LocalProtocolError(f"{given!r} in a response that does not wait")
+        raise LocalProtocolError(f"{input!r} in a response that does not wait")
     return due
 
 
@@ -166,10 +166,7 @@ RUNS_IN_BACKGROUND = (
 
 
 class ServerCalls:
-    """The calls of this server's tools in one response, of which it may make `max_calls`; `stream` has its output.
-
-    `one_call`: a turn ends with its first call, and the client's answer is waited for.
-    """
+    """The calls of this server's tools in one response."""
 
     def __init__(
         self, stream: ResponseStream, model_format: ModelFormat, *, max_calls: int | None, one_call: bool
@@ -177,8 +174,8 @@ class ServerCalls:
         self._stream = stream
         self._format = model_format
         self._called = stream.called
-        self._called.max_hosted = max_calls
-        self._one_call = one_call
+        self._called.max_hosted = max_calls  # None: as many as the model wants
+        self._one_call = one_call  # a turn ends with its first call, and the client's answer is waited for
         self._corrections = 0  # how often the model was told that a tool does not exist
         self._turns_behind_calls = 0  # turns that followed calls in the background
         self._to_list: deque[str] = deque()  # labels of MCP servers, in the order of the request
@@ -188,12 +185,12 @@ class ServerCalls:
         self.states: dict[str, JsonObject] = {}
         self.news: dict[str, JsonObject] = {}  # those of the states that this response has changed: its link keeps them
 
-    def offer(self, given: Offered) -> None:
+    def offer(self, input: Offered) -> None:
         """Take what may be used, before the response begins."""
-        self._called.offer(given.tools)
-        self._to_list.extend(given.servers)
-        self._approved.extend(given.approved)
-        self.states.update(given.states)
+        self._called.offer(input.tools)
+        self._to_list.extend(input.servers)
+        self._approved.extend(input.approved)
+        self.states.update(input.states)
         self._know_sources()
         if FILES in self.states:
             self._files().know(self.states[FILES])
@@ -217,29 +214,29 @@ class ServerCalls:
         call = self._stream.hosted_call
         return self._command(call, self._offered(call.name)) if call is not None else None
 
-    def listed(self, given: ToolsListed) -> list[Event]:
+    def listed(self, input: ToolsListed) -> list[Event]:
         """Take the tools of the server that was asked last."""
         if self._list is None:
             raise LocalProtocolError("a server listed tools that was not asked")
-        self._list.tools, self._list.error = given.tools, given.error
+        self._list.tools, self._list.error = input.tools, input.error
         self._list = None
-        self._called.offer(given.offered)
+        self._called.offer(input.offered)
         return self._stream.close_own()
 
-    def returned(self, given: ToolReturned) -> list[Event]:
+    def returned(self, input: ToolReturned) -> list[Event]:
         """Take what the tool that runs gave back: the model reads it before it goes on."""
         call = self._stream.hosted_call
         if call is None:
             raise LocalProtocolError("a tool returned that was not called")
-        if given.state is not None:
+        if input.state is not None:
             item = self._offered(call.name).item
-            self.states[item] = self.news[item] = given.state
+            self.states[item] = self.news[item] = input.state
             self._know_sources()
             if item == FILES:
-                self._files().learn(given.state)
-        events = self._stream.end_call(given.shown, failed=given.failed)
+                self._files().learn(input.state)
+        events = self._stream.end_call(input.shown, failed=input.failed)
         # The last call's output ends with a note, so the model answers and does not try another one.
-        self._tell(call.name, given.text if self._called.may_host else f"{given.text}\n{LAST_CALL}")
+        self._tell(call.name, input.text if self._called.may_host else f"{input.text}\n{LAST_CALL}")
         return events
 
     def add_notes(self, functions: Collection[str]) -> bool:
@@ -316,9 +313,9 @@ class ServerCalls:
 
     def _know_sources(self) -> None:
         """Let messages cite the pages of the web that the chain was shown, and the files that it has found."""
-        shown, found = self.states.get(PAGES), self.states.get(FOUND)
-        if shown is not None or found is not None:
-            self._stream.sources = Sources(PageStack.from_json(shown).source, FoundFiles(found).file)
+        pages, files = self.states.get(PAGES), self.states.get(FOUND)
+        if pages is not None or files is not None:
+            self._stream.sources = Sources(PageStack.from_json(pages).source, FoundFiles(files).file)
 
     def _files(self) -> ProducedFiles:
         """Return the files that messages may cite, of code of this chain."""

@@ -67,7 +67,7 @@ def encode(inputs: Iterable[Input]) -> bytes:
 
 def decode(data: bytes) -> Iterator[Input]:
     """Read what `encode` wrote. Raises `BrokenLog`."""
-    return (given for given, _ in decode_timed(data))
+    return (input for input, _ in decode_timed(data))
 
 
 def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
@@ -90,16 +90,16 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
         yield (Sampled(_tokens(content)), None) if head & _SHORT else (_decode_long(content), _time_behind(content))
 
 
-def encode_one(given: Input, at: int | None = None) -> bytes:
+def encode_one(input: Input, at: int | None = None) -> bytes:
     """Write one input; with `at` (Unix milliseconds) also when it came."""
-    if at is None and isinstance(given, Sampled) and _is_short(given):
-        tokens = given.token_ids
+    if at is None and isinstance(input, Sampled) and _is_short(input):
+        tokens = input.token_ids
         if len(tokens) == 1:  # nearly always: head and token are one number
             return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
         packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
         return bytes((_SHORT | len(tokens),)) + packed
-    kind, write = _WRITERS[type(given)]
-    content = orjson.dumps([kind, *write(given)])
+    kind, write = _WRITERS[type(input)]
+    content = orjson.dumps([kind, *write(input)])
     if at is not None:
         # The highest two bits first: 42, 40, … 0.
         content += bytes([_DIGITS[at >> shift & 3] for shift in range(2 * _TIME_DIGITS - 2, -2, -2)])
@@ -161,15 +161,15 @@ def _logprob(written: float | None) -> float:
     return -math.inf if written is None else written
 
 
-def _write_output(given: OutputGiven) -> tuple[object, ...]:
+def _write_output(input: OutputGiven) -> tuple[object, ...]:
     """Write what the model reads of it only where that is something else than what was sent."""
-    same = given.text == given.output
-    return (given.call_id, given.output) if same else (given.call_id, given.output, given.text)
+    same = input.text == input.output
+    return (input.call_id, input.output) if same else (input.call_id, input.output, input.text)
 
 
-def _write_offered(given: Offered) -> tuple[object, ...]:
-    approved = [[each.request_id, each.server, each.tool, each.arguments] for each in given.approved]
-    return [tool.as_json() for tool in given.tools], list(given.servers), approved, dict(given.states)
+def _write_offered(input: Offered) -> tuple[object, ...]:
+    approved = [[each.request_id, each.server, each.tool, each.arguments] for each in input.approved]
+    return [tool.as_json() for tool in input.tools], list(input.servers), approved, dict(input.states)
 
 
 def _read_offered(tools: list[Any], servers: list[str], approved: list[Any], states: dict[str, Any]) -> Offered:
@@ -180,8 +180,8 @@ def _read_offered(tools: list[Any], servers: list[str], approved: list[Any], sta
     return Offered(_offered_tools(tools), servers, calls, states)
 
 
-def _write_listed(given: ToolsListed) -> tuple[object, ...]:
-    return given.server, list(given.tools), [tool.as_json() for tool in given.offered], given.error
+def _write_listed(input: ToolsListed) -> tuple[object, ...]:
+    return input.server, list(input.tools), [tool.as_json() for tool in input.offered], input.error
 
 
 def _read_listed(server: str, tools: list[Any], offered: list[Any], error: str | None) -> ToolsListed:
@@ -192,11 +192,11 @@ def _offered_tools(written: list[Any]) -> list[OfferedTool]:
     return [OfferedTool(**each) for each in written]
 
 
-def _write_asked(given: Asked) -> tuple[object, ...]:
+def _write_asked(input: Asked) -> tuple[object, ...]:
     # Fields that an earlier version did not have come last, and only where they say something: that version can read
     # the rest.
-    stops = (list(given.stops), list(given.stop_tokens)) if given.stops or given.stop_tokens else ()
-    return (given.sealed, given.summaries.value if given.summaries else None, *stops)
+    stops = (list(input.stops), list(input.stop_tokens)) if input.stops or input.stop_tokens else ()
+    return (input.sealed, input.summaries.value if input.summaries else None, *stops)
 
 
 def _read_asked(
@@ -205,32 +205,32 @@ def _read_asked(
     return Asked(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens))
 
 
-def _write_returned(given: ToolReturned) -> tuple[object, ...]:
-    further = (given.shown, given.state) if given.shown or given.state is not None else ()
-    return (given.text, given.failed, *further)
+def _write_returned(input: ToolReturned) -> tuple[object, ...]:
+    further = (input.shown, input.state) if input.shown or input.state is not None else ()
+    return (input.text, input.failed, *further)
 
 
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
 # The names are in logs for good. One may be added, and none renamed.
 _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
-    Declared: ("declared", lambda given: (list(given.tools),)),
+    Declared: ("declared", lambda input: (list(input.tools),)),
     Asked: ("asked", _write_asked),
-    Started: ("started", lambda given: (given.mode.value, given.budget, *((True,) if given.waits else ()))),
-    TurnBegan: ("turn", lambda given: (given.prompt_tokens,)),
+    Started: ("started", lambda input: (input.mode.value, input.budget, *((True,) if input.waits else ()))),
+    TurnBegan: ("turn", lambda input: (input.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
     Prefilled: ("prefilled", lambda _: ()),
-    Sealed: ("sealed", lambda given: (given.text, given.budget)),
+    Sealed: ("sealed", lambda input: (input.text, input.budget)),
     Offered: ("offered", _write_offered),
     ToolsListed: ("listed", _write_listed),
-    ToolProgressed: ("progress", lambda given: (given.fields,)),
+    ToolProgressed: ("progress", lambda input: (input.fields,)),
     ToolReturned: ("tool", _write_returned),
-    WaitBegan: ("wait", lambda given: (given.until,)),
+    WaitBegan: ("wait", lambda input: (input.until,)),
     OutputGiven: ("output", _write_output),
-    TimedOut: ("timed_out", lambda given: (given.seconds,)),
-    Failed: ("failed", lambda given: (given.error,)),
-    Stopped: ("stopped", lambda given: (given.reason.value,)),
-    Ended: ("ended", lambda given: (given.at, given.error)),
+    TimedOut: ("timed_out", lambda input: (input.seconds,)),
+    Failed: ("failed", lambda input: (input.error,)),
+    Stopped: ("stopped", lambda input: (input.reason.value,)),
+    Ended: ("ended", lambda input: (input.at, input.error)),
 }
 # A record may lack the last fields (an older version wrote it): then they have the defaults.
 _READERS: Mapping[str, Callable[..., Input]] = {

@@ -151,65 +151,65 @@ class ResponseMachine:
 
     # What happens.
 
-    def receive(self, given: Input) -> Step:
+    def receive(self, input: Input) -> Step:
         """Take the next input. Raises `LocalProtocolError` for one that cannot come now: a bug of the driver."""
-        if isinstance(given, Sampled) and isinstance(self._due, Generate):  # nearly always
-            return self._sampled(given)
+        if isinstance(input, Sampled) and isinstance(self._due, Generate):  # nearly always
+            return self._sampled(input)
         # The end is decided: late tokens, outputs and stops of a driver that has not heard of it are dropped.
         if isinstance(self._due, Finish):
-            return self._ended(given) if isinstance(given, Ended) else Step([])
+            return self._ended(input) if isinstance(input, Ended) else Step([])
         if self.status in TERMINAL_STATUSES:
             return Step([])
-        match given:
+        match input:
             case Sampled():
-                return self._sampled(given)
+                return self._sampled(input)
             case TurnBegan():
-                return self._began(given)
+                return self._began(input)
             case ToolsListed() | ToolProgressed() | ToolReturned():
-                return self._of_server(given)
+                return self._of_server(input)
             case Sealed():
-                return self._sealed(given)
+                return self._sealed(input)
             case WaitBegan() | OutputGiven() | TimedOut():
-                return self._of_wait(given)
-        return self._begin_or_end(given)
+                return self._of_wait(input)
+        return self._begin_or_end(input)
 
-    def _begin_or_end(self, given: Input) -> Step:
-        match given:
+    def _begin_or_end(self, input: Input) -> Step:
+        match input:
             # Both change what the model may call, so they are only for a response that has said nothing.
             case Declared() if not self.stream.has_begun:
-                names = self.stream.called.declare(given.tools)
+                names = self.stream.called.declare(input.tools)
                 # None forbids calls, whatever is declared later.
                 self.reader.functions = None if self.reader.functions is None else names
                 return Step([])
             case Offered() if not self.stream.has_begun:
-                self.server.offer(given)
+                self.server.offer(input)
                 return Step([])
             case Enqueued():
                 return Step(self.stream.enqueue())
             case Asked():
-                self.asked = given
-                if given.stops or given.stop_tokens:
-                    self.reader.stops = AnswerStops(given.stops, given.stop_tokens)
-                self._asides.by_model = given.summaries is Summaries.MODEL
-                self.stream.wants(sealed=given.sealed, summarised=given.summaries is not None)
+                self.asked = input
+                if input.stops or input.stop_tokens:
+                    self.reader.stops = AnswerStops(input.stops, input.stop_tokens)
+                self._asides.by_model = input.summaries is Summaries.MODEL
+                self.stream.wants(sealed=input.sealed, summarised=input.summaries is not None)
                 return Step([])
             case Started():
-                return self._started(given)
+                return self._started(input)
             case Prefilled() if isinstance(self._due, Prefill):
                 return self._finish(Status.COMPLETED)
             case Failed(error=error):
                 return self._finish(Status.FAILED, error=error)
             case Stopped(reason=reason):
                 return self._stopped(reason)
-        raise LocalProtocolError(f"{given!r} in a response that is {self.status.value}")
+        raise LocalProtocolError(f"{input!r} in a response that is {self.status.value}")
 
-    def _started(self, given: Started) -> Step:
-        self._mode, self._budget.limit, self.calls.awaited = given.mode, given.budget, given.waits
-        warm_up = given.mode is Mode.WARM_UP
+    def _started(self, input: Started) -> Step:
+        self._mode, self._budget.limit, self.calls.awaited = input.mode, input.budget, input.waits
+        warm_up = input.mode is Mode.WARM_UP
         events = self.stream.leave_queue() if self.stream.has_begun else self.stream.start(warm_up=warm_up)
         if warm_up:
             return Step(events, self._now(Prefill()))
-        if given.mode is not Mode.ANSWER:
+        if input.mode is not Mode.ANSWER:
             self._compacting.begin()
             return Step(events, self._generate())
         return self._prepare().behind(events)
@@ -221,10 +221,10 @@ class ResponseMachine:
             return Step([], self._generate())
         return Step(step.events, self._now(step.command))
 
-    def _began(self, given: TurnBegan) -> Step:
+    def _began(self, input: TurnBegan) -> Step:
         if not isinstance(self._due, Generate) or self.reader.turn is not None:
             raise LocalProtocolError("a turn began that was not asked for")
-        self.reader.begin(given, self._due)
+        self.reader.begin(input, self._due)
         return Step([])
 
     def _sampled(self, chunk: Sampled) -> Step:
@@ -247,9 +247,9 @@ class ResponseMachine:
             return self._finish(Status.CANCELLED)
         if self._compacting.running:
             return self._summed_up()
-        return self._said(turn, finish, unanswered)
+        return self._after_turn(turn, finish, unanswered)
 
-    def _said(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
+    def _after_turn(self, turn: Turn, finish: FinishReason, unanswered: tuple[str, ...]) -> Step:
         """Go on behind what the model has said, or end there."""
         call = self.server.due()
         if call is not None:
@@ -281,27 +281,27 @@ class ResponseMachine:
         seal = self._compacting.due()
         return self._finish(Status.FAILED, error=_NO_SUMMARY) if seal is None else Step([], self._now(seal))
 
-    def _sealed(self, given: Sealed) -> Step:
+    def _sealed(self, input: Sealed) -> Step:
         if not isinstance(self._due, Seal):
             raise LocalProtocolError("a seal that was not asked for")
-        events = self.stream.end_compaction(given.text)
-        self._compacting.end(given.budget)
+        events = self.stream.end_compaction(input.text)
+        self._compacting.end(input.budget)
         if self._mode is Mode.COMPACT:
             return self._finish(Status.COMPLETED).behind(events)
         return self._prepare().behind(events)
 
     # Tools of this server.
 
-    def _of_server(self, given: ToolsListed | ToolProgressed | ToolReturned) -> Step:
-        if not isinstance(self._due, ListTools if isinstance(given, ToolsListed) else CallTool):
-            raise LocalProtocolError(f"{given!r} of a tool that was not asked for")
-        match given:
+    def _of_server(self, input: ToolsListed | ToolProgressed | ToolReturned) -> Step:
+        if not isinstance(self._due, ListTools if isinstance(input, ToolsListed) else CallTool):
+            raise LocalProtocolError(f"{input!r} of a tool that was not asked for")
+        match input:
             case ToolProgressed(fields=fields):
                 return Step(self.stream.progress_call(fields))
             case ToolsListed():
-                events = self.server.listed(given)
+                events = self.server.listed(input)
                 return self._prepare().behind(events)
-        events = self.server.returned(given)
+        events = self.server.returned(input)
         # What the tool gave back stands in the output, but no token is left to answer it.
         if self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
@@ -309,12 +309,12 @@ class ResponseMachine:
 
     # Tools of the client.
 
-    def _of_wait(self, given: WaitBegan | OutputGiven | TimedOut) -> Step:
-        if isinstance(given, TimedOut):
-            return self._finish(Status.FAILED, error=no_output(awaited(given, self._due).call_ids, given.seconds))
-        if isinstance(given, OutputGiven) and not self.takes_outputs:
-            raise LocalProtocolError(f"{given!r} in a response that waits for nothing")
-        self._due = self.calls.take(given, self._due)
+    def _of_wait(self, input: WaitBegan | OutputGiven | TimedOut) -> Step:
+        if isinstance(input, TimedOut):
+            return self._finish(Status.FAILED, error=no_output(awaited(input, self._due).call_ids, input.seconds))
+        if isinstance(input, OutputGiven) and not self.takes_outputs:
+            raise LocalProtocolError(f"{input!r} in a response that waits for nothing")
+        self._due = self.calls.take(input, self._due)
         return Step([]) if self._due is not None else self._all_given()
 
     def _all_given(self) -> Step:
@@ -326,11 +326,11 @@ class ResponseMachine:
     # Turns and endings.
 
     def _generate(self) -> Command:
-        said = tuple(self.stream.messages)
+        messages = tuple(self.stream.messages)
         summary, after_call, left = self._compacting.running, self.stream.called.anything, self._budget.left
         hosted = self.stream.called.may_host
         return self._now(
-            Generate(len(self.turns), said, budget=left, summary=summary, after_call=after_call, hosted=hosted)
+            Generate(len(self.turns), messages, budget=left, summary=summary, after_call=after_call, hosted=hosted)
         )
 
     def _stopped(self, reason: StopReason) -> Step:
@@ -368,9 +368,9 @@ class ResponseMachine:
         self.reader.turn = None
         return Step(events, self._now(Finish(Ending(status=status, error=error, reason=reason))))
 
-    def _ended(self, given: Ended) -> Step:
+    def _ended(self, input: Ended) -> Step:
         assert isinstance(self._due, Finish)
-        ending = self._ending(self._due.ending, given.at, given.error)
+        ending = self._ending(self._due.ending, input.at, input.error)
         self._due = None
         return Step(self.stream.finish(ending))
 
@@ -382,7 +382,7 @@ class ResponseMachine:
         return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None, messages=messages)
 
     def _messages(self) -> list[JsonObject]:
-        return [message for said in self.stream.messages for message in self._format.messages_of(said.tokens)]
+        return [message for rendered in self.stream.messages for message in self._format.messages_of(rendered.tokens)]
 
     def _now(self, command: Command) -> Command:
         self._due = command

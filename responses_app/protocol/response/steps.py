@@ -80,9 +80,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TurnBegan:
-    """A generation was asked for; its prompt has `prompt_tokens` tokens."""
+    """A generation was asked for."""
 
-    prompt_tokens: int
+    prompt_tokens: int  # how many tokens its prompt has
 
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
@@ -121,21 +121,19 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class ToolsListed:
-    """A server has listed its `tools`, as their item shows them, of which `offered` can be called; or there was an
-    `error`.
-    """
+    """A server has listed its tools, or could not."""
 
-    server: str
-    tools: Sequence[JsonObject] = ()
-    offered: Sequence[OfferedTool] = ()
-    error: str | None = None
+    server: str  # its label
+    tools: Sequence[JsonObject] = ()  # as their item shows them
+    offered: Sequence[OfferedTool] = ()  # those of them that can be called
+    error: str | None = None  # why there is no list
 
 
 @dataclass(frozen=True, slots=True)
 class ToolProgressed:
-    """A tool of this server works on; `fields` say how far it is."""
+    """A tool of this server works on."""
 
-    fields: JsonObject
+    fields: JsonObject  # how far it is: those of its event
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +155,11 @@ class WaitBegan:
 
 @dataclass(frozen=True, slots=True)
 class OutputGiven:
-    """The client says what came of a call: `output` as it was sent, and `text`, which is what the model reads of it."""
+    """The client says what came of a call."""
 
     call_id: str
-    output: str | list[JsonObject]
-    text: str
+    output: str | list[JsonObject]  # as it was sent
+    text: str  # what the model reads of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +171,9 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Something broke; `error` is what clients see, `{code, message}`."""
+    """Something broke."""
 
-    error: ResponseError
+    error: ResponseError  # what clients see
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +185,10 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Its end is kept, at `at` (Unix seconds). With `error` it could not be kept, and so has failed."""
+    """Its end is kept."""
 
-    at: int
-    error: ResponseError | None = None
+    at: int  # Unix seconds
+    error: ResponseError | None = None  # why it could not be kept: then the response has failed
 
 
 Input = (
@@ -222,7 +220,7 @@ class Generate:
     The prompt is the response's first one with `said` behind it, and `sampled`.
     """
 
-    turn: int
+    turn: int  # from 0 on
     said: Sequence[RenderedMessage] = ()
     sampled: "Tokens[int]" = field(default_factory=as_tokens)  # what this turn has given already, or begins with
     budget: int | None = None  # how many tokens it may give

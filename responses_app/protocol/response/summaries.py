@@ -65,11 +65,11 @@ REQUEST = "Write a summary of the thought above, which you had just now"
 
 
 class SummaryTurns:
-    """The asides of one response. `style` is the request's `reasoning.summary`."""
+    """The asides of one response."""
 
     def __init__(self, model_format: ModelFormat, style: str) -> None:
         self._format = model_format
-        self._style = style  # a key of `_REQUESTS`
+        self._style = style  # the request's `reasoning.summary`: a key of `_REQUESTS`
         self._asides = 0  # how many were begun
         self._in_answer = self._has_begun = False  # of the aside that runs: its answer, and text of that
         self.by_model = False  # else a thought's first sentences are its summary
@@ -83,14 +83,14 @@ class SummaryTurns:
         affordable = left is None or left >= SHARE * tokens
         return self.by_model and long_enough and affordable and self._asides < MAX_ASIDES
 
-    def begin(self, turn: int, said: Sequence[RenderedMessage]) -> Generate:
-        """Return what asks for the aside; `said` ends with the thought."""
+    def begin(self, turn: int, messages: Sequence[RenderedMessage]) -> Generate:
+        """Return what asks for the aside; `messages` end with the thought."""
         self._asides += 1
         self._in_answer, self._has_begun, self.running = False, False, True
         length, tokens = _REQUESTS[self._style]
         # Not a message of the user: that would settle the thought which it is about.
         request = RenderedMessage(MessageKind.OTHER, self._format.user(_request(length)).tokens)
-        return Generate(turn, (*said, request), sampled=self._beginning(), budget=tokens, aside=True)
+        return Generate(turn, (*messages, request), sampled=self._beginning(), budget=tokens, aside=True)
 
     def begins_turn(self) -> bool:
         """Note that a turn begins; return whether what tools gave back may stand before it."""
@@ -104,10 +104,10 @@ class SummaryTurns:
         """The aside has ended, however that came."""
         self.running = False
 
-    def take(self, said: Sequence[TurnEvent]) -> str:
+    def take(self, turn_events: Sequence[TurnEvent]) -> str:
         """Return what of an aside is the summary's: the text of its answer."""
         texts: list[str] = []
-        for each in said:
+        for each in turn_events:
             if isinstance(each, ItemStarted):
                 self._in_answer = each.kind is ItemKind.ANSWER
             elif isinstance(each, Text) and self._in_answer:
@@ -147,10 +147,10 @@ class Compacting:
         """What the model says from now on is the summary."""
         self._summary = _Summary()
 
-    def take(self, said: Sequence[TurnEvent]) -> None:
+    def take(self, turn_events: Sequence[TurnEvent]) -> None:
         """Take what the model says of it."""
         assert self._summary is not None
-        for each in said:
+        for each in turn_events:
             self._summary.take(each)
 
     def due(self) -> Seal | None:
@@ -172,9 +172,9 @@ class _Summary:
         self._other: list[str] = []  # all else: thoughts and preambles
         self._saying = self._answer  # the list of the item that is being said
 
-    def take(self, said: TurnEvent) -> None:
+    def take(self, turn_event: TurnEvent) -> None:
         """Read on."""
-        match said:
+        match turn_event:
             case ItemStarted(kind=kind):
                 self._saying = self._answer if kind is ItemKind.ANSWER else self._other
                 self._saying.append("\n")

@@ -100,17 +100,17 @@ class TimelineReader:
         self._standing: Command | None = None  # what the machine wanted last
         self._enter(PhaseKind.QUEUE)
 
-    def take(self, given: Input, step: Step, at: int | None) -> None:
+    def take(self, input: Input, step: Step, at: int | None) -> None:
         """Take the next input, what came of it, and when (None: not known, and so no later than the next one)."""
         if self.timeline.ended is not None:
             return
         if at is not None:
             self._now = max(self._now, at)
-        match given:
+        match input:
             case TurnBegan():
-                self._begin_turn(given)
+                self._begin_turn(input)
             case Sampled():
-                self._sample(given)
+                self._sample(input)
         # Items of asides and summaries say what the model writes for this server; they are one phase, whatever is in
         # them.
         if isinstance(self._standing, Generate) and not (self._standing.aside or self._standing.summary):
@@ -120,7 +120,7 @@ class TimelineReader:
         # Behind the events: they are of what ran until now, the command is of what follows.
         if step.command is not None:
             self._want(step.command)
-        if isinstance(given, Ended) and isinstance(self._standing, Finish):
+        if isinstance(input, Ended) and isinstance(self._standing, Finish):
             self.end(self._now)
 
     def end(self, at: int) -> None:
@@ -130,13 +130,13 @@ class TimelineReader:
             self.timeline.ended = self._now
             self.timeline.phases[-1].ended = self._now
 
-    def _begin_turn(self, given: TurnBegan) -> None:
-        wanted = self._standing
-        if not isinstance(wanted, Generate):  # the end was decided before
+    def _begin_turn(self, input: TurnBegan) -> None:
+        command = self._standing
+        if not isinstance(command, Generate):  # the end was decided before
             return
         self._begun += 1
-        self.timeline.turns.append(TurnTokens(input=given.prompt_tokens))
-        sums_up = wanted.aside or wanted.summary
+        self.timeline.turns.append(TurnTokens(input=input.prompt_tokens))
+        sums_up = command.aside or command.summary
         self._enter(PhaseKind.SUMMARY if sums_up else PhaseKind.PREFILL)
 
     def _sample(self, chunk: Sampled) -> None:
@@ -193,9 +193,9 @@ def timeline_of(inputs: Iterable[tuple[Input, int | None]], machine: ResponseMac
     inputs raise, for what is not its log.
     """
     reader, is_timed = TimelineReader(created), False
-    for given, at in inputs:
+    for input, at in inputs:
         is_timed = is_timed or at is not None
-        reader.take(given, machine.receive(given), at)
+        reader.take(input, machine.receive(input), at)
     timeline = reader.timeline
     # The machine counts as usage does: without tokens behind the end of a turn.
     for tokens, used in zip(timeline.turns, machine.turns, strict=True):

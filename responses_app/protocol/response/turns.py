@@ -72,43 +72,43 @@ class Turn:
         """
         if ends is None and logprobs is None:  # nearly always
             self._count(token_ids)
-            said = self.parser.feed(token_ids)
-            for each in said:
+            turn_events = self.parser.feed(token_ids)
+            for each in turn_events:
                 if isinstance(each, ItemStarted):
                     self._note(each)
-            return said
-        said = []
+            return turn_events
+        turn_events = []
         for index, token in enumerate(token_ids):
             self._count((token,))
             events = self.parser.feed((token,))
             end = self._end_in(events, ends)
             if end is not None:  # one token may end an item and begin the next
                 self.is_over, events = True, events[:end]
-            said += events if logprobs is None else self._with_logprob(token, spelled(logprobs[index]), events)
+            turn_events += events if logprobs is None else self._with_logprob(token, spelled(logprobs[index]), events)
             if self.is_over:
                 break
-        return said
+        return turn_events
 
     def close(self, *, ends: Ends | None) -> list[TurnEvent]:
         """Return what the parser still holds of the turn, up to the item that nothing is to follow."""
-        said = self.parser.close()
+        turn_events = self.parser.close()
         # The last event is not looked at: nothing follows it anyway.
         # earlier.
-        return said[: self._end_in(said[:-1], ends)]
+        return turn_events[: self._end_in(turn_events[:-1], ends)]
 
-    def _end_in(self, said: list[TurnEvent], ends: Ends | None) -> int | None:
+    def _end_in(self, turn_events: list[TurnEvent], ends: Ends | None) -> int | None:
         """Return how much of this is said up to the end of the turn; None where it does not end here."""
-        for count, each in enumerate(said):
+        for count, each in enumerate(turn_events):
             if self.holds and isinstance(each, ItemStarted):
                 return count
             if self._is_end(each, ends):
                 return count + 1
         return None
 
-    def _is_end(self, said: TurnEvent, ends: Ends | None) -> bool:
-        if isinstance(said, ItemStarted):
-            self._note(said)
-        return ends is not None and isinstance(said, ItemEnded) and ends(self._started, said)
+    def _is_end(self, turn_events: TurnEvent, ends: Ends | None) -> bool:
+        if isinstance(turn_events, ItemStarted):
+            self._note(turn_events)
+        return ends is not None and isinstance(turn_events, ItemEnded) and ends(self._started, turn_events)
 
     def _note(self, started: ItemStarted) -> None:
         self._started = started
@@ -130,13 +130,13 @@ class Turn:
         return [replace(event, logprobs=unsaid) if isinstance(event, Text) else event for event in events]
 
 
-def merged(said: list[TurnEvent]) -> list[TurnEvent]:
+def merged(turn_events: list[TurnEvent]) -> list[TurnEvent]:
     """Make one text of those that stand behind each other; linear, however many come at once."""
-    if len(said) < 2:  # nearly always: a token at a time
-        return said
+    if len(turn_events) < 2:  # nearly always: a token at a time
+        return turn_events
     result: list[TurnEvent] = []
     texts: list[Text] = []  # that stand together
-    for each in said:
+    for each in turn_events:
         if isinstance(each, Text):
             texts.append(each)
             continue
@@ -169,29 +169,29 @@ class AnswerStops:
         logprobs = None if chunk.logprobs is None else chunk.logprobs[:-1]
         return replace(chunk, token_ids=chunk.token_ids[:-1], logprobs=logprobs), True
 
-    def read(self, turn: Turn, said: Sequence[TurnEvent]) -> list[TurnEvent]:
+    def read(self, turn: Turn, turn_events: Sequence[TurnEvent]) -> list[TurnEvent]:
         """Return what is said up to a stop string, which ends the turn."""
         if not self._stops:
-            return list(said)
+            return list(turn_events)
         events: list[TurnEvent] = []
-        for index, each in enumerate(said):
+        for index, each in enumerate(turn_events):
             # Each answer begins anew: a stop string does not reach over two items.
             if isinstance(each, ItemStarted):
                 self._text = StopStrings(self._stops) if each.kind is ItemKind.ANSWER else None
             elif self._text is not None:
                 events += self._read(self._text, each)
                 if self._text.matched is not None:
-                    return [*events, *self.end(turn, said[index + 1 :])]
+                    return [*events, *self.end(turn, turn_events[index + 1 :])]
                 if isinstance(each, Text):
                     continue
             events.append(each)
         return events
 
-    def _read(self, answer: StopStrings, said: TurnEvent) -> list[TurnEvent]:
+    def _read(self, answer: StopStrings, turn_events: TurnEvent) -> list[TurnEvent]:
         """Return what can be said of an answer now."""
-        if isinstance(said, Text):
-            self._held += said.logprobs
-            text = answer.feed(said.text)
+        if isinstance(turn_events, Text):
+            self._held += turn_events.logprobs
+            text = answer.feed(turn_events.text)
         else:
             text = answer.rest()
         if not text:
@@ -199,11 +199,11 @@ class AnswerStops:
         logprobs, self._held = self._held, ()
         return [Text(text, logprobs)]
 
-    def end(self, turn: Turn, said: Sequence[TurnEvent] = ()) -> list[TurnEvent]:
-        """End the turn, and the answer in it, which is whole: nothing of what else was `said` is told."""
+    def end(self, turn: Turn, turn_events: Sequence[TurnEvent] = ()) -> list[TurnEvent]:
+        """End the turn, and the answer in it, which is whole: none of the other `turn_events` is told."""
         turn.is_over, self._text, self._held = True, None, ()
         # The end may be in what came with the stop string already, or else the parser makes it.
-        ended = next((each for each in (*said, *turn.parser.close()) if isinstance(each, ItemEnded)), None)
+        ended = next((each for each in (*turn_events, *turn.parser.close()) if isinstance(each, ItemEnded)), None)
         return [] if ended is None else [replace(ended, truncated=False)]
 
 
@@ -224,13 +224,13 @@ class TurnReader:
     stop: StopReason | None = field(default=None, init=False)  # why the response is to end, if it is
     repairs: int = field(default=0, init=False)  # how many items of all turns were malformed
 
-    def begin(self, given: TurnBegan, wanted: Generate) -> None:
+    def begin(self, input: TurnBegan, command: Generate) -> None:
         """Begin the turn that was wanted."""
-        usage = TurnUsage(input_tokens=given.prompt_tokens, after_tools=self.asides.begins_turn())
+        usage = TurnUsage(input_tokens=input.prompt_tokens, after_tools=self.asides.begins_turn())
         self.turn = Turn(self.format.parser(self.functions), usage)
         self.turns.append(usage)
-        if wanted.aside:
-            self.asides.take(self.turn.begin_with(wanted.sampled))
+        if command.aside:
+            self.asides.take(self.turn.begin_with(command.sampled))
 
     def read(self, chunk: Sampled) -> tuple[list[Event], FinishReason | None]:
         """Return what clients hear of tokens, and why the turn ends with them; None where it goes on."""
@@ -245,19 +245,19 @@ class TurnReader:
         stopped = False
         if stops is not None:
             chunk, stopped = stops.without_stop_token(chunk)
-        said = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
+        turn_events = turn.read(chunk.token_ids, chunk.logprobs, ends=ends, spelled=self.format.spelled)
         if stops is not None:
-            said = stops.read(turn, said)
+            turn_events = stops.read(turn, turn_events)
             if stopped and not turn.is_over:
                 turn.usage.output_tokens += 1  # the stop token, which was cut off above
-                said += stops.end(turn)
+                turn_events += stops.end(turn)
         finish = FinishReason.STOP if turn.is_over else chunk.finish
         if finish is not None:
             if not turn.is_over:  # else what the parser still holds is what follows its end
                 rest = turn.close(ends=ends)
-                said += rest if stops is None else stops.read(turn, rest)
+                turn_events += rest if stops is None else stops.read(turn, rest)
             self.repairs += turn.parser.repairs
-        return self._tell(turn, said), finish
+        return self._tell(turn, turn_events), finish
 
     def cut(self) -> list[Event]:
         """Read no further, and return what clients hear of what was being said; of a summary that is nothing."""
@@ -311,18 +311,18 @@ class TurnReader:
         turn.sums_up = self.asides.is_due(started.kind, ended, left=self.budget.left)
         return turn.sums_up
 
-    def _tell(self, turn: Turn, said: list[TurnEvent]) -> list[Event]:
-        for each in said:
+    def _tell(self, turn: Turn, turn_events: list[TurnEvent]) -> list[Event]:
+        for each in turn_events:
             if isinstance(each, ItemEnded):
                 turn.usage.reasoning_tokens += each.reasoning_tokens
                 turn.called = each.called
-        said = merged(said)
+        turn_events = merged(turn_events)
         if self.compacting.running:
-            self.compacting.take(said)
-            return self.stream.begin_compaction() if said and not self.stream.is_compacting else []
+            self.compacting.take(turn_events)
+            return self.stream.begin_compaction() if turn_events and not self.stream.is_compacting else []
         if self.asides.running:
-            return self.stream.sum_up(self.asides.take(said))
+            return self.stream.sum_up(self.asides.take(turn_events))
         # The item stays open for its summary: its end is told when the aside has ended.
-        if turn.sums_up and isinstance(said[-1], ItemEnded):
-            return [*self.stream.receive_all(said[:-1]), *self.stream.hold_reasoning(said[-1])]
-        return self.stream.receive_all(said)
+        if turn.sums_up and isinstance(turn_events[-1], ItemEnded):
+            return [*self.stream.receive_all(turn_events[:-1]), *self.stream.hold_reasoning(turn_events[-1])]
+        return self.stream.receive_all(turn_events)

@@ -181,12 +181,12 @@ class _Parked:
 
 
 class Steering:
-    """One connection's. Over `max_steers` for a response, or `max_bytes` for all, no more is accepted."""
+    """The steering of one connection."""
 
     def __init__(self, new_id: Callable[[], str], *, max_steers: int, max_bytes: int) -> None:
         self._new_id = new_id
-        self._max_steers = max_steers
-        self._max_bytes = max_bytes
+        self._max_steers = max_steers  # for one response; over it no more is accepted
+        self._max_bytes = max_bytes  # for all together, likewise
         self._running: dict[str | None, _Target] = {}  # by lanes
         self._parked: dict[str | None, _Parked] = {}  # by lanes
         self._ended: OrderedDict[str, Status] = OrderedDict()  # by responses, the oldest first: see `MAX_REMEMBERED`
@@ -371,10 +371,10 @@ def _successor(target: _Target, link: ChainLink) -> Create:
     )
 
 
-def _as_items(given: object) -> list[object]:
+def _as_items(value: object) -> list[object]:
     """Return the input of a create as items; what is wrong with it is found where the create is read."""
-    if given is None:
+    if value is None:
         return []
-    if isinstance(given, list):
-        return given
-    return [{"type": "message", "role": "user", "content": given}]
+    if isinstance(value, list):
+        return value
+    return [{"type": "message", "role": "user", "content": value}]

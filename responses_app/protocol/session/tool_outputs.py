@@ -54,9 +54,9 @@ def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGi
     return OutputGiven(body.tool_call_id, raw if isinstance(raw, str) else kept, text_of(body.output))
 
 
-def as_json(given: OutputGiven) -> JsonObject:
+def as_json(output: OutputGiven) -> JsonObject:
     """Return an output as another worker is told of it; `from_json` reads it."""
-    return {"call_id": given.call_id, "output": given.output, "text": given.text}
+    return {"call_id": output.call_id, "output": output.output, "text": output.text}
 
 
 def from_json(data: Mapping[str, object]) -> OutputGiven:
