@@ -40,7 +40,7 @@ class ErrorAnswer(TypedDict):
 
 
 class ApiError(Exception):
-    """An error in OpenAI's shape. `param` is a dotted path into the request; `retry_after` is in seconds."""
+    """An error in OpenAI's shape."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class ApiError(Exception):
         status: int = 400,
         type: str = "invalid_request_error",
         code: str | None = None,
-        param: str | None = None,
-        retry_after: int | None = None,
+        param: str | None = None,  # a dotted path into the request, such as `input[2].content`
+        retry_after: int | None = None,  # seconds; None: waiting does not help, or nobody knows how long
     ) -> None:
         super().__init__(message)
         # What a transport renders it from: see `body` and `headers`.

@@ -61,7 +61,6 @@ class ClientModel(BaseModel):
     """Base of everything that comes from a client: frozen, and tolerant of fields it does not know.
 
     An `open` object may have any field: it is kept and given back whole.
-    An `open` object may have any field: it is kept and given back whole.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -267,7 +266,7 @@ def _meant(name: str, model: type[ClientModel], noted: IgnoredFields) -> str:
 
 def _quoted(text: str) -> str:
     """Return a path as a header may have it: percent-encoded, but for what paths are made of."""
-    return _STRANGE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode(errors="replace")), text)
+    return _STRANGE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode(errors="replace")), text)
 
 
 def _joined(at: str, name: str) -> str:
@@ -354,7 +353,7 @@ def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") ->
     except ValidationError as error:
         # The finding nearest to the top: a union tells of each of its members, deep inside, what one outer error says
         # better.
-        details = min(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+        details = min(error.errors(include_url=False), key=lambda finding: len(finding["loc"]))
         raise _as_api_error(details, at) from None
 
 

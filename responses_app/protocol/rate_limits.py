@@ -140,7 +140,7 @@ class Rate:
 
 
 class SlotLimit:
-    """One limit of how much there may be at once. `key` is what its holders are kept under."""
+    """One limit of how much there may be at once."""
 
     __slots__ = ("key", "limit", "owner", "slot")
 

@@ -89,12 +89,12 @@ def choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def url_of(wanted: str, *schemes: str) -> Callable[[str], str]:
+def url_of(description: str, *schemes: str) -> Callable[[str], str]:
     """A URL that begins with one of these schemes."""
 
     def parse(value: str) -> str:
         if not value.strip().startswith(schemes):
-            raise ValueError(wanted)
+            raise ValueError(description)
         return value.strip()
 
     return parse

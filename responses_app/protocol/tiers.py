@@ -53,16 +53,16 @@ class ServiceTiers(RoomSettings):
             f"{','.join(self.responses_allowed_service_tiers)}: choose one of these."
         )
 
-    def tier(self, asked: str | None) -> ServiceTier:
+    def tier(self, requested: str | None) -> ServiceTier:
         """Return the tier that runs. Raises `ApiError` for one that is not allowed here."""
         allowed = self.responses_allowed_service_tiers
-        if asked is not None and _resolved(asked) not in map(_resolved, allowed):
+        if requested is not None and _resolved(requested) not in map(_resolved, allowed):
             raise invalid_value(
                 "service_tier",
-                f"{asked!r} is not allowed here (RESPONSES_ALLOWED_SERVICE_TIERS). "
+                f"{requested!r} is not allowed here (RESPONSES_ALLOWED_SERVICE_TIERS). "
                 f"Supported values are: {', '.join(allowed)}.",
             )
-        tier = _resolved(self.responses_default_service_tier if asked in (None, "auto") else asked)
+        tier = _resolved(self.responses_default_service_tier if requested in (None, "auto") else requested)
         # `auto` is left where the operator's default is that: it is none of those that run, and means `default`.
         return next((each for each in PRIORITIES if each == tier), "default")
 

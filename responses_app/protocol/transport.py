@@ -16,9 +16,9 @@ API_VERSIONS = "v1"  # Azure's name for this API
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")  # space to tilde: no line break, which would begin another header
 
 
-def is_printable(given: str) -> bool:
+def is_printable(text: str) -> bool:
     """Whether a client's own text may be echoed in a header: if it is printable and short."""
-    return _PRINTABLE.fullmatch(given) is not None
+    return _PRINTABLE.fullmatch(text) is not None
 
 
 def header_value(value: str) -> str:
@@ -49,23 +49,23 @@ class HeaderSettings(RoomSettings):
 
 @dataclass(frozen=True, slots=True)
 class AnswerHeaders:
-    """The headers as `settings` want them. `new_id` makes ids of requests."""
+    """The headers that every answer has."""
 
     settings: HeaderSettings
-    new_id: Callable[[], str]
+    new_id: Callable[[], str]  # makes ids of requests
 
-    def request_id(self, given: Mapping[str, str]) -> str:
+    def request_id(self, request_headers: Mapping[str, str]) -> str:
         """Return the id of a request with these headers: its client's own, or a new one."""
-        own = given.get(REQUEST_ID, "")
+        own = request_headers.get(REQUEST_ID, "")
         return own if own and is_printable(own) else self.new_id()
 
-    def of(self, given: Mapping[str, str], request_id: str, *, seconds: float = 0.0) -> dict[str, str]:
+    def of(self, request_headers: Mapping[str, str], request_id: str, *, seconds: float = 0.0) -> dict[str, str]:
         """Return the headers of the answer to a request that had these, and took so long until its answer began."""
         headers = {REQUEST_ID: request_id, "openai-processing-ms": str(round(seconds * 1000))}
         settings = self.settings
         defaults = ((ORGANIZATION, settings.default_openai_organization), (VERSION, settings.default_openai_version))
         for name, default in defaults:
-            own = given.get(name, "")
+            own = request_headers.get(name, "")
             value = own if own and is_printable(own) else default
             if value:
                 headers[name] = value
@@ -101,10 +101,10 @@ def body_too_large_here(limit: int) -> ApiError:
     )
 
 
-def unsupported_media_type(content_type: str | None, wanted: str = JSON_TYPE) -> ApiError:
+def unsupported_media_type(content_type: str | None, expected: str = JSON_TYPE) -> ApiError:
     """Anything but JSON, or where files are uploaded, but a form."""
     return ApiError(
-        f"Unsupported content type: '{(content_type or 'none')[:80]}'. Send the body as '{wanted}'.",
+        f"Unsupported content type: '{(content_type or 'none')[:80]}'. Send the body as '{expected}'.",
         status=415,
         code="unsupported_media_type",
     )

@@ -186,9 +186,9 @@ def choice_of(
     """Return a response as a choice; its text ends before the first of the `stops` that comes in it."""
     output = response["output"]
     thought = BETWEEN.join(filter(None, (_text(item) for item in output if item["type"] == "reasoning")))
-    said, calls, matched = _said_and_called(output, stops)
+    messages, calls, matched = _messages_and_calls(output, stops)
     # Texts have what separates them already: the stop strings see the text as it is shown.
-    text = "".join(shown for _, shown in said)
+    text = "".join(shown for _, shown in messages)
     message: ChatAnswer = {
         "role": "assistant",
         # As at OpenAI: null beside calls, and an empty text where there is nothing at all.
@@ -205,7 +205,7 @@ def choice_of(
     return {
         "index": index,
         "message": message,
-        "logprobs": _logprobs([item for item, _ in said], None if matched is None else len(text)),
+        "logprobs": _logprobs([item for item, _ in messages], None if matched is None else len(text)),
         "finish_reason": finish_reason(response, calls=bool(calls) and matched is None, old_calls=old_calls),
         "stop_reason": matched,
     }
@@ -266,12 +266,12 @@ def _text(item: Mapping[str, Any]) -> str:
     return "".join(part.get("text", "") for part in item.get("content") or ())
 
 
-def _said_and_called(
+def _messages_and_calls(
     output: Sequence[JsonObject], stops: Sequence[str]
 ) -> tuple[list[tuple[JsonObject, str]], list[JsonObject], str | None]:
     """Return the messages with what is shown of each, the calls, and the stop string behind which there is neither."""
     watched = StopStrings(stops)
-    said: list[tuple[JsonObject, str]] = []
+    messages: list[tuple[JsonObject, str]] = []
     calls: list[JsonObject] = []
     for item in output:
         if watched.matched is not None:
@@ -279,12 +279,12 @@ def _said_and_called(
         if item["type"] in CALLS:
             calls.append(item)
         elif item["type"] == "message" and (text := _text(item)):
-            said.append((item, watched.feed((BETWEEN if said else "") + text)))
+            messages.append((item, watched.feed((BETWEEN if messages else "") + text)))
     # What the last message may still hold back is text: nothing follows it.
-    if said:
-        last, shown = said[-1]
-        said[-1] = last, shown + watched.rest()
-    return said, calls, watched.matched
+    if messages:
+        last, shown = messages[-1]
+        messages[-1] = last, shown + watched.rest()
+    return messages, calls, watched.matched
 
 
 def _call(item: Mapping[str, Any]) -> JsonObject:
@@ -292,11 +292,11 @@ def _call(item: Mapping[str, Any]) -> JsonObject:
     return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], field: item[field]}}
 
 
-def _logprobs(said: Sequence[Mapping[str, Any]], shown: int | None) -> ChatLogprobs | None:
+def _logprobs(messages: Sequence[Mapping[str, Any]], shown: int | None) -> ChatLogprobs | None:
     """Return the log probabilities of the tokens that begin in as many characters; None: of all."""
     entries: list[JsonObject] = []
     before = 0
-    for item in said:
+    for item in messages:
         # Where the item's first token begins, behind what separates it from the one before.
         place = before = before + len(BETWEEN) if before else 0
         for entry in (each for part in item["content"] for each in part.get("logprobs") or ()):

@@ -96,7 +96,7 @@ class ChunkEncoder:
         self._call = b""  # what of a chunk stands before the text of the last call, and behind it
         self._call_end = b""
         self._of: Mapping[str, Callable[[bytes], bytes]] = {
-            EventType.TEXT_DELTA: self._said,
+            EventType.TEXT_DELTA: self._answered,
             EventType.REASONING_DELTA: self._reasoned,
             EventType.ARGUMENTS_DELTA: self._called,
             EventType.CUSTOM_INPUT_DELTA: self._called,
@@ -148,7 +148,7 @@ class ChunkEncoder:
         self._sent_tokens += len(new)
         return new
 
-    def _said(self, json: bytes) -> bytes:
+    def _answered(self, json: bytes) -> bytes:
         # The first `"delta":` is the field's name: no text stands before it.
         start = json.find(_DELTA) + len(_DELTA)
         if not (self._looks or self._text.waits):  # nearly always
@@ -168,7 +168,7 @@ class ChunkEncoder:
 
     def _release(self, text: str, *, whole: bool = False) -> bytes:
         """Say this text, and the log probabilities of the tokens that begin in what is said; all if that is `whole`."""
-        self._text.told += len(text)
+        self._text.sent += len(text)
         entries = self._text.ready(whole=whole)
         if not text and not entries:
             return b""
@@ -220,9 +220,9 @@ class ChunkEncoder:
         self._has_role = True
         # The tokens of the prompt are told once, here.
         if self._details is not None:
-            asked = orjson.dumps(list(self._details.prompt_token_ids))
+            prompt_ids = orjson.dumps(list(self._details.prompt_token_ids))
             opened = b'%b"role":"assistant","content":""}%b' % (self._begin, _NO_LOGPROBS)
-            return b'%b,"prompt_token_ids":%b%b' % (opened, asked, self._rest)
+            return b'%b,"prompt_token_ids":%b%b' % (opened, prompt_ids, self._rest)
         return b'%b"role":"assistant","content":""%b' % (self._begin, self._end)
 
     def _call_begun(self, item: Mapping[str, Any]) -> bytes:
@@ -259,13 +259,13 @@ class ChunkEncoder:
 class _Text:
     """What was said of a text that several items make."""
 
-    __slots__ = ("_entries", "_place", "any", "length", "told", "waits")
+    __slots__ = ("_entries", "_place", "any", "length", "sent", "waits")
 
     def __init__(self) -> None:
         self.any = False  # there is text
         self.waits = False  # what separates it from that of another item is to be said first
         self.length = 0  # characters that came
-        self.told = 0  # of these, what was said: the others are held back
+        self.sent = 0  # of these, what was said: the others are held back
         self._place = 0  # of the next token
         # Log probabilities that were not told, each with the place of its token.
         self._entries: list[tuple[int, JsonObject]] = []
@@ -293,7 +293,7 @@ class _Text:
 
     def ready(self, *, whole: bool) -> list[JsonObject]:
         """Return, once, those of the tokens that begin in what is told; `whole`: nothing is held back, so all."""
-        ready = [entry for place, entry in self._entries if whole or place < self.told]
+        ready = [entry for place, entry in self._entries if whole or place < self.sent]
         del self._entries[: len(ready)]
         return ready
 

@@ -253,8 +253,8 @@ def _check_assistant(message: AssistantMessage, at: str) -> None:
     for index, call in enumerate(message.tool_calls or ()):
         if (call.function if call.type == "function" else call.custom) is None:
             raise missing(f"{at}.tool_calls[{index}].{call.type}")
-    said = (message.content, message.refusal, message.reasoning, message.reasoning_content, message.function_call)
-    if not message.tool_calls and all(each is None for each in said):
+    fields = (message.content, message.refusal, message.reasoning, message.reasoning_content, message.function_call)
+    if not message.tool_calls and all(each is None for each in fields):
         raise missing(f"{at}.content")
 
 
@@ -279,7 +279,7 @@ class _Reader:
         begin = len(self.read.items)
         match message:
             case SystemMessage() | UserMessage():
-                self._add(_said(message.role, message.content))
+                self._add(_message_item(message.role, message.content))
             case AssistantMessage():
                 self._assistant(message, index)
                 self.read.turns.append(AssistantTurn(message, begin, len(self.read.items)))
@@ -336,7 +336,7 @@ def content_of(message: AssistantMessage) -> str:
     return "".join(part.text for part in message.content or () if isinstance(part, ChatText))
 
 
-def _said(role: str, parts: Sequence[ClientModel]) -> JsonObject:
+def _message_item(role: str, parts: Sequence[ClientModel]) -> JsonObject:
     return {"type": "message", "role": role, "content": [_input_part(part) for part in parts]}
 
 

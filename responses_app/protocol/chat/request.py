@@ -62,7 +62,7 @@ def in_chat_names(error: ApiError, places: Sequence[int]) -> ApiError:
     # Before the names: an advice that is exchanged has old ones in it.
     for old, new in _OTHERWISE:
         error.message = error.message.replace(old, new)
-    error.message = _QUOTED.sub(lambda found: f"'{_renamed(found.group(1), places)}'", error.message)
+    error.message = _QUOTED.sub(lambda match: f"'{_renamed(match.group(1), places)}'", error.message)
     return error
 
 

@@ -60,35 +60,35 @@ class _Comparison(ClientModel):
 class Filter:
     """A filter that was validated. `matches` says which files stay."""
 
-    def __init__(self, wanted: JsonObject, *, at: str = "filters") -> None:
+    def __init__(self, declared: JsonObject, *, at: str = "filters") -> None:
         """Read it. Raises `ApiError` that names what is wrong."""
         self._left = MAX_FILTERS  # filters that may still come
-        self.matches = self._read(wanted, at, MAX_DEPTH)
+        self.matches = self._read(declared, at, MAX_DEPTH)
 
-    def _read(self, wanted: object, at: str, depth: int) -> Callable[[Mapping[str, Value]], bool]:
+    def _read(self, declared: object, at: str, depth: int) -> Callable[[Mapping[str, Value]], bool]:
         self._left -= 1
-        if not isinstance(wanted, dict):
-            raise invalid_value(at, f"it should be an object, and is {json_name(wanted)}.")
+        if not isinstance(declared, dict):
+            raise invalid_value(at, f"it should be an object, and is {json_name(declared)}.")
         if self._left < 0 or depth == 0:
             raise invalid_value(at, f"there are at most {MAX_FILTERS} filters, in each other {MAX_DEPTH} deep.")
-        if wanted.get("type") not in ("and", "or"):
-            return _comparison(validate(_Comparison, wanted, at=at), at)
-        inner = wanted.get("filters")
+        if declared.get("type") not in ("and", "or"):
+            return _comparison(validate(_Comparison, declared, at=at), at)
+        inner = declared.get("filters")
         if not isinstance(inner, list) or not inner:
             raise invalid_value(f"{at}.filters", "it should be an array of filters.")
         parts = [self._read(each, f"{at}.filters[{index}]", depth - 1) for index, each in enumerate(inner)]
-        every = all if wanted["type"] == "and" else any
+        every = all if declared["type"] == "and" else any
         return lambda attributes: every(part(attributes) for part in parts)
 
 
-def _comparison(wanted: _Comparison, at: str) -> Callable[[Mapping[str, Value]], bool]:
-    key, value = wanted.key, wanted.value
-    if (wanted.type in ("in", "nin")) != isinstance(value, list):
+def _comparison(comparison: _Comparison, at: str) -> Callable[[Mapping[str, Value]], bool]:
+    key, value = comparison.key, comparison.value
+    if (comparison.type in ("in", "nin")) != isinstance(value, list):
         raise invalid_value(f"{at}.value", "an array belongs to 'in' and 'nin', and to them alone.")
     if isinstance(value, list):
-        among, is_wanted = value, wanted.type == "in"
-        return lambda attributes: any(_same(attributes.get(key), each) for each in among) == is_wanted
-    match wanted.type:
+        among, is_in = value, comparison.type == "in"
+        return lambda attributes: any(_same(attributes.get(key), each) for each in among) == is_in
+    match comparison.type:
         case "eq":
             return lambda attributes: _same(attributes.get(key), value)
         case "ne":
@@ -96,7 +96,7 @@ def _comparison(wanted: _Comparison, at: str) -> Callable[[Mapping[str, Value]],
     # `True < 2` holds in Python, and means nothing to a client.
     if isinstance(value, bool):
         raise invalid_value(f"{at}.value", "a number or a string can be greater than others.")
-    order = _ORDERS[wanted.type]
+    order = _ORDERS[comparison.type]
     return lambda attributes: _are_alike(attributes.get(key), value) and order(attributes[key], value)
 
 

@@ -152,15 +152,15 @@ def parse_store(data: Mapping[str, object]) -> tuple[NewVectorStore, Sequence[Fi
 
 def parse_store_changes(data: Mapping[str, object]) -> JsonObject:
     """Read the body of an update: the fields of the record that are to be set. Raises `ApiError`."""
-    wanted = validate(VectorStoreChanges, data)
-    check_metadata(wanted.metadata)
+    body = validate(VectorStoreChanges, data)
+    check_metadata(body.metadata)
     changes: JsonObject = {}
     if "name" in data:
-        changes["name"] = wanted.name or ""
+        changes["name"] = body.name or ""
     if "metadata" in data:
-        changes["metadata"] = wanted.metadata or {}
+        changes["metadata"] = body.metadata or {}
     if "expires_after" in data:
-        changes["expires_days"] = wanted.expires_after.days if wanted.expires_after else None
+        changes["expires_days"] = body.expires_after.days if body.expires_after else None
     return changes
 
 

@@ -65,15 +65,15 @@ class ClientTool:
 
     def declaration(self) -> FunctionTool:
         """Return what the model is told of it."""
-        told = [self.description] if self.description else []
+        lines = [self.description] if self.description else []
         if self.definition:
             syntax = str((self.format or {}).get("syntax"))
-            told.append(f"Its input is text as it is, no JSON, in this grammar ({syntax}):\n{self.definition}")
+            lines.append(f"Its input is text as it is, no JSON, in this grammar ({syntax}):\n{self.definition}")
         elif self.is_custom:
-            told.append("Its input is text as it is, no JSON.")
+            lines.append("Its input is text as it is, no JSON.")
         if self.is_async:
-            told.append(_IN_BACKGROUND)
-        return FunctionTool(self.called, "\n".join(told), self.schema, freeform=self.is_custom)
+            lines.append(_IN_BACKGROUND)
+        return FunctionTool(self.called, "\n".join(lines), self.schema, freeform=self.is_custom)
 
 
 class ClientTools:

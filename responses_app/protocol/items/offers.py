@@ -141,10 +141,10 @@ def taken_as_refused(request: JsonObject) -> JsonObject:
     return {"type": "mcp_approval_response", "approval_request_id": request.get("id"), "approve": False}
 
 
-def _call(request_id: str, asked: JsonObject) -> ApprovedCall:
+def _call(request_id: str, request: JsonObject) -> ApprovedCall:
     return ApprovedCall(
         request_id=request_id,
-        server=str(asked.get("server_label") or ""),
-        tool=str(asked.get("name") or ""),
-        arguments=str(asked.get("arguments") or ""),
+        server=str(request.get("server_label") or ""),
+        tool=str(request.get("name") or ""),
+        arguments=str(request.get("arguments") or ""),
     )

@@ -192,8 +192,8 @@ def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
     tool = _mcp_tool(item)
-    asked = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
-    call = [] if asked else [ReadCall(tool, _arguments(item.get("arguments")))]
+    request = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
+    call = [] if request else [ReadCall(tool, _arguments(item.get("arguments")))]
     if item.get("error") is not None:
         return [*call, _error(tool, item["error"])]
     return [*call, _results(tool, item.get("output"))]

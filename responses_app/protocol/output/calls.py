@@ -166,14 +166,14 @@ class _UnfitCallBuilder(FunctionCallBuilder):
         self.id, self.name, self.call_id = call.id, call.name, call.call_id
         self._texts: list[str] = []
         self._decorations: JsonObject = {}
-        self._said = call.text
+        self._held = call.text
 
     @property
     def fits(self) -> bool:
         return False
 
     def rest(self) -> str:
-        return self._said
+        return self._held
 
 
 def call_builder(tools: ClientTools, called: str, new_id: Callable[[str], str]) -> CallBuilder:
@@ -225,11 +225,11 @@ HostedTools = Mapping[str, Callable[[NewId], ItemBuilder]]
 
 
 class Called:
-    """What one response calls. `tools` make the items of calls that clients answer, `hosted` those of this server's."""
+    """What one response calls, and which item each call becomes."""
 
     def __init__(self, new_id: NewId, tools: ClientTools | None, hosted: HostedTools | None) -> None:
         self._new_id = new_id
-        self._tools = tools or ClientTools()
+        self._tools = tools or ClientTools()  # they make the items of calls that clients answer
         self._hosted = dict(hosted or {})  # what makes the items of calls, by the names of the tools
         self.offered: dict[str, OfferedTool] = {}  # this server's tools that the response may use, by name
         self.max_hosted: int | None = None  # how many calls of them it may make

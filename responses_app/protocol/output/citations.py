@@ -94,7 +94,7 @@ class CitationReader:
         return held
 
     def _pieces(self, text: str) -> Iterator[Piece]:
-        said = 0
+        end = 0  # of what was given back
         for match in _CITATION.finditer(text):
             is_file = match[3] is not None
             source_of = self._sources.file if is_file else self._sources.page
@@ -102,17 +102,17 @@ class CitationReader:
             source = source_of(int(match[1]), int(match[3] or match[2] or 0))
             if source is None:
                 continue
-            if match.start() > said:
-                yield self._said(text[said : match.start()])
-            said = match.end()
+            if match.start() > end:
+                yield self._piece(text[end : match.start()])
+            end = match.end()
             if is_file:
                 yield Piece("", file=source)
             else:
-                yield self._said(f"{'' if self._last.isspace() else ' '}{_link(source[0])}", source)
-        if said < len(text):
-            yield self._said(text[said:])
+                yield self._piece(f"{'' if self._last.isspace() else ' '}{_link(source[0])}", source)
+        if end < len(text):
+            yield self._piece(text[end:])
 
-    def _said(self, text: str, page: tuple[str, str] | None = None) -> Piece:
+    def _piece(self, text: str, page: tuple[str, str] | None = None) -> Piece:
         self._last = text[-1]
         return Piece(text, page)
 

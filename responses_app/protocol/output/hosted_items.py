@@ -159,8 +159,8 @@ class WebSearchBuilder(SilentInput, HostedBuilder):
     done_event = failed_event = EventType.WEB_SEARCH_COMPLETED
 
     def item(self, status: ItemStatus) -> ServerCallItem:
-        asked = {} if status == "in_progress" else _object(self.text)
-        action = _action(_ACTIONS.get(self._offered.name.rpartition(".")[2], "search"), asked)
+        arguments = {} if status == "in_progress" else _object(self.text)
+        action = _action(_ACTIONS.get(self._offered.name.rpartition(".")[2], "search"), arguments)
         item: ServerCallItem = {"id": self.id, "type": "web_search_call", "status": status}
         return with_fields(item, {"action": action, **self.shown})
 
@@ -178,8 +178,8 @@ class ImageGenerationBuilder(SilentInput, HostedBuilder):
 
     def item(self, status: ItemStatus) -> ServerCallItem:
         """Return the item; one that was cut has failed, since OpenAI's cannot be incomplete."""
-        asked = {} if status == "in_progress" else _object(self.text)
-        prompt = asked.get("prompt")
+        arguments = {} if status == "in_progress" else _object(self.text)
+        prompt = arguments.get("prompt")
         item: ServerCallItem = {
             "id": self.id,
             "type": "image_generation_call",
@@ -202,11 +202,11 @@ class FileSearchBuilder(SilentInput, HostedBuilder):
     done_event = failed_event = EventType.FILE_SEARCH_COMPLETED  # OpenAI has none for a failure: the status says it
 
     def item(self, status: ItemStatus) -> ServerCallItem:
-        asked = {} if status == "in_progress" else _object(self.text)
-        queries = asked.get("queries")
-        said = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
+        arguments = {} if status == "in_progress" else _object(self.text)
+        queries = arguments.get("queries")
+        texts = [query for query in queries if isinstance(query, str)] if isinstance(queries, list) else []
         item: ServerCallItem = {"id": self.id, "type": "file_search_call", "status": status}
-        return with_fields(item, {"queries": said, "results": None, **self.shown})
+        return with_fields(item, {"queries": texts, "results": None, **self.shown})
 
 
 class ListToolsBuilder(ItemBuilder):
@@ -270,12 +270,12 @@ class ApprovalRequestBuilder(SilentInput):
 class _CutRequestBuilder(ReasoningBuilder):
     """A request for approval that was cut: half a call cannot be approved, so it is kept as a thought."""
 
-    def __init__(self, new_id: NewId, said: str) -> None:
+    def __init__(self, new_id: NewId, text: str) -> None:
         super().__init__(new_id)
-        self._said = said
+        self._held = text
 
     def rest(self) -> str:
-        return self._said
+        return self._held
 
 
 def builder_of(offered: OfferedTool, new_id: NewId) -> ItemBuilder:
@@ -296,14 +296,14 @@ _BUILDERS: Mapping[str, Callable[[NewId, OfferedTool], HostedBuilder]] = {
 _ACTIONS = {"search": "search", "open": "open_page", "find": "find_in_page"}
 
 
-def _action(kind: str, asked: JsonObject) -> JsonObject:
+def _action(kind: str, arguments: JsonObject) -> JsonObject:
     match kind:
         case "open_page":
-            target = asked.get("id")
+            target = arguments.get("id")
             return {"type": kind, "url": target if isinstance(target, str) else None}
         case "find_in_page":
-            return {"type": kind, "pattern": str(asked.get("pattern") or ""), "url": ""}
-    query = str(asked.get("query") or "")
+            return {"type": kind, "pattern": str(arguments.get("pattern") or ""), "url": ""}
+    query = str(arguments.get("query") or "")
     return {"type": kind, "query": query, "queries": [query] if query else []}
 
 

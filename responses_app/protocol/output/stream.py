@@ -138,10 +138,10 @@ class ResponseStream:
         self._move(Status.IN_PROGRESS)
         return [self._event(EventType.IN_PROGRESS, {"response": self.snapshot()})]
 
-    def receive_all(self, said: Iterable[TurnEvent]) -> list[Event]:
+    def receive_all(self, turn_events: Iterable[TurnEvent]) -> list[Event]:
         """Take all that the model did since the last time."""
         events: list[Event] = []
-        for each in said:
+        for each in turn_events:
             if isinstance(each, Text):  # nearly always
                 events += self._delta(each)
             else:
@@ -403,9 +403,9 @@ class ResponseStream:
         self._open = None
         return events
 
-    def _emit(self, item: ItemBuilder, said: PendingEvents) -> list[Event]:
+    def _emit(self, item: ItemBuilder, pending: PendingEvents) -> list[Event]:
         place = {"item_id": item.id, "output_index": len(self.output)}
-        return [self._event(type, {**place, **fields}) for type, fields in said]
+        return [self._event(type, {**place, **fields}) for type, fields in pending]
 
     def _event(self, type: EventType, fields: JsonObject) -> Event:
         event = Event(type, self._next_number, fields)

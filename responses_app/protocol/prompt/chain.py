@@ -305,8 +305,8 @@ def drop_oldest(link: ChainLink, limit: int) -> "Tokens[int]":
     if start:
         # Outputs at the beginning would answer calls that were dropped. A user message is the best beginning; where
         # none is left, the first message that is neither a tool's output nor a developer's.
-        said = len(kinds) - len(kinds[start:].lstrip(MessageKind.OTHER.value))
-        beginnings = (kinds.find(MessageKind.USER.value, start), said)
+        first_said = len(kinds) - len(kinds[start:].lstrip(MessageKind.OTHER.value))
+        beginnings = (kinds.find(MessageKind.USER.value, start), first_said)
         start = next(index for index in (*beginnings, len(kinds) - 1) if 0 <= index < len(kinds))
     return _join(tokens for _, tokens in messages[start:])
 

@@ -146,7 +146,7 @@ class _ItemRenderer:
                 if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
                     raise unknown_call(raw, index)
                 return [self._tool_item(read) for read in read_tool_item(raw, self._tool_of)]
-        return self._said(item) if replayed is None else replayed
+        return self._rendered(item) if replayed is None else replayed
 
     def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
         """Return what an item was sampled as, where that is known: of a seal, or by its id."""
@@ -183,8 +183,8 @@ class _ItemRenderer:
         if name is not None:
             return function_tool(name)
         # Last, as it is slow: a request for approval is not a call of the chain, and its answer names it by its id.
-        asked = (called_tool(item) for item in self._parent.all_tool_items())
-        return next((called[1] for called in asked if called is not None and called[0] == call_id), None)
+        requests = (called_tool(item) for item in self._parent.all_tool_items())
+        return next((called[1] for called in requests if called is not None and called[0] == call_id), None)
 
     def _tool_item(self, read: ToolItem) -> RenderedMessage:
         match read:
@@ -199,7 +199,7 @@ class _ItemRenderer:
     def _output(self, tool: Tool, text: str) -> RenderedMessage:
         return self._format.output(tool.name, text, hosted=tool.hosted)
 
-    def _said(
+    def _rendered(
         self, item: Message | Reasoning | ItemReference | Compaction | CompactionTrigger | OpenedCompaction
     ) -> list[RenderedMessage]:
         match item:
@@ -224,15 +224,16 @@ class _ItemRenderer:
 def places_replaced(items: Sequence[InputItem]) -> set[int]:
     """Return the places of the items that a compaction behind them stands for."""
     places: set[int] = set()
-    whole, said = False, frozenset[str]()  # what the compactions behind stand for: all, or these messages of the user
+    # What the compactions behind stand for: all, or the messages of the user that have these digests.
+    whole, digests = False, frozenset[str]()
     # From the end: a compaction stands for what comes before it.
     for place in reversed(range(len(items))):
         item = items[place]
-        if whole or (said and is_of_user(item) and digest(text_of(item.content)) in said):
+        if whole or (digests and is_of_user(item) and digest(text_of(item.content)) in digests):
             places.add(place)
         elif isinstance(item, OpenedCompaction):
             whole = item.compacted.replaces_all
-            said |= item.compacted.stands_for
+            digests |= item.compacted.stands_for
     return places
 
 
@@ -308,12 +309,12 @@ class PromptWriter:
         reserve = min(request.max_output_tokens or self.max_model_len // 4, self.max_model_len // 2)
         return self._truncated(frame, link, prompt, self.max_model_len - reserve)
 
-    def _truncated(self, frame: "Tokens[int]", link: ChainLink, prompt: Prompt, wanted: int) -> Prompt:
-        """Return a prompt of `wanted` tokens without the chain's oldest messages; a draft only estimates how many."""
+    def _truncated(self, frame: "Tokens[int]", link: ChainLink, prompt: Prompt, size: int) -> Prompt:
+        """Return a prompt of `size` tokens without the chain's oldest messages; a draft only estimates how many."""
         fixed = len(frame) + len(self.format.generation_start())
         for _ in range(MAX_CUTS):
             # Drafts are cut, and tokens count: the limit is scaled by how many tokens this draft gave.
-            limit = wanted * len(prompt.draft) // len(prompt.tokens) - fixed
+            limit = size * len(prompt.draft) // len(prompt.tokens) - fixed
             shorter = self._written(frame, drop_oldest(link, limit))
             if len(shorter.tokens) < self.max_model_len:
                 return shorter

@@ -41,7 +41,7 @@ _PLANES = 3  # that are always written: token ids have some 18 bits
 # Fields by which an item is known; a change of any gives another digest.
 _SHOWN = "type role call_id name namespace arguments input action operation code output outputs error".split()
 
-Said = Sequence[RenderedMessage]  # what the model reads for one item
+Messages = Sequence[RenderedMessage]  # what the model reads for one item
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class ItemSeals:
     def __init__(self, model_format: ModelFormat, *, seal: Callable[[str, bytes], str]) -> None:
         self._format = model_format
         self._seal = seal
-        self._said: dict[int, list[RenderedMessage]] = {}  # what the model reads for each output item, by its index
+        self._messages: dict[int, list[RenderedMessage]] = {}  # what the model reads for each output item, by its index
 
     def note(self, index: int, message: RenderedMessage) -> None:
         """Remember what the model reads for an output item, or right behind it."""
-        self._said.setdefault(index, []).append(message)
+        self._messages.setdefault(index, []).append(message)
 
     def of_reasoning(self, item: JsonObject, message: RenderedMessage) -> str:
         """Return what a reasoning item carries: the tokens of its `message`."""
@@ -87,29 +87,31 @@ class ItemSeals:
     def of_others(self, item_id: str, output: Sequence[JsonObject]) -> str | None:
         """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried."""
         parts = [
-            ([seen_of(item)], self._said.get(index, ()))
+            ([seen_of(item)], self._messages.get(index, ()))
             for index, item in enumerate(output)
-            if item["type"] != "compaction" and not self._comes_back(item, self._said.get(index, ()))
+            if item["type"] != "compaction" and not self._comes_back(item, self._messages.get(index, ()))
         ]
         return self._seal(item_id, self._written(parts, own=False)) if parts else None
 
-    def _comes_back(self, item: JsonObject, said: Said) -> bool:
+    def _comes_back(self, item: JsonObject, messages: Messages) -> bool:
         """Whether an item that a client gives back is read as what was said: by its own seal, or as it is rendered."""
         # Its seal has its own message only: another one behind it (a note) has to be carried.
         if item["type"] == "reasoning" and "encrypted_content" in item:
-            return len(said) == 1
+            return len(messages) == 1
         try:
             rendered = render_items(self._format, *parse_items([item], at="output"), parent=None, sampled={})
         except ApiError:  # an item that clients cannot give back as it is
             return False
-        return [message.tokens for message in rendered] == [message.tokens for message in said]
+        return [message.tokens for message in rendered] == [message.tokens for message in messages]
 
-    def _written(self, parts: Iterable[tuple[list[str], Said]], *, own: bool) -> bytes:
+    def _written(self, parts: Iterable[tuple[list[str], Messages]], *, own: bool) -> bytes:
         tokens = as_tokens()
         described: list[object] = []
-        for seen, said in parts:
-            described.append([seen, "".join(each.kind.value for each in said), [len(each.tokens) for each in said]])
-            for each in said:
+        for seen, messages in parts:
+            described.append(
+                [seen, "".join(each.kind.value for each in messages), [len(each.tokens) for each in messages]]
+            )
+            for each in messages:
                 tokens.extend(each.tokens)
         planes = in_planes(tokens)
         head = orjson.dumps({"format": self._format.name, "own": own, "planes": len(planes), "parts": described})

@@ -35,10 +35,10 @@ def parse_list_query(
 
     `most` is what `limit` may be; `usual` and `descending` what is meant where nothing is given.
     """
-    given, order = _last(query, "limit"), _last(query, "order")
-    limit = usual if given is None else whole_number(given, 1, most)
+    number, order = _last(query, "limit"), _last(query, "order")
+    limit = usual if number is None else whole_number(number, 1, most)
     if limit is None:
-        raise _invalid("limit", str(given), f"It takes a whole number from 1 to {most}.")
+        raise _invalid("limit", str(number), f"It takes a whole number from 1 to {most}.")
     if order not in (None, "asc", "desc"):
         raise _invalid("order", order, "Supported values are: 'asc' and 'desc'.")
     return ListQuery(
@@ -101,26 +101,26 @@ def list_page(items: Sequence[Listed], *, has_more: bool) -> Page[Listed]:
     }
 
 
-def page_of(rows: Sequence[Row] | None, wanted: ListQuery, shown: Callable[[Row], Listed]) -> Page[Listed]:
-    """Return a part of a list for which one row more than `wanted` was looked up: that one tells whether there is more.
+def page_of(rows: Sequence[Row] | None, query: ListQuery, shown: Callable[[Row], Listed]) -> Page[Listed]:
+    """Return a part of a list for which one row more than it asks for was looked up: that tells whether there is more.
 
     Raises `ApiError` where there are no rows at all, since nothing is what `after` names.
     """
     if rows is None:
-        raise unknown_cursor(str(wanted.after))
-    return list_page([shown(row) for row in rows[: wanted.limit]], has_more=len(rows) > wanted.limit)
+        raise unknown_cursor(str(query.after))
+    return list_page([shown(row) for row in rows[: query.limit]], has_more=len(rows) > query.limit)
 
 
-def page_behind(items: Sequence[Listed], wanted: ListQuery) -> Page[Listed]:
+def page_behind(items: Sequence[Listed], query: ListQuery) -> Page[Listed]:
     """Return the part of a whole list, the oldest first, that is asked for. Raises `ApiError` for another's cursor."""
-    ordered = list(reversed(items)) if wanted.descending else list(items)
+    ordered = list(reversed(items)) if query.descending else list(items)
     start = 0
-    if wanted.after is not None:
-        places = [place for place, item in enumerate(ordered) if item["id"] == wanted.after]
+    if query.after is not None:
+        places = [place for place, item in enumerate(ordered) if item["id"] == query.after]
         if not places:
-            raise unknown_cursor(wanted.after)
+            raise unknown_cursor(query.after)
         start = places[0] + 1
-    page = ordered[start : start + wanted.limit]
+    page = ordered[start : start + query.limit]
     return list_page(page, has_more=start + len(page) < len(ordered))
 
 

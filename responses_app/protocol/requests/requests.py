@@ -91,11 +91,11 @@ class CreateRequest(Fields):
 
     def compact_threshold(self, max_model_len: int) -> int | None:
         """Return how many tokens a prompt may have before it is compacted; None: as many as the model takes."""
-        asked = [entry.compact_threshold for entry in self.context_management or ()]
-        if not asked:
+        thresholds = [entry.compact_threshold for entry in self.context_management or ()]
+        if not thresholds:
             return None
         # Where no number is given, three quarters of the context; and a prompt must leave room for one token.
-        return min(*(wanted or max_model_len * 3 // 4 for wanted in asked), max_model_len - 1)
+        return min(*(threshold or max_model_len * 3 // 4 for threshold in thresholds), max_model_len - 1)
 
     @property
     def conversation_id(self) -> str | None:
@@ -115,8 +115,8 @@ class CreateRequest(Fields):
     @property
     def logprobs(self) -> int | None:
         """How many alternatives to each token the answer is to name; None where no log probabilities are asked for."""
-        asked = bool(self.top_logprobs) or LOGPROBS in (self.include or ())
-        return (self.top_logprobs or 0) if asked else None
+        are_asked_for = bool(self.top_logprobs) or LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if are_asked_for else None
 
     @property
     def affinity(self) -> str | None:
@@ -127,8 +127,8 @@ class CreateRequest(Fields):
     @property
     def effort(self) -> Literal["none", "low", "medium", "high"]:
         """The reasoning effort as models know it, and none; medium by default."""
-        asked = self.reasoning.effort if self.reasoning else None
-        match asked:
+        effort = self.reasoning.effort if self.reasoning else None
+        match effort:
             case "none":
                 return "none"
             case "minimal" | "low":

@@ -165,7 +165,7 @@ class CompactedResponse(TypedDict):
     usage: Usage
 
 
-def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> CompactedResponse:
+def compacted_response(response: ResponseObject, messages: Sequence[JsonObject]) -> CompactedResponse:
     """Return the object of a response that has compacted, with the user's messages before its one item.
 
     Raises `ApiError` for one that has not.
@@ -176,7 +176,7 @@ def compacted_response(response: ResponseObject, said: Sequence[JsonObject]) -> 
         "id": response["id"],
         "object": "response.compaction",
         "created_at": response["created_at"],
-        "output": [*said, *response["output"]],
+        "output": [*messages, *response["output"]],
         "usage": response["usage"],
     }
 

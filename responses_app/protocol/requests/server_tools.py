@@ -224,36 +224,36 @@ class FoundFiles:
     def __init__(self, state: JsonObject | None) -> None:
         known: dict[str, Any] = state or {"first": 0, "found": []}
         self._first: int = known["first"]  # the number of the oldest search that is remembered
-        self._found: list[list[tuple[str, str]]] = [
+        self._files: list[list[tuple[str, str]]] = [
             [(file_id, name) for file_id, name in search] for search in known["found"]
         ]
 
     @property
     def next_search(self) -> int:
         """The number of the search that comes next."""
-        return self._first + len(self._found)
+        return self._first + len(self._files)
 
     def add(self, results: Sequence[tuple[str, str]]) -> None:
         """Take what a search has found; the oldest are forgotten."""
-        self._found.append(list(results))
+        self._files.append(list(results))
         # The latest search stays whatever its size: its results are cited now.
-        while len(self._found) > 1 and self._are_too_many():
-            del self._found[0]
+        while len(self._files) > 1 and self._are_too_many():
+            del self._files[0]
             self._first += 1
 
     def as_json(self) -> JsonObject:
         """Return it as it is kept."""
-        return {"first": self._first, "found": [[list(each) for each in search] for search in self._found]}
+        return {"first": self._first, "found": [[list(each) for each in search] for search in self._files]}
 
     def _are_too_many(self) -> bool:
-        return sum(map(len, self._found)) > MAX_KEPT or len(orjson.dumps(self.as_json())) > MAX_BYTES
+        return sum(map(len, self._files)) > MAX_KEPT or len(orjson.dumps(self.as_json())) > MAX_BYTES
 
     def file(self, search: int, result: int) -> tuple[str, str] | None:
         """Return the id and the name of the file of a result."""
         place = search - self._first
-        if not 0 <= place < len(self._found) or result >= len(self._found[place]):
+        if not 0 <= place < len(self._files) or result >= len(self._files[place]):
             return None
-        return self._found[place][result]
+        return self._files[place][result]
 
 
 WEB_SEARCH = "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11".split()

@@ -133,39 +133,39 @@ class HeldText:
         self.content = content
 
 
-def held_text(wanted: StructuredOutputs) -> HeldText:
+def held_text(outputs: StructuredOutputs) -> HeldText:
     """Return what an answer is held to. Raises `ApiError`."""
     # `json` is a method of pydantic's models, so its field has another name here.
-    names = [name for name in ("json_schema", *_KINDS[1:]) if getattr(wanted, name)]
+    names = [name for name in ("json_schema", *_KINDS[1:]) if getattr(outputs, name)]
     if len(names) != 1:
         raise invalid_value(AT_STRUCTURED, f"exactly one of {', '.join(map(repr, _KINDS))} says what the answer is.")
-    return HeldText(_content(wanted))
+    return HeldText(_content(outputs))
 
 
-def _content(wanted: StructuredOutputs) -> Content:
-    if wanted.json_object:
+def _content(outputs: StructuredOutputs) -> Content:
+    if outputs.json_object:
         return AnyObject()
-    if wanted.grammar is not None:
-        return Lark(wanted.grammar)
-    if wanted.json_schema is not None:
-        return JsonSchema(_schema(wanted.json_schema))
+    if outputs.grammar is not None:
+        return Lark(outputs.grammar)
+    if outputs.json_schema is not None:
+        return JsonSchema(_schema(outputs.json_schema))
     # A choice is a regular expression of texts that mean themselves.
-    pattern = wanted.regex or "|".join(map(re.escape, wanted.choice or ()))
+    pattern = outputs.regex or "|".join(map(re.escape, outputs.choice or ()))
     try:
         check_regex(pattern)
     except GrammarRefused as refused:
-        name = "regex" if wanted.regex else "choice"
+        name = "regex" if outputs.regex else "choice"
         raise invalid_value(f"{AT_STRUCTURED}.{name}", f"{refused.reason.rstrip('.')}.") from refused
     return Regex(pattern)
 
 
-def _schema(given: dict[str, Any] | str) -> str:
-    if isinstance(given, str):
+def _schema(schema: dict[str, Any] | str) -> str:
+    if isinstance(schema, str):
         try:
-            read = orjson.loads(given)
+            read = orjson.loads(schema)
         except orjson.JSONDecodeError:
             read = None
         if not isinstance(read, dict):
             raise invalid_value(f"{AT_STRUCTURED}.json", "it should be a JSON schema: an object, or the text of one.")
-        return given
-    return orjson.dumps(given).decode()
+        return schema
+    return orjson.dumps(schema).decode()

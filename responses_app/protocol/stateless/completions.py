@@ -135,9 +135,9 @@ def parse_completion(data: JsonObject, *, engine_fields: bool = False) -> Comple
     return completion
 
 
-def _check(wanted: CompletionWanted, data: JsonObject) -> None:
-    fields = wanted.fields
-    if fields.best_of is not None and fields.best_of != wanted.n:
+def _check(completion: CompletionWanted, data: JsonObject) -> None:
+    fields = completion.fields
+    if fields.best_of is not None and fields.best_of != completion.n:
         raise unsupported_parameter("best_of", "All completions are given, and none is chosen: ask for them by 'n'.")
     if fields.stream_options is not None and not fields.stream:
         raise invalid_value("stream_options", "it is only for streams: set 'stream' to true, or leave it out.")
@@ -150,11 +150,12 @@ def _check(wanted: CompletionWanted, data: JsonObject) -> None:
         raise invalid_value(
             "prompt_logprobs", "they come with a whole answer only: set 'stream' to false, or leave it out."
         )
-    if fields.kv_transfer_params and len(wanted.prompts) * wanted.n > 1:
+    if fields.kv_transfer_params and len(completion.prompts) * completion.n > 1:
         raise invalid_value("kv_transfer_params", "they are for one prompt and one completion of it.")
-    if len(wanted.prompts) * wanted.n > MAX_CHOICES:
+    if len(completion.prompts) * completion.n > MAX_CHOICES:
         raise invalid_value(
-            "n", f"{len(wanted.prompts)} prompts and {wanted.n} completions of each are more than {MAX_CHOICES}."
+            "n",
+            f"{len(completion.prompts)} prompts and {completion.n} completions of each are more than {MAX_CHOICES}.",
         )
 
 

@@ -138,11 +138,11 @@ def parse_decisions(data: JsonObject) -> DecisionsWanted:
     return DecisionsWanted(model=fields.model, items=items, items_json=items_json, questions=fields.questions)
 
 
-def _with_texts(given: Any) -> Any:
+def _with_texts(value: Any) -> Any:
     """Return an input whose JSON parts are text, as the model reads them."""
-    if not isinstance(given, list):
-        return given
-    return [_with_text_parts(item) if isinstance(item, dict) else item for item in given]
+    if not isinstance(value, list):
+        return value
+    return [_with_text_parts(item) if isinstance(item, dict) else item for item in value]
 
 
 def _with_text_parts(item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,11 +202,11 @@ def question_text(question: Question, labelled: Sequence[Sequence[str]]) -> str:
                 f"the {called} of one level only."  # fmt: skip
 
 
-def _instructions(given: str | Sequence[InstructionText | InstructionJson]) -> str:
-    if isinstance(given, str):
-        return given
+def _instructions(instructions: str | Sequence[InstructionText | InstructionJson]) -> str:
+    if isinstance(instructions, str):
+        return instructions
     return "\n".join(
-        part.text if isinstance(part, InstructionText) else orjson.dumps(part.data).decode() for part in given
+        part.text if isinstance(part, InstructionText) else orjson.dumps(part.data).decode() for part in instructions
     )
 
 
