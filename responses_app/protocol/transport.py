@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded, rate_limited
 from responses_app.protocol.setting import RoomSettings, setting
 
+# Headers of requests and of answers.
 REQUEST_ID, ORGANIZATION, VERSION = "x-request-id", "openai-organization", "openai-version"
 API_VERSIONS = "v1"  # Azure's name for this API
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")  # space to tilde: no line break, which would begin another header

@@ -40,7 +40,7 @@ class OutputMessage(TypedDict):
     status: ItemStatus
     role: Literal["assistant"]
     phase: Literal["commentary", "final_answer"]
-    content: list[OutputText]
+    content: list[OutputText]  # empty in the item that is added; one part from then on
 
 
 class ReasoningText(TypedDict):
@@ -56,8 +56,8 @@ class ReasoningItem(TypedDict):
     id: str
     type: Literal["reasoning"]
     status: ItemStatus
-    summary: list[ReasoningText]
-    content: NotRequired[list[ReasoningText]]
+    summary: list[ReasoningText]  # at most one text
+    content: NotRequired[list[ReasoningText]]  # not in the item that is added
     encrypted_content: NotRequired[str]
 
 
@@ -67,10 +67,10 @@ class FunctionCallItem(TypedDict):
     id: str
     type: Literal["function_call"]
     status: ItemStatus
-    call_id: str
+    call_id: str  # the id by which its output names it
     name: str
     arguments: str
-    namespace: NotRequired[str]
+    namespace: NotRequired[str]  # of the tool, where it is in one
 
 
 class CustomCallItem(TypedDict):
@@ -127,7 +127,7 @@ class McpApprovalItem(TypedDict):
     type: Literal["mcp_approval_request"]
     server_label: str
     name: str
-    arguments: str
+    arguments: str  # JSON, as the model wrote it
 
 
 OutputItem = (

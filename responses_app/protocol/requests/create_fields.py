@@ -215,7 +215,7 @@ class Fields(ClientModel):
     }
     idle: ClassVar = _IDLE
     told: ClassVar = ("personality",)
-    beside: ClassVar = ("input", "tools", "tool_choice", "type", "stream_id")
+    beside: ClassVar = ("input", "tools", "tool_choice", "type", "stream_id")  # the last two are a WebSocket frame's
     own: ClassVar = (
         *("generate", "background_options", "type", "stream_id", *ENGINE_FIELDS, *SAMPLING_FIELDS),
         *("multi_agent", "client_metadata", "session_id", "personality", *_OF_CHATS, *GUIDED, *OF_ENGINES),
@@ -226,45 +226,50 @@ class Fields(ClientModel):
     instructions: str | None = None
     previous_response_id: str | None = Field(default=None, min_length=1, max_length=256)
     conversation: Annotated[ConversationReference, _EITHER] | None = None
-    store: bool | None = None
+    store: bool | None = None  # None: as the server does by default
     stream: bool | None = None
     background: bool | None = None
     background_options: BackgroundOptions | None = None
-    generate: bool | None = None
+    generate: bool | None = None  # False: a warm-up
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    max_output_tokens: int | None = Field(default=None, ge=1)
-    max_tool_calls: int | None = Field(default=None, ge=1)
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    max_output_tokens: int | None = Field(default=None, ge=1)  # of all turns together, with the thoughts
+    max_tool_calls: int | None = Field(default=None, ge=1)  # of this server's tools, in all turns together
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)  # alternatives to each token
     truncation: Literal["auto", "disabled"] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     stream_options: StreamOptions | None = None
+    # Fields of items that are left out otherwise: see `KNOWN_INCLUDES`.
     include: Annotated[list[str], Field(fail_fast=True)] | None = None
     metadata: Metadata | None = None
     service_tier: ServiceTier | None = None
     user: str | None = Field(default=None, max_length=1024)
     safety_identifier: str | None = Field(default=None, max_length=1024)
+    # Requests with one key go to the same engine.
     prompt_cache_key: str | None = Field(default=None, min_length=1, max_length=1024)
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: CacheOptions | None = None
     context_management: Annotated[list[ContextManagement], Field(fail_fast=True)] | None = None
+    # The response's public id: see `ids`.
     request_id: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: Stops | None = None
     stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOP_TOKENS)
     logit_bias: LogitBias | None = None
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31)
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31)  # -1: no bound, as vLLM has it
     min_p: float | None = Field(default=None, ge=0, le=1)
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
-    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)  # vLLM's: lower runs first
+    # Prompts with different salts share nothing in the engine's cache.
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
-    enable_response_messages: bool | None = None
+    enable_response_messages: bool | None = None  # asks for `input_messages` and `output_messages` in the response
+    # What came before, in the model's own words or as messages of Chat Completions.
     previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
 

@@ -58,9 +58,10 @@ class FittingJson(_Format):
 
     type: Literal["json_schema"]
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    # Another name, since `schema` is a method of pydantic's models.
     json_schema: dict[str, object] = Field(alias="schema")
     description: str | None = None
-    strict: bool | None = None
+    strict: bool | None = None  # echoed; the answer fits in any case
 
     @property
     def content(self) -> Content:
@@ -109,7 +110,7 @@ _ONE = Refused("The engine here writes JSON in its own way; leave it out.")
 class StructuredOutputs(ClientModel):
     """What an answer is held to: exactly one of the fields says it. `grammar` is one of Lark."""
 
-    json_schema: dict[str, Any] | str | None = Field(default=None, alias="json")
+    json_schema: dict[str, Any] | str | None = Field(default=None, alias="json")  # an object, or its text
     regex: str | None = Field(default=None, min_length=1)
     choice: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=MAX_CHOICES)] | None = (
         None

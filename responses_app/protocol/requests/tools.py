@@ -46,8 +46,8 @@ class _Callable(CallableTool):
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
     description: str | None = None
-    is_async: bool | None = Field(default=None, alias="async")
-    defer_loading: bool | None = None
+    is_async: bool | None = Field(default=None, alias="async")  # the model goes on before its output has come
+    defer_loading: bool | None = None  # a search for tools is to find it before the model is shown it
     allowed_callers: list[str] | None = None
 
     def further(self) -> JsonObject:
@@ -63,8 +63,8 @@ class _Callable(CallableTool):
 class Function(_Callable):
     """A function tool in the Responses API's flat form."""
 
-    parameters: dict[str, object] | None = None
-    strict: bool | None = None
+    parameters: dict[str, object] | None = None  # a JSON schema
+    strict: bool | None = None  # None: where its schema can be enforced
     output_schema: dict[str, object] | None = None
 
     idle: ClassVar = {"output_schema": "It is for programs that call tools: the model reads an output as it comes."}
@@ -88,7 +88,7 @@ class CustomFormat(ClientModel):
 
     type: Literal["text", "grammar"] = "text"
     syntax: Literal["lark", "regex"] | None = None
-    definition: str | None = Field(default=None, min_length=1)
+    definition: str | None = Field(default=None, min_length=1)  # the grammar; for `grammar` alone
 
 
 class Custom(_Callable):
@@ -109,7 +109,7 @@ class Namespace(ToolModel):
 
     name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
     description: str | None = None
-    tools: list[object]
+    tools: list[object]  # each is read by itself, for errors with its place
 
 
 class _LocalSkill(ClientModel):
@@ -215,7 +215,9 @@ def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
     if tool["type"] == "shell" and where not in (None, "local"):
         hint = "Commands run in the client: use 'local', or the tool 'code_interpreter' for a container."
         raise unsupported_parameter(f"{at}.environment.type", hint)
+    # It is echoed as it came: the model of its kind only checks it.
     validate(CLIENT_TOOLS[str(tool["type"])], tool, at=at)
+    # It is accepted, and its client is told that it has no effect.
     if tool["type"] in ("computer", "computer_use_preview"):
         note_ignored(at)
     return tool

@@ -238,7 +238,7 @@ class ChoiceAnswer(TypedDict):
     name: str | None
     choice: str | bool
     confidence: float
-    probabilities: list[ChoiceProbability]
+    probabilities: list[ChoiceProbability]  # of all options, in their order; they add up to 1
 
 
 class ScoreProbability(TypedDict):
@@ -256,7 +256,7 @@ class ScoreAnswer(TypedDict):
     name: str | None
     score: float
     confidence: float
-    probabilities: list[ScoreProbability]
+    probabilities: list[ScoreProbability]  # of all levels, in their order; they add up to 1
 
 
 class RefusedAnswer(TypedDict):
