@@ -30,6 +30,7 @@ def rendered(llm: Any, request: GenerationRequest) -> Any:
     prompt: dict[str, object] = {"prompt_token_ids": list(request.prompt_token_ids)}
     if request.cache_salt is not None:
         prompt["cache_salt"] = request.cache_salt
+    # vLLM 0.32 gives a list, one for each prompt: we always give one.
     (rendering,) = llm.renderer.render_cmpl([prompt])
     return rendering
 
@@ -38,6 +39,7 @@ def sampling_params(request: GenerationRequest, *, max_tokens: int) -> Any:
     """Return vLLM's parameters."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
+    # Beside those that have the same name here and there (`named`): what vLLM calls otherwise.
     sampling, grammar, transfer = request.sampling, request.grammar, request.kv_transfer_params
     options: dict[str, object] = {
         **sampling.named(),
@@ -48,11 +50,12 @@ def sampling_params(request: GenerationRequest, *, max_tokens: int) -> Any:
         options["structured_outputs"] = StructuredOutputsParams(structural_tag=grammar.structural_tag)
     make = SamplingParams if grammar is None else _params_with_a_checked_grammar()
     return make(
+        # What is None is left out: vLLM has defaults of its own, and takes no None for some of its fields.
         **{name: value for name, value in options.items() if value is not None},
         max_tokens=max_tokens,
         stop_token_ids=list(sampling.stop_token_ids),
-        output_kind=RequestOutputKind.DELTA,
-        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,  # only what is new since the last output, not the whole each time
+        detokenize=False,  # we read token ids alone, and turn them into text ourselves
     )
 
 
@@ -77,6 +80,7 @@ def _params_with_a_checked_grammar() -> Any:
     from vllm.sampling_params import SamplingParams
 
     class CheckedParams(SamplingParams):  # type: ignore[misc]  # vLLM is not installed where this is checked
+        # vLLM's own check also notes the backend, which the engine core reads: so that is left for us to do.
         def _validate_structured_outputs(self, *_: object) -> None:
             self.structured_outputs._backend = "xgrammar"
 
@@ -90,6 +94,7 @@ def chunk_of(
 
     Raises `GenerationFailed` for an unknown end, `GrammarBroken` for a failure of a `constrained` one.
     """
+    # A tuple of one: we never ask for several answers (`n`) in one request.
     (completion,) = output.outputs
     finish = completion.finish_reason
     if finish == FAILED and constrained:
@@ -100,14 +105,16 @@ def chunk_of(
     if top_logprobs is not None and completion.logprobs is not None:
         logprobs = [
             _logprob(token, position, top_logprobs)
+            # `strict`: tokens and log probabilities that do not match would be shown for the wrong token.
             for token, position in zip(completion.token_ids, completion.logprobs, strict=True)
         ]
     return TokenChunk(
         token_ids=completion.token_ids,
         finish_reason=FINISH_REASONS[finish] if finish else None,
-        cached_tokens=output.num_cached_tokens,
+        cached_tokens=output.num_cached_tokens,  # vLLM says it with every output; the caller reads it from the last one
         logprobs=logprobs,
         prompt_logprobs=RankedPrompt(prompt, output.prompt_logprobs, _entries) if output.prompt_logprobs else None,
+        # Made when the generation is over: earlier there is nothing to fetch.
         kv_transfer_params=output.kv_transfer_params if finish else None,
     )
 
@@ -118,6 +125,7 @@ def _entries(place: Mapping[int, Any]) -> Place:
 
 def _logprob(token: int, position: Mapping[int, Any], top_logprobs: int) -> TokenLogprob:
     """Read one position: vLLM gives the sampled token, likely or not, and the `top_logprobs` likeliest ones."""
+    # The sampled token has its own rank: where it is not among the likeliest it stands behind them, and is cut off.
     ranked = sorted(position.items(), key=lambda entry: entry[1].rank)[:top_logprobs]
     top = tuple((each, entry.logprob) for each, entry in ranked)
     return TokenLogprob(token_id=token, logprob=position[token].logprob, top=top)
@@ -132,5 +140,6 @@ def translated(error: Exception) -> EngineError:
         return EngineUnavailable("The vLLM engine died or was closed.")
     if isinstance(error, GracefulHTTPError):
         return EngineOverloaded(reason(error))
+    # vLLM wraps what goes wrong in an `EngineGenerateError`, whose own text says nothing.
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
     return GenerationFailed(f"vLLM failed: {type(cause).__name__}: {reason(cause)}.")

@@ -37,9 +37,9 @@ def rendered_chat(tokenizer: Any, chat: ChatPrompt) -> Sequence[int]:
         prompt = tokenizer.apply_chat_template(
             [_with_objects(message) for message in chat.messages],
             tools=chat.tools or None,
-            add_generation_prompt=True,
+            add_generation_prompt=True,  # the template ends with the beginning of the assistant's turn
             tokenize=True,
-            return_dict=False,
+            return_dict=False,  # a list of token ids, not a dictionary with an attention mask
             **chat.template_kwargs,
         )
     except Exception as error:  # a template may raise anything
@@ -88,6 +88,7 @@ def vllm_parsers(tokenizer: str, reasoning: str, tool: str) -> Callable[[Collect
         ) from error
     assert make is not None, "a parser was named"
 
+    # vLLM's parsers read the tools from a request, so one is made up that declares nothing but their names.
     def reader(functions: Collection[str]) -> "VllmReader":
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
@@ -110,13 +111,14 @@ class VllmReader(BaseReader):
     def __init__(self, parser: Any, request: Any) -> None:
         self._parser: Any = parser  # None once it has failed
         self._request = request
-        self._open: Kind | None = None
-        self._call = -1  # the number of the open call
+        self._open: Kind | None = None  # what the item is that is being told now; None before the first one
+        # The number of the open call, as vLLM counts them in a turn; -1 before the first one.
+        self._call = -1
         self._held = ""  # arguments that may be those of a tool that takes text as it is
         self._latest: Kind | None = None  # what was told last, if only white space of it
         self._gap = Gap()  # before the item that comes next
         self._line = ""  # the line end that a text ends with so far: it is the template's if another item follows
-        self.repairs = 0
+        self.repairs = 0  # how often the parser failed: 1 at most, as it is dropped then
 
     def feed(self, text: str, tokens: Sequence[int] = ()) -> list[Read]:
         """Take text, and the tokens that it is; return what it completes."""
@@ -143,6 +145,7 @@ class VllmReader(BaseReader):
     def _parsed(self, text: str, tokens: Sequence[int], *, finished: bool) -> list[Read]:
         read: list[Read] = []
         delta = None
+        # The parser's state may be half changed when it raises, so it is never asked again in this turn.
         if self._parser is not None:
             try:
                 delta = self._parser.parse_delta(text, list(tokens), self._request, [], finished=finished)
@@ -159,10 +162,12 @@ class VllmReader(BaseReader):
         return read
 
     def _say(self, kind: Kind, text: str, read: list[Read]) -> None:
+        # White space alone opens no item (`Gap.take`), and yet it must be known what it came behind.
         if text and self._latest is not kind:
             behind = self._latest
             self._gap = Gap(is_behind_thought=behind is Kind.REASONING, is_behind_call=behind is Kind.CALL)
             self._latest = kind
+        # The gap swallows what the template writes between two items: only the rest begins an item.
         if self._open is not kind:
             text = self._gap.take(text)
             if not text:
@@ -170,6 +175,7 @@ class VllmReader(BaseReader):
             before = self._gap.before_thought() if kind is Kind.REASONING else self._gap.before_answer()
             self._begin(ReadStarted(kind), read)
             text = before + text
+        # A line end is held back until more text follows: only then is it the model's own.
         text = self._line + text
         self._line = LINE if text.endswith(LINE) else ""
         text = text.removesuffix(LINE)
@@ -178,6 +184,7 @@ class VllmReader(BaseReader):
 
     def _call_on(self, call: Any, read: list[Read]) -> None:
         function = call.function
+        # The first delta of a call has its name; one without a name that belongs to no open call is dropped.
         if self._open is not Kind.CALL or call.index != self._call:
             if function is None or not function.name:
                 return
@@ -185,6 +192,8 @@ class VllmReader(BaseReader):
             self._call = call.index
         if function is not None and function.arguments:
             self._held += function.arguments
+            # It may yet turn out to be `{"input": "…"}` of a tool that takes text: as long as that is so, nothing is
+            # said of it.
             if FREEFORM_ARGUMENTS.match(self._held, partial=True) is None:
                 read.append(Said(self._held))
                 self._held = ""

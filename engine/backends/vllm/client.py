@@ -19,7 +19,7 @@ KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLL
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
 MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
 MAX_RENDERED = 32 * 1024 * 1024  # bytes of a rendered prompt: some million tokens
-MAX_RETRY_AFTER = 3600  # seconds
+MAX_RETRY_AFTER = 3600  # seconds: a proxy before the server may name a date far away, or any number
 NO_HEADERS: Mapping[str, str] = {}
 BROKEN = (aiohttp.ClientError, HttpProcessingError, OSError)  # of connections; TimeoutError is an OSError
 
@@ -37,6 +37,7 @@ class Timeouts:
     """How long to wait, in seconds."""
 
     connect: float  # for a connection, and for the answer to a question that generates nothing
+    # It bounds queueing and prefill, too: vLLM sends no byte before the first token.
     silence: float  # that a server may send no byte of a generation, and that finding out what it can do may take
     look: float  # between two looks at how a server is, and for the answer to each
 
@@ -44,6 +45,7 @@ class Timeouts:
 def open_session(api_key: str) -> aiohttp.ClientSession:
     """Return a session for all servers, without cookies, compression, or a limit of its own."""
     return aiohttp.ClientSession(
+        # No limit of connections: `max_connections` of the engine is the one that counts (`VllmServerEngine.generate`).
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
@@ -61,7 +63,8 @@ class _SilenceClock:
         self._seconds = seconds
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
-        self._since: float | None = None  # when the read began that is waited for
+        self._since: float | None = None  # when the read began that is waited for; None between two
+        # One timer for the whole stream. Each read only notes its time: making a timer for each would cost more.
         self._timer = self._loop.call_later(seconds, self._look)
 
     def start(self) -> None:
@@ -78,6 +81,7 @@ class _SilenceClock:
 
     def _look(self) -> None:
         now = self._loop.time()
+        # Between two reads nothing is due: then it looks again a whole period later.
         due = (now if self._since is None else self._since) + self._seconds
         if due <= now:
             self._give_up()
@@ -89,16 +93,18 @@ class _Call:
     """A generation that runs or waits, which can be ended from outside."""
 
     def __init__(self) -> None:
-        self.error: EngineError | None = None
+        self.error: EngineError | None = None  # why it is to end; None while it may go on
         self.waiting: asyncio.Timeout | None = None  # for the answer to begin
-        self.content: aiohttp.StreamReader | None = None
+        self.content: aiohttp.StreamReader | None = None  # set once the answer has begun
 
     def end(self, error: EngineError) -> None:
         """Let it raise `error` at once, or at its next read."""
         self.error = error
+        # The next read raises it, also one that waits already. Before the answer has begun there is only its timeout.
         if self.content is not None:
             self.content.set_exception(error)
         elif self.waiting is not None and not self.waiting.expired():
+            # Let the timeout in `_post` expire now; it raises `error` then, not the timeout.
             self.waiting.reschedule(0)
 
 
@@ -111,9 +117,10 @@ class VllmClient:
         self.timeouts = timeouts
         self._session = session
         self._loop = asyncio.get_running_loop()
+        # No total: a generation may take hours. Its silences are bounded by `_SilenceClock`.
         self._timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
-        self._calls: set[_Call] = set()
-        self.heard_at = 0.0
+        self._calls: set[_Call] = set()  # those that run or wait, for `end_streams`
+        self.heard_at = 0.0  # a time of the event loop; 0: never
 
     async def get(self, path: str, *, seconds: float | None = None) -> tuple[int, bytes]:
         """Return the status and the content of an answer, in `seconds` or as long as a connection may take.
@@ -122,6 +129,7 @@ class VllmClient:
         """
         try:
             async with (
+                # `asyncio.timeout` around all of it: it bounds the body too, which aiohttp's `connect` does not.
                 asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
                 self._session.get(self.url + path, allow_redirects=False) as response,
             ):
@@ -171,10 +179,13 @@ class VllmClient:
                     data = await response.content.readany()
                     clock.stop()
                     self.heard_at = self._loop.time()
+                    # No data is the end of the stream: right for a whole answer, which is read now, else a broken
+                    # connection.
                     if not data and not await in_thread(tokens.end):  # a whole answer may be long
                         raise aiohttp.ServerDisconnectedError("the stream ended without a finish reason")
                     for chunk in tokens.feed(data):
                         yield chunk
+                # The last chunk waits for the usage, which comes behind the finish reason and has the cached tokens.
                 await self._read_tail(response, tokens)
                 yield tokens.last()
             finally:
@@ -192,6 +203,7 @@ class VllmClient:
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str], call: _Call) -> aiohttp.ClientResponse:
         try:
+            # `call.waiting` is what `end_streams` lets expire while there is no answer yet.
             async with asyncio.timeout(self.timeouts.silence) as call.waiting:
                 response = await self._session.post(
                     self.url + path,
@@ -200,21 +212,26 @@ class VllmClient:
                     timeout=self._timeout,
                     allow_redirects=False,
                 )
+        # aiohttp's own error is a `TimeoutError` too. It has to be told apart: another server may be in reach.
         except aiohttp.ServerTimeoutError:  # no connection in time
             raise
         except TimeoutError as error:
+            # `call.error`: it was ended from outside; else it was the silence.
             raise call.error or self._silent() from error
         finally:
             call.waiting = None
         self.heard_at = self._loop.time()
         if response.status == 200:
+            # From here on the caller closes the response.
             return response
         try:
             text = "no text"
+            # An error whose text does not come is still the error that its status says.
             with suppress(*BROKEN):
                 async with asyncio.timeout(self.timeouts.connect):
                     text = error_text(await _content(response))
         finally:
+            # In a `finally`: being cancelled in the middle of an error's text must not leave the connection open.
             response.close()
         raise Refusal(response.status, text, retry_after=_retry_after(response.headers.get("Retry-After", "")))
 
@@ -226,6 +243,7 @@ class VllmClient:
 
     async def _read_tail(self, response: aiohttp.ClientResponse, tokens: AnswerReader) -> None:
         """Read the usage and the end; a generation that is whole does not fail because they do not come."""
+        # `Refusal` too: an error behind the finish reason changes nothing of what was sampled.
         with suppress(*BROKEN, GenerationFailed, Refusal):
             async with asyncio.timeout(TAIL_SECONDS):
                 while data := await response.content.readany():
@@ -233,6 +251,7 @@ class VllmClient:
                         pass
 
     def _out_of_reach(self, error: Exception) -> EngineUnavailable:
+        # Both say that nothing was sent, so that another server can have the request without doubt.
         unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         kind = OutOfReach if unconnected else EngineUnavailable
         return kind(f"{self.name} is out of reach ({unreached(error)}).")
@@ -240,6 +259,7 @@ class VllmClient:
 
 async def _content(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) -> bytes:
     """Return what an answer holds, `limit` and a little at most."""
+    # Stopping is enough: what is left unread is dropped with the connection.
     parts: list[bytes] = []
     size = 0
     while size < limit and (part := await response.content.readany()):
@@ -250,5 +270,6 @@ async def _content(response: aiohttp.ClientResponse, limit: int = MAX_ANSWER) ->
 
 def _retry_after(value: str) -> int | None:
     """Return the seconds of a `Retry-After`; None for its other form, a date."""
+    # Nine digits at most: `int` of an endless number would take long.
     seconds = int(value[:9]) if value[:9].isdecimal() else 0
     return min(seconds, MAX_RETRY_AFTER) or None

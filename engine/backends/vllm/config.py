@@ -31,8 +31,8 @@ MAX_REASON = 300  # characters of vLLM's own words in a message
 class FrontEnd(NamedTuple):
     """Which of several processes with one engine core this is; -1: the one that starts the core."""
 
-    place: int
-    places: int
+    place: int  # from 0 on
+    places: int  # how many there are
 
 
 ALONE = FrontEnd(0, 1)
@@ -66,6 +66,7 @@ def configure(
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+    # vLLM would name a field that it does not know with all fields that it does: we say the nearest one.
     known = {field.name for field in fields(AsyncEngineArgs)}
     for name in options:
         if name not in known:
@@ -74,8 +75,10 @@ def configure(
             raise EngineConfigurationError(
                 f"ENGINE_OPTIONS has {name!r}, which is not a field of vLLM's AsyncEngineArgs{hint}"
             )
+    # Any other model brings its own tokenizer; without one at all there is nothing to be written.
     if has_tokenizer(options) and speaks_harmony(options):
         write_vocabulary(vocabulary)
+    # The later ones win: the operator's options come last.
     arguments: dict[str, Any] = {"tokenizer": str(vocabulary), **DEFAULT_OPTIONS, **options}
     outputs = arguments.get("structured_outputs_config", {})
     if isinstance(outputs, Mapping):  # an operator's own words count before ours
@@ -84,9 +87,11 @@ def configure(
         del arguments["structured_outputs_config"]
     try:
         engine_args = AsyncEngineArgs(model=str(Path(model).expanduser()), **arguments)
+        # As `vllm serve --api-server-count` sets them for each of its front ends; there is no public way to.
         engine_args._api_process_rank, engine_args._api_process_count = front_end
         config = engine_args.create_engine_config()
     except Exception as error:
+        # The hub's error is only named: its package need not be there where this is read.
         if type(error.__cause__).__name__ == "LocalEntryNotFoundError":
             raise EngineUnavailable(f"MODEL={model} could not be fetched: {reason(error)}.") from error
         raise EngineConfigurationError(f"vLLM does not take this MODEL and ENGINE_OPTIONS: {reason(error)}.") from error
@@ -103,6 +108,7 @@ def spawn_processes() -> None:
     """
     from vllm import envs
 
+    # An operator's own choice counts.
     if not envs.is_set("VLLM_WORKER_MULTIPROC_METHOD"):
         envs.VLLM_WORKER_MULTIPROC_METHOD = "spawn"
 
@@ -133,7 +139,7 @@ def reason(error: Exception) -> str:
     text = str(error)
     if isinstance(error, ValidationError):  # its first line only counts the errors
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"][:1]))
+        place = ".".join(map(str, first["loc"][:1]))  # the field alone, not the way into it
         text = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
     line = text.strip().partition("\n")[0].rstrip(".") or type(error).__name__
     return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"

@@ -48,12 +48,12 @@ WATCH_SECONDS = 0.5  # how soon a death is noticed while nothing is asked
 class BaseCore(ABC):
     """Makes AsyncLLMs, one after the other. `lost` is called where the core of the last one is known to be gone."""
 
-    lost: Callable[[], None] = staticmethod(lambda: None)
+    lost: Callable[[], None] = staticmethod(lambda: None)  # set by `KeptLlm`; does nothing for a core that nobody keeps
 
     def __init__(self, model: str, options: Mapping[str, object]) -> None:
         self._model = model
         self._options = options
-        self._closed = False
+        self._closed = False  # set first in `aclose()`: whatever is under way asks it before it goes on
 
     def _require_open(self) -> None:
         if self._closed:
@@ -83,9 +83,11 @@ class BaseCore(ABC):
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
+            # First of all: those who wait get an error now, and not when the shutdown is over.
             llm.output_processor.propagate_error(EngineDeadError())
             if llm.output_handler is not None:
                 llm.output_handler.cancel()  # it would log the end of its engine core as an error
+            # 2 s more than vLLM itself takes until it kills: the timeout is only for a shutdown that hangs.
             async with asyncio.timeout(CORE_STOP_SECONDS + 2):
                 await in_thread(partial(llm.shutdown, timeout=CORE_STOP_SECONDS))
         except Exception:
@@ -104,14 +106,15 @@ class KeptLlm:
     def __init__(self, core: BaseCore) -> None:
         self.core = core
         self.llm: Any = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._died = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None  # None before `start()`
+        self._died = asyncio.Event()  # set by whoever meets a death; cleared when another engine has been loaded
         self._closed = False
         core.lost = self._died.set
 
     async def start(self) -> Any:
         """Load it, and keep it from now on. Raises as `BaseCore.load` does."""
         llm = await self.core.load()
+        # It may have been closed while it loaded; `core.aclose()` disposes of the engine then.
         self.require_open()
         self.llm = llm
         self._keeping = asyncio.create_task(self._keep(), name="keep the vLLM engine alive")
@@ -122,6 +125,7 @@ class KeptLlm:
         self.require_open()
         if self.llm is None:
             raise EngineUnavailable("The vLLM engine is loading.")
+        # `errored` is asked here too, so that a request never goes to a dead engine, and its death is noted at once.
         if self._died.is_set() or self.llm.errored:
             self._died.set()
             raise EngineUnavailable("The vLLM engine died and will be started again.")
@@ -139,9 +143,11 @@ class KeptLlm:
 
     async def aclose(self) -> None:
         """Let go of the engine core: one of its own is stopped."""
+        # Before anything is awaited: who asks from now on is refused, and a load that ends now is not kept.
         self._closed = True
         if self._keeping:
             self._keeping.cancel()
+            # `wait`, not `await`: it raises nothing of the task's.
             await asyncio.wait([self._keeping])
         self.llm = None
         await self.core.aclose()
@@ -154,6 +160,7 @@ class KeptLlm:
                 with suppress(TimeoutError):  # nobody has noticed a death: time to look again
                     async with asyncio.timeout(WATCH_SECONDS):
                         await self._died.wait()
+            # Taken away before anything is awaited: from here on requests hear that it is loading.
             dead, self.llm = self.llm, None
             logger.error("the vLLM engine died; what was running failed, and the engine is started again")
             await self.core.dispose(dead)
@@ -170,6 +177,8 @@ class KeptLlm:
             except Exception:  # whatever it is: nobody else would try again
                 logger.exception("the vLLM engine did not start again")
             else:
+                # `_died` may have been set again by the dead one's last requests. It has to be clear before `serving`
+                # reads it.
                 self._died.clear()
                 self.llm = llm
                 logger.info("the vLLM engine is back")
@@ -189,11 +198,15 @@ class OwnCore(BaseCore):
     async def load(self) -> Any:
         """Return a new AsyncLLM. A cancelled caller leaves it to `aclose()`."""
         self._require_open()
+        # A load that a cancelled caller left behind is waited for; one that is done was fetched by its caller, or
+        # failed.
         if self._loading is None or self._loading.done():
             # An import of its own: libraries keep exceptions of their imports, with the frames of all callers, and
             # through those an AsyncLLM would live until the interpreter has gone, where its `__del__` fails.
             await in_thread(vllm_config.import_vllm)
+            # Between the import and here it may have been closed; the thread below would find that out only later.
             self._require_open()
+            # Noted before the launch: a child that is not among these belongs to it.
             self._foreign = {process.pid for process in multiprocessing.active_children()}
             self._launching = False
             self._loading = in_thread(self._build)
@@ -207,12 +220,15 @@ class OwnCore(BaseCore):
     async def aclose(self) -> None:
         """Stop the engine core, also one that is still loading: gently for `CORE_STOP_SECONDS`, then with a kill."""
         self._closed = True
+        # Taken out first: a second call finds nothing to stop.
         loading, self._loading = self._loading, None
         if loading:
             if self._launching:
+                # A thread that has not launched a core yet starts none any more: it sees `_closed`.
                 await _abandon(loading, self._foreign)
             if llm := _result(loading):
                 await self.dispose(llm)
+        # Last of all: a core that loads reads the tokenizer there.
         self._vocabulary.cleanup()
 
     def described(self, llm: Any) -> str:
@@ -243,6 +259,7 @@ def _launch(config: Any, engine_args: Any) -> Any:
 
 def _result(loading: "asyncio.Future[Any]") -> Any:
     """Return the AsyncLLM that a thread has built, None if it has not."""
+    # `exception()` also marks it as read; else asyncio would log it when it is collected.
     if not loading.done() or loading.cancelled() or loading.exception():
         return None
     return loading.result()
@@ -250,6 +267,7 @@ def _result(loading: "asyncio.Future[Any]") -> Any:
 
 async def _abandon(loading: "asyncio.Future[Any]", foreign: Collection[int | None]) -> None:
     """Return once nothing is being loaded any more; an engine core that loads is killed, so that its thread ends."""
+    # Polling: vLLM gives no handle of the process before it is loaded.
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CORE_STOP_SECONDS
     while not loading.done() and loop.time() < deadline:

@@ -26,7 +26,7 @@ from engine.errors import EngineConfigurationError
 
 logger = logging.getLogger("respsite.engine")
 
-MAX_PATH_BYTES = 107  # of a Unix socket's address
+MAX_PATH_BYTES = 107  # of a Unix socket's address: what `sun_path` of Linux takes, less the final zero byte
 ABORT_AGAIN_SECONDS = 1.0  # the core may read what a front end sent last behind our first word
 WAITING = 128  # front ends that may have connected while the core loads
 
@@ -38,24 +38,25 @@ class CoreHost:
         self._model = model
         self._options = options
         self._path = Path(path)
-        self._free = set(range(1, places + 1))
-        self._stack = ExitStack()
+        self._free = set(range(1, places + 1))  # places from 1 on; the host has place 0 itself
+        self._stack = ExitStack()  # what is undone in `close`, the last one first
         self._listener = self._listen()
         self._folder = Path(mkdtemp(dir=self._path.parent, prefix="core-"))  # goes with the folder around it
         self._addresses = [
             (f"ipc://{self._folder}/{place}.in", f"ipc://{self._folder}/{place}.out") for place in range(places + 1)
         ]
+        # The last address is the longest: places have the most digits there, and `.out` is longer than `.in`.
         if len(os.fsencode(self._addresses[-1][1])) - len("ipc://") > MAX_PATH_BYTES:
             raise EngineConfigurationError(
                 f"{self._folder} is too long for the addresses of sockets: set TMPDIR to a shorter folder."
             )
-        self._processes: list[Any] = []
-        self._greeting = b""
-        self._identity = b""
+        self._processes: list[Any] = []  # vLLM's: the core's, one for each if it has several
+        self._greeting = b""  # what the core said when it introduced itself; each front end is given it with its lease
+        self._identity = b""  # the core's, by which a ROUTER socket addresses it
         self._requests: Any = None  # a ZMQ socket, on which the core gets what we ask
         self._answers: Any = None  # and one where it sends what is for nobody else
-        self._aborts: set[asyncio.TimerHandle] = set()
-        self._leases: set[asyncio.Task[None]] = set()
+        self._aborts: set[asyncio.TimerHandle] = set()  # second attempts to abort that are still to come
+        self._leases: set[asyncio.Task[None]] = set()  # one task for each front end that is connected
 
     def start(self) -> None:
         """Load the model. Blocks for a minute or more. Raises `EngineConfigurationError`, `EngineUnavailable`."""
@@ -71,6 +72,7 @@ class CoreHost:
         vllm_config.spawn_processes()
         try:
             self._launch(config, engine_args)
+        # Names of vLLM's that have gone or changed, not a model that does not load.
         except (AttributeError, ImportError, TypeError) as error:
             raise vllm_config.not_shared(error) from error
         except Exception as error:
@@ -80,14 +82,17 @@ class CoreHost:
         """Lease places until the core has ended."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
+        # A process's sentinel is readable once it has ended.
         for process in self._processes:
             loop.add_reader(process.sentinel, ended.set)
+        # ZMQ's file descriptor tells only of changes, so what has come before has to be taken once by hand, below.
         loop.add_reader(self._answers.FD, self._take_answers)
         server = await asyncio.start_unix_server(self._take_in, sock=self._listener, limit=MAX_LINE_BYTES)
         self._take_answers()
         try:
             await ended.wait()
             logger.error("the engine core ended, with status %s", self._processes[0].exitcode)
+        # The processes themselves are stopped by `close`.
         finally:
             server.close()
             for process in self._processes:
@@ -101,6 +106,7 @@ class CoreHost:
     def close(self) -> None:
         """Stop the core: gently for `CORE_STOP_SECONDS`, then with a kill."""
         self._listener.close()
+        # In this order: the core can end only once whatever it wants to send is taken.
         self._take_what_is_left()
         self._stack.close()
 
@@ -137,18 +143,21 @@ class CoreHost:
         from vllm.v1.executor import Executor
 
         context = self._stack.enter_context(zmq.Context())
-        context.setsockopt(zmq.LINGER, 0)
+        context.setsockopt(zmq.LINGER, 0)  # closing throws away what was not sent: nobody is there to take it
         own_input, own_output = self._addresses[0]
         self._requests = self._stack.enter_context(make_zmq_socket(context, own_input, zmq.ROUTER, bind=True))
         self._answers = self._stack.enter_context(make_zmq_socket(context, own_output, zmq.PULL))
         inputs, outputs = map(list, zip(*self._addresses, strict=True))
         addresses = EngineZmqAddresses(inputs=inputs, outputs=outputs)
         log_stats = not engine_args.disable_log_stats
+        # The end of this block waits until the core is loaded; the processes are known before, so that they are stopped
+        # then.
         with launch_core_engines(config, Executor.get_class(config), log_stats, addresses) as launched:
             manager = launched.engine_manager
             assert manager is not None
             self._processes = manager.processes
             self._stack.callback(manager.shutdown, timeout=CORE_STOP_SECONDS)
+        # The core introduces itself once to each place; this is what it says to place 0.
         self._identity, self._greeting = self._requests.recv_multipart()
 
     def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,13 +169,15 @@ class CoreHost:
         """Give a front end a place for as long as it is connected."""
         import vllm
 
+        # Between this look and the `discard` below nothing is awaited, so two never get the same place.
         if not self._free:  # a worker that is replaced may still have its place
             writer.write(refusal("all its places are taken, until one that stops has ended"))
             writer.close()
             return
+        # The lowest first: the numbers that are used stay few, whatever comes and goes.
         place = min(self._free)
         self._free.discard(place)
-        running: set[bytes] = set()
+        running: set[bytes] = set()  # what vLLM calls the requests that this front end has at the core
         try:
             own_input, own_output = self._addresses[place]
             lease = Lease(
@@ -180,9 +191,10 @@ class CoreHost:
             )
             writer.write(lease.encode())
             with suppress(ConnectionError, ValueError):  # it is gone; or it said what nobody understands
+                # A line without its end is a front end that broke off in the middle of it.
                 while (line := await reader.readline()).endswith(b"\n"):
                     note = running.add if line.startswith(BEGAN) else running.discard
-                    note(line[1:-1])
+                    note(line[1:-1])  # without the sign before it and the line end
         finally:
             self._free.add(place)
             self._abort(running, place)
@@ -207,6 +219,7 @@ class CoreHost:
         from vllm.v1.engine import EngineCoreRequestType
         from vllm.v1.serial_utils import MsgpackEncoder
 
+        # vLLM's own message, as `AsyncMPClient.abort_requests_async` sends it.
         message = (self._identity, EngineCoreRequestType.ABORT.value, *MsgpackEncoder().encode(ids))
         self._requests.send_multipart(message)
 
@@ -214,6 +227,7 @@ class CoreHost:
         """Throw away what the core sends to place 0, such as its statistics; unread it would pile up."""
         import zmq
 
+        # Nothing is left to take.
         with suppress(zmq.Again):
             while True:
                 self._answers.recv_multipart(zmq.NOBLOCK)

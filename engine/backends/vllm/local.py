@@ -50,8 +50,9 @@ class VllmEngine(CheckingEngine):
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None, core: str = "") -> None:
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
+        # Made here, started in `start()`: neither does any I/O before.
         self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
-        self._max_model_len = 0
+        self._max_model_len = 0  # prompt and output together; known once it has started
         self._template: Any = None  # the tokenizer that renders conversations
         self.supports_grammar = has_tokenizer(self.options)
 
@@ -88,6 +89,7 @@ class VllmEngine(CheckingEngine):
         We abort by leaving. An engine core that says it has aborted something stops: at SIGTERM or SIGINT, which may be
         meant for it or for its whole process group (vllm/v1/engine/core.py, `_handle_shutdown`).
         """
+        # The same `llm` is used to the end: another one that replaces it knows nothing of this generation.
         llm, begun = self._kept.serving(), False
         max_tokens = room(request, self._max_model_len)
         try:
@@ -103,12 +105,17 @@ class VllmEngine(CheckingEngine):
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
                     chunk = chunk_of(output, top_logprobs, constrained=constrained, prompt=request.prompt_token_ids)
+                    # A chunk without tokens may come first (log probabilities of the prompt): nothing was sampled by
+                    # then.
                     begun = begun or bool(chunk.token_ids)
                     if chunk.finish_reason is not FinishReason.ABORT:
                         yield chunk
                         continue
+                    # What was sampled before the abort counts: whoever goes on elsewhere adds it to the prompt.
                     if chunk.token_ids:
                         yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                    # Before the first token another engine can take the request as it is; behind it somebody must go
+                    # on.
                     raise (GenerationCut if begun else EngineUnavailable)("The vLLM engine stops, and has aborted it.")
         except EngineError:
             raise
@@ -116,10 +123,13 @@ class VllmEngine(CheckingEngine):
             self._kept.note_failure(llm)
             raise translated(error) from error
         finally:
+            # On every way out: a shared core's host must learn of each end, or it would abort something later for
+            # nothing.
             self._kept.core.ended(request.request_id)
 
     async def _compile(self, grammar: TurnGrammar) -> None:
         await in_thread(partial(require_readable, grammar))
+        # Compiling happens in the engine core with the first request, and only there: so one token is generated.
         await self._sample_one(grammar, generation_start() if speaks_harmony(self.options) else (0,))
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
@@ -131,6 +141,7 @@ class VllmEngine(CheckingEngine):
         return tokenized(self._tokenizer(), text)
 
     def _tokenizer(self) -> Any:
+        # Loaded at the first use, and kept. Two threads at once may both load it, which harms nothing.
         if self._template is None:
             self._template = load_template(str(self.options.get("tokenizer", self.model)), self.options)
         return self._template

@@ -48,7 +48,7 @@ from engine.errors import EngineError, EngineUnavailable
 
 logger = logging.getLogger("respsite.engine")
 
-MISSED_LOOKS = 2
+MISSED_LOOKS = 2  # looks in a row
 MAX_LATE = 0.5  # of a look's time: where this process is later than that to the end of it, nothing is missed
 BOUND = 1.25  # times the mean load: what a new chain may find at its replica
 KEPT = 1.5  # times the mean load: what a known chain may find at its home
@@ -65,47 +65,54 @@ class Watcher:
         self._replica = replica
         self._seconds = replica.client.timeouts.look
         self._loop = asyncio.get_running_loop()
-        self._asked = 0.0  # when the last look began
-        self._missed = 0
+        self._look_began = 0.0  # when the last look began, by the loop's clock
+        self._missed = 0  # looks in a row that had no answer in time
         self._since = 0.0  # when the first of the missed looks began
 
     async def run(self) -> None:
         """Look at it, until cancelled."""
         while True:
             await self._wait()
+            # Cleared before the look: a doubt that comes during it leads to another look.
             self._replica.doubted.clear()
             try:
                 await self._look()
             except EngineError as error:
                 self._replica.lose(str(error))
+            # Whatever it is: a watcher that ends would never have its server used again.
             except Exception:
                 logger.exception("%s could not be looked at", self._replica)
 
     async def _wait(self) -> None:
         """Wait until it is time to look."""
         circuit = self._replica.circuit
+        # After a missed look the next one keeps to the beat: `doubted` would have it asked twice in a moment.
         if circuit.is_closed and self._missed:
-            await asyncio.sleep(max(0.0, self._asked + self._seconds - self._loop.time()))
+            await asyncio.sleep(max(0.0, self._look_began + self._seconds - self._loop.time()))
         elif circuit.is_closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds):
                     await self._replica.doubted.wait()
+        # Asked again, not `else`: it may have been opened during the wait above.
         if not circuit.is_closed:
             await asyncio.sleep(circuit.next_wait())
 
     async def _look(self) -> None:
         """Ask how it is, and draw the consequences. Raises `EngineError` where it cannot be used."""
-        replica, self._asked = self._replica, self._loop.time()
+        replica, self._look_began = self._replica, self._loop.time()
         try:
             status, _ = await replica.client.get("/health", seconds=self._seconds)
         except OutOfReach:
             raise
+        # A connection that breaks or an answer that is late. Only the latter says that it may hang, but both are
+        # counted.
         except EngineUnavailable:
             self._miss()
             return
         self._missed = 0
         if status >= 500:
             raise EngineUnavailable(f"{replica} says it is not well: {status}.")
+        # `/health` alone does not say that it still serves our model: that is found out again before it is used.
         if not replica.circuit.is_closed:
             service = await replica.inspect()
             replica.use(service)
@@ -114,15 +121,18 @@ class Watcher:
     def _miss(self) -> None:
         """It did not answer in time."""
         replica, now = self._replica, self._loop.time()
-        if now - self._asked > (1 + MAX_LATE) * self._seconds:
+        # We were late ourselves: the loop was held, and the answer may lie there unread.
+        if now - self._look_began > (1 + MAX_LATE) * self._seconds:
             return
+        # It has sent something since the first missed look: it is slow, and does not hang. Counting begins again.
         if not self._missed or replica.client.heard_at > self._since:
-            self._missed, self._since = 0, self._asked
+            self._missed, self._since = 0, self._look_began
         self._missed += 1
         if self._missed < MISSED_LOOKS:
             return
         problem = f"{replica} hangs: it leaves {MISSED_LOOKS} looks without an answer, and sends nothing."
         replica.lose(problem)
+        # With no other server what runs there is left alone: it may come back, and nothing could go on elsewhere.
         if replica.others_serve:
             replica.client.end_streams(EngineUnavailable(problem))
 
@@ -140,27 +150,32 @@ class ReplicaChoice:
     """Chooses among the replicas of one pool, which it knows by their URLs."""
 
     def __init__(self) -> None:
-        self._homes: OrderedDict[str, _Home] = OrderedDict()
+        self._homes: OrderedDict[str, _Home] = OrderedDict()  # by affinities, the least recently used first
 
     def __len__(self) -> int:
         return len(self._homes)
 
     def order(self, affinity: str, loads: Mapping[str, int]) -> list[str]:
         """Return the replicas that have a load, the best one for an affinity first; "" has none."""
+        # `ranked`, then stable sorting by load: among replicas with the same load the chain's own order decides.
         ranked = sorted(loads, key=lambda replica: _score(replica, affinity), reverse=True)
         by_load = sorted(ranked, key=lambda replica: loads[replica])
         first = self._first(affinity, loads, ranked, by_load) if affinity and loads else None
         return by_load if first is None else [first, *(each for each in by_load if each != first)]
 
     def _first(self, affinity: str, loads: Mapping[str, int], ranked: list[str], by_load: list[str]) -> str:
+        # `+ 1`: with the generation that is about to come.
         home, mean = self._homes.get(affinity), (sum(loads.values()) + 1) / len(loads)
         least = loads[by_load[0]]
         if home is not None and home.replica in loads:
             load = loads[home.replica]
             if not home.hit:
+                # It need not stay: what it would find there is not its beginning. With equal loads staying spares a
+                # second prefill.
                 return home.replica if load == least else by_load[0]
             if load + 1 <= max(ceil(KEPT * mean), least + SLACK):
                 return home.replica
+        # There always is one: not every replica can be above the mean.
         return next(replica for replica in ranked if loads[replica] + 1 <= ceil(BOUND * mean))
 
     def place(self, affinity: str, replica: str) -> None:
@@ -168,6 +183,7 @@ class ReplicaChoice:
         if not affinity:
             return
         home = self._homes.get(affinity)
+        # A home that stays the same keeps its figures (`prompt_tokens`, `hit`).
         if home is None or home.replica != replica:
             self._homes[affinity] = _Home(replica)
         self._homes.move_to_end(affinity)
@@ -177,13 +193,16 @@ class ReplicaChoice:
     def measure(self, affinity: str, replica: str, prompt_tokens: int, cached_tokens: int | None) -> None:
         """Note how many of a prompt's tokens came from the cache; None: the replica does not tell."""
         home = self._homes.get(affinity)
+        # It has moved meanwhile: another generation of the chain runs elsewhere.
         if home is None or home.replica != replica:
             return
         before, home.prompt_tokens = home.prompt_tokens, prompt_tokens
+        # Of the shorter of the two prompts: a chain that was cut back cannot have more in common than it has.
         home.hit = cached_tokens is None or cached_tokens >= HIT * min(before, prompt_tokens)
 
 
 def _score(replica: str, affinity: str) -> bytes:
+    # `surrogatepass`: an affinity comes from a client, and may have half a character in it.
     return blake2b(f"{replica} {affinity}".encode(errors="surrogatepass"), digest_size=8).digest()
 
 
@@ -204,10 +223,10 @@ class ReplicaPool:
         self._model = model
         self._harmony = harmony
         self._refresh_seconds = refresh_seconds
-        self._replicas: dict[str, Replica] = {}
-        self._leaving: dict[str, Replica] = {}
+        self._replicas: dict[str, Replica] = {}  # by their URLs; those that belong to the pool now
+        self._leaving: dict[str, Replica] = {}  # those that are named no more and still have generations
         self._tasks: dict[str, asyncio.Task[None]] = {}  # that watch servers, by their URLs
-        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None  # only where the list may change
         self.choice = ReplicaChoice()
 
     @property
@@ -237,6 +256,7 @@ class ReplicaPool:
         """
         serving = {url: replica for url, replica in self._replicas.items() if replica.service}
         order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()})
+        # `sorted` is stable: within each group the order of `choice` stays. `avoid` weighs more than being suspect.
         return [serving[url] for url in sorted(order, key=lambda url: (url == avoid, serving[url].is_suspect))]
 
     async def inspect(self) -> None:
@@ -252,7 +272,9 @@ class ReplicaPool:
         tasks = {asyncio.create_task(each.inspect(), name=f"inspect {each}"): each for each in self.replicas}
         try:
             late = await _late_ones(tasks)
+            # Only of those that are done: `exception()` of the others would raise.
             self._take_answers({replica: task for task, replica in tasks.items() if task not in late})
+        # Those that are late are cancelled as well; their watchers inspect them again.
         finally:
             for task in tasks:
                 task.cancel()
@@ -264,10 +286,13 @@ class ReplicaPool:
         """Use those that can be used, if there is one, and lose the others. Raises as `inspect` does."""
         problems = {replica: problem for replica, task in answers.items() if (problem := task.exception())}
         for problem in problems.values():
+            # A list of URLs that an operator wrote has to be right as a whole; one that changes may have strangers in
+            # it.
             if not isinstance(problem, EngineUnavailable if not self._servers.changes else EngineError):
                 raise problem
         if len(problems) == len(answers):
             every = list(problems.values())
+            # One that may come back counts more than one that never can: then it is worth trying again.
             raise next((each for each in every if isinstance(each, EngineUnavailable)), every[0])
         for replica, task in answers.items():
             if replica in problems:
@@ -314,6 +339,7 @@ class ReplicaPool:
         """Let servers come and go."""
         listed = set(urls)
         for url in listed - self._replicas.keys():
+            # One that comes back before its generations are done is the same one, with its load and its watcher.
             replica = self._leaving.pop(url, None)
             logger.info("a vLLM server belongs to the pool %s: %s", "again" if replica else "from now on", url)
             self._replicas[url] = replica or self._new(url)
@@ -322,15 +348,18 @@ class ReplicaPool:
         for url in self._replicas.keys() - listed:
             self._leaving[url] = self._replicas.pop(url)
             logger.info("a vLLM server gets no new generations, %d run there: %s", self._leaving[url].running, url)
+        # A list of its own: the dictionary changes in the loop.
         for url in [url for url, replica in self._leaving.items() if not replica.running]:
             del self._leaving[url]
             task = self._tasks.pop(url)
             task.cancel()
+            # Waited for: a watcher that still looks would use a server that is gone.
             await asyncio.wait([task])
 
 
 async def _late_ones(tasks: Iterable[asyncio.Task[Service]]) -> Collection[asyncio.Task[Service]]:
     """Wait for the first answer that is a good one, and then a little for the others; return those that are missing."""
+    # A server that fails at once ends no waiting: the next one may do.
     waiting, good = set(tasks), False
     while waiting and not good:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

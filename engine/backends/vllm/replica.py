@@ -51,17 +51,19 @@ from engine.formats.harmony.grammar import Special, to_structural_tag
 from engine.formats.harmony.prompt import generation_start
 from engine.types import ChatPrompt, GenerationRequest, SamplingOptions, TokenChunk, TurnGrammar, TurnRules
 
-MAX_FAILURES = 3
-FAILURE_SECONDS = 10.0
+MAX_FAILURES = 3  # broken generations in `FAILURE_SECONDS`, after which a server is left alone
+FAILURE_SECONDS = 10.0  # how long a failure counts
 WAITS = (0.0, 1.0, 2.0, 5.0, 10.0)  # seconds before each probe; the last one repeats
 CALM_SECONDS = 30.0  # one that was used for so long begins with the first wait
 FIRST_PRIORITY = -1  # lower runs first: what a server can do is found out before anything that waits there
+# Renders a conversation by the server's chat template; generates nothing.
 RENDER = "/v1/chat/completions/render"
 TOKENIZE = "/tokenize"
 RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+# Words in vLLM's refusals of a grammar; it has no code for them.
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
 ANY_TOKEN = 0  # every vocabulary has it
@@ -76,10 +78,11 @@ class Circuit:
     """Whether one server is used: open until it was found to work for the first time. Times are in seconds."""
 
     def __init__(self) -> None:
-        self.is_closed = False
+        self.is_closed = False  # whether it is used
         self._closed_at = 0.0
+        # When the last ones were, by the loop's clock; a success clears them.
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
-        self._probes = 0
+        self._probes = 0  # how many were waited for in a row: the place in `WAITS`
 
     def note_failure(self, now: float) -> bool:
         """Note that it broke a generation; return whether it does so too often."""
@@ -98,6 +101,7 @@ class Circuit:
         """Use it no more until a probe works."""
         if self.is_closed:
             self.is_closed = False
+            # One that works for a moment only goes on waiting where it was.
             if now - self._closed_at >= CALM_SECONDS:
                 self._probes = 0
 
@@ -118,10 +122,10 @@ class Circuit:
 class Service:
     """What a server turned out to be able to do."""
 
-    wire: Wire
-    takes_priorities: bool
-    takes_grammars: bool = False
-    max_model_len: int
+    wire: Wire  # how generations are asked for
+    takes_priorities: bool  # else every request is sent as priority 0
+    takes_grammars: bool = False  # it has a tokenizer, and was seen to hold a token to a grammar
+    max_model_len: int  # prompt and output together
 
 
 class ReplicaFailed(GenerationFailed):
@@ -136,10 +140,10 @@ class Replica:
 
     def __init__(self, client: VllmClient, *, model: str, harmony: bool = True, pool: Collection["Replica"]) -> None:
         self.client = client
-        self.running = 0
-        self.circuit = Circuit()
-        self.doubted = asyncio.Event()
-        self._service: Service | None = None
+        self.running = 0  # generations, counted by `VllmServerEngine`
+        self.circuit = Circuit()  # whether it is used
+        self.doubted = asyncio.Event()  # wakes its watcher before the next look is due
+        self._service: Service | None = None  # the last one that was found, kept while the server is away
         self._model = model
         self._harmony = harmony  # else any other token is as good to try it with
         self._pool = pool
@@ -189,6 +193,7 @@ class Replica:
             raise EngineConfigurationError(
                 f"{self} refuses our key with {status}: ENGINE_API_KEY is to be what it was given as --api-key."
             )
+        # None where the answer is not a list of models.
         models = _models(content) if status == 200 else None
         if models is None:
             raise EngineUnavailable(f"{self} answers {status} to GET /v1/models, and not like vLLM.")
@@ -202,14 +207,18 @@ class Replica:
 
     async def _find_wire(self, max_model_len: int) -> Service:
         """Return the first way in which the server generates a token."""
+        # The one made for tokens first. With each, a low priority first: a refusal of it says that priorities are not
+        # taken.
         for wire in (GENERATE, COMPLETIONS):
             for priority in (FIRST_PRIORITY, 0):
                 service = Service(wire=wire, takes_priorities=priority != 0, max_model_len=max_model_len)
                 try:
                     await self._try(service, priority)
                 except Refusal as refusal:
+                    # No such endpoint: no need to try it with another priority.
                     if wire is GENERATE and refusal.status in (403, 404, 405):
                         break
+                    # Only 400 and 422 can be about the priority.
                     if priority == 0 or refusal.status not in (400, 422):
                         raise self._no_tokens(wire, refusal) from refusal
                 else:
@@ -220,6 +229,7 @@ class Replica:
         """Whether the server holds a token to a grammar that allows one only: it needs a tokenizer for that."""
         grammar = TurnGrammar(TurnRules(), ONE_TOKEN if self._harmony else ONE_OF_ANY)
         try:
+            # Where it enforces nothing, the model begins as it likes: with this token it cannot have begun by chance.
             return await self.first_token(service, grammar=grammar) == [END if self._harmony else ANY_TOKEN]
         except (Refusal, GenerationFailed) as error:
             logger.info("%s enforces no grammars: %s", self, error)
@@ -278,6 +288,7 @@ class Replica:
             if refusal.status in (400, 422):
                 if any(words in refusal.text for words in TOO_LONG) and self.service:
                     longest = self.service.max_model_len
+                    # The server does not say how long the prompt was, only that it is too long.
                     raise PromptTooLong(prompt_tokens=longest, max_model_len=longest) from refusal
                 raise NotRendered(problem) from refusal
             if refusal.status in CHANGED:
@@ -292,6 +303,7 @@ class Replica:
         self, request: GenerationRequest, service: Service, *, max_tokens: int
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
+        # vLLM refuses any other one without `--scheduling-policy priority`.
         priority = request.priority if service.takes_priorities else 0
         wire, top, whole = service.wire, request.sampling.top_logprobs, is_whole(request)
         body = wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority, whole=whole)
@@ -311,6 +323,7 @@ class Replica:
         better.
         """
         meant = self._meaning(error, request, begun=begun)
+        # Something was yielded, so the next server has to go on behind it, and must not begin anew.
         if begun and isinstance(meant, EngineUnavailable | EngineOverloaded | ReplicaFailed):
             cut = GrammarCut if isinstance(meant, GrammarCut) else GenerationCut
             return cut(str(meant), at=self.client.url)
@@ -319,11 +332,14 @@ class Replica:
     def _meaning(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
     ) -> EngineError:
+        # From the surest to the least sure. No connection: the server is gone, whatever was asked.
         if isinstance(error, OutOfReach):
             self.lose(str(error))
             return error
         if isinstance(error, EngineUnavailable | GenerationFailed):
             self.note_failure(str(error))
+            # A silence may be this request's own (a long queue): it counts against the server, and may go to another
+            # one.
             return ReplicaFailed(str(error)) if isinstance(error, Silent) else error
         problem = f"{self} answered {error}"
         if error.status in CHANGED:
@@ -333,6 +349,7 @@ class Replica:
             self.doubted.set()  # nothing is counted against it: where the grammar is at fault, it works
             problem = f"{problem}. {REJECTED}."
             return GrammarCut(problem) if begun else ReplicaFailed(problem)
+        # 503 is not among them: a full queue is no failure.
         if error.status in (500, 502, 504):
             self.note_failure(problem)
         return self._refused(error, problem, len(request.prompt_token_ids))
@@ -347,12 +364,14 @@ class Replica:
             return PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self.service.max_model_len)
         if refusal.status in (400, 422) and any(words in refusal.text.lower() for words in OF_GRAMMARS):
             return GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}")
+        # What is left of the 4xx is the request's own fault, and the same anywhere.
         return ReplicaFailed(problem) if refusal.status >= 500 else GenerationFailed(problem)
 
     # Whether it is used.
 
     def note_failure(self, problem: str) -> None:
         """Count a generation that it broke, and have it looked at; too many, and it is not used until a probe works."""
+        # The last one that serves is used on, however often it fails: nothing would be better without it.
         if self.circuit.note_failure(self._loop.time()) and self.others_serve:
             self.lose(problem)
         elif self.circuit.is_closed:
@@ -360,9 +379,11 @@ class Replica:
 
     def lose(self, problem: str) -> None:
         """Use the server no more until a probe of it works."""
+        # Said once: a server that is away fails at every look in the same way.
         if problem != self._problem:
             logger.warning("not used until it is better: %s", problem)
             self._problem = problem
+        # One that is away already keeps its place in the waits.
         if self.circuit.is_closed:
             self.circuit.open(self._loop.time())
             self.doubted.set()
@@ -380,4 +401,5 @@ def _models(content: bytes) -> dict[str, int | None] | None:
         lengths = {str(card["id"]): card.get("max_model_len") for card in cards}
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
+    # Booleans, and numbers that cannot be lengths, count as unknown.
     return {name: length if isinstance(length, int) and length > 1 else None for name, length in lengths.items()}

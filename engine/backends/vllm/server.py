@@ -34,10 +34,10 @@ from engine.types import (
     TurnGrammar,
 )
 
-CONNECT_SECONDS = 5.0
-SILENCE_SECONDS = 120.0
-LOOK_SECONDS = 0.75
-REFRESH_SECONDS = 5.0
+CONNECT_SECONDS = 5.0  # seconds, for a connection
+SILENCE_SECONDS = 120.0  # seconds without a byte: queueing and prefill count
+LOOK_SECONDS = 0.75  # between two looks at a server
+REFRESH_SECONDS = 5.0  # between two looks at a list that may change
 MAX_CONNECTIONS = 4096  # generations that run at once, over all servers; each has a connection of its own
 MAX_FAILED = 3  # servers that a request may break on before its first token: it may be what breaks them
 KNOWN = (
@@ -70,12 +70,14 @@ class VllmServerEngine(CheckingEngine):
         self._timeouts = Timeouts(connect=CONNECT_SECONDS, silence=SILENCE_SECONDS, look=LOOK_SECONDS)
         self._refresh_seconds = REFRESH_SECONDS
         self._harmony = True
+        # Where `start()` ran: renderings come from threads, and are sent there.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_connections = MAX_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
+        # Made in the first `start()` that gets as far, and kept when that is tried again.
         self._pool: ReplicaPool | None = None
         self._started = False
-        self._closed = asyncio.Event()
+        self._closed = asyncio.Event()  # an event, as a start that waits has to be ended by it
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
@@ -116,17 +118,21 @@ class VllmServerEngine(CheckingEngine):
         self._loop = asyncio.get_running_loop()
         if self._harmony:
             await load_vocabulary()
+        # Loading has taken a while.
         self._require_open()
         pool = self._open_pool()
         await self._unless_closed(pool.inspect())
         self._require_open()
         pool.watch()
         self._started = True
+        # Of those that answered: a grammar that one of them cannot enforce is not to be promised. `generate` asks
+        # again.
         self.supports_grammar = all(service.takes_grammars for service in pool.services)
         self.supports_priority = any(service.takes_priorities for service in pool.services)
         return EngineInfo(
             backend="vllm-server",
             model=self.model,
+            # The shortest: a chain may go to any of them.
             max_model_len=min(service.max_model_len for service in pool.services),
             detail=_described(pool.replicas),
         )
@@ -146,9 +152,11 @@ class VllmServerEngine(CheckingEngine):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
         pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
+        # Of those that are used now, not of the start: one that came later may take less.
         max_tokens = room(request, min(each.service.max_model_len for each in replicas if each.service))
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
+        # What is said where each of them went away between the choice and the attempt.
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
         failed = 0
         for replica in replicas:
@@ -156,6 +164,7 @@ class VllmServerEngine(CheckingEngine):
             if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
                 continue
             try:
+                # `aclosing`: leaving in the middle has to close the connection now, which is what aborts in vLLM.
                 async with aclosing(self._sample(pool, replica, service, request, max_tokens)) as chunks:
                     async for chunk in chunks:
                         yield chunk
@@ -163,8 +172,10 @@ class VllmServerEngine(CheckingEngine):
             except GenerationCut:
                 raise
             except (EngineUnavailable, EngineOverloaded, ReplicaFailed) as error:
+                # Closing the engine breaks its connections. That is no fault of the server's.
                 self._require_open()
                 problem = error
+                # A full server is no server that broke: the others are still to be asked, all of them.
                 failed += not isinstance(error, EngineOverloaded)
             if failed >= MAX_FAILED:
                 break
@@ -179,6 +190,7 @@ class VllmServerEngine(CheckingEngine):
         aborts all that runs, unless it was given a `--shutdown-timeout`).
         """
         choice, prompt_tokens, begun = pool.choice, len(request.prompt_token_ids), False
+        # Before the first await: those who choose meanwhile count it.
         replica.running += 1
         try:
             async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
@@ -186,12 +198,14 @@ class VllmServerEngine(CheckingEngine):
                     self._require_open()
                     if not begun:
                         begun = True
+                        # Only now: with its first chunk it has read the prompt, which is in its cache from then on.
                         choice.place(request.affinity, replica.client.url)
                     if chunk.finish_reason is FinishReason.ABORT:
                         if chunk.token_ids:
                             yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
                         raise ReplicaFailed(f"{replica} aborted a generation.")
                     if chunk.finish_reason is not None:
+                        # Only a whole generation: one that begins and breaks is a failure.
                         replica.circuit.note_success()
                         choice.measure(request.affinity, replica.client.url, prompt_tokens, chunk.cached_tokens)
                     yield chunk
@@ -209,7 +223,7 @@ class VllmServerEngine(CheckingEngine):
             refusal = error.__cause__
             if isinstance(refusal, Refusal) and refusal.status in (400, 422):
                 raise GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}") from error
-            raise EngineUnavailable(str(error)) from error  # of the server's: it must not be remembered
+            raise EngineUnavailable(str(error)) from error  # `CheckingEngine` must not remember it: it may pass
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
         """Have a server render a conversation; one that is away is skipped for the next."""
@@ -222,6 +236,7 @@ class VllmServerEngine(CheckingEngine):
     def _from_a_thread(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
         if self._loop is None:
             raise EngineUnavailable("The engine is not started yet.")
+        # Blocks this thread until the loop has done it: renderings run on threads (`BaseEngine.render`).
         return asyncio.run_coroutine_threadsafe(self._somewhere(ask), self._loop).result()
 
     async def _somewhere(self, ask: Callable[[Replica], Awaitable[Sequence[int]]]) -> Sequence[int]:
@@ -267,6 +282,7 @@ class VllmServerEngine(CheckingEngine):
             await asyncio.wait([working, closing], return_when=asyncio.FIRST_COMPLETED)
             self._require_open()
             await working
+        # On every way out, being cancelled too: neither task may outlive this.
         finally:
             working.cancel()
             closing.cancel()

@@ -27,8 +27,9 @@ from engine.errors import EngineConfigurationError, EngineUnavailable
 
 logger = logging.getLogger("respsite.engine")
 
-MAX_SERVERS = 256
-MAX_FILE_BYTES = 65536
+MAX_SERVERS = 256  # of one pool: each has a task that watches it
+MAX_FILE_BYTES = 65536  # so that a wrong path (a log, a device) is not read to its end
+# Seconds; the system's own resolver may take a minute.
 RESOLVE_SECONDS = 5.0
 DNS, FILE = "dns+http://", "file:///"
 WANTED = (
@@ -55,6 +56,7 @@ def as_server(text: str) -> str | None:
     """Return the URL of a server as it is used, None for what cannot be one."""
     try:
         url = URL(text)
+        # `port` raises `ValueError` for one that is no number; a query would end up in the middle of a path.
         is_one = url.scheme in ("http", "https") and bool(url.host) and url.port is not None and not url.query_string
     except ValueError:
         return None
@@ -65,6 +67,7 @@ def has_secret(url: object) -> bool:
     """Whether a URL has a user or a password in it."""
     try:
         return isinstance(url, str) and "@" in URL(url).raw_authority
+    # What cannot be read has no authority to hide.
     except ValueError:
         return False
 
@@ -77,6 +80,7 @@ def named_servers(
     if any(map(has_secret, parts)):
         raise EngineConfigurationError(secret)
     servers = [server for each in parts if isinstance(each, str) and (server := read(each)) is not None]
+    # Fewer than there were: one of them cannot be read.
     if not servers or len(servers) < len(parts):
         raise options.wrong("urls", expected)
     return servers
@@ -108,11 +112,13 @@ class NamedServers(ServerSource):
         assert self._url.host is not None
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
+                # A stream socket: else each address would come once for each kind of socket.
                 entries = await asyncio.get_running_loop().getaddrinfo(
                     self._url.host, self._url.port, type=socket.SOCK_STREAM
                 )
         except OSError as error:  # TimeoutError is one
             raise UnreadableList(f"{self} cannot be resolved: {error or 'no answer'}") from error
+        # Sorted: a DNS server turns the order of its answers about, and that is no change.
         addresses = sorted({str(address[0]) for *_, address in entries})
         return [str(self._url.with_host(address)).rstrip("/") for address in addresses]
 
@@ -129,12 +135,14 @@ class ServerFile(ServerSource):
     async def read(self) -> Sequence[str]:
         """Read the file."""
         try:
+            # The file may lie on a network disk that hangs.
             text = await asyncio.to_thread(self._read)
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableList(f"{self} cannot be read: {error}") from error
         lines = [line.strip() for line in text.splitlines()]
         urls = [as_server(line) for line in lines if line and not line.startswith("#")]
         good = [url for url in urls if url is not None]
+        # One wrong line spoils the list: a file that is being written is half there.
         if not good or len(good) < len(urls):
             raise UnreadableList(f"{self} is to have a URL like http://127.0.0.1:8001 on each line")
         return good
@@ -142,6 +150,7 @@ class ServerFile(ServerSource):
     def _read(self) -> str:
         with self._path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
+        # One byte more than allowed was asked for: so too long is told from just long enough.
         if len(content) > MAX_FILE_BYTES:
             raise OSError(f"it has more than {MAX_FILE_BYTES} bytes")
         return content.decode()
@@ -152,6 +161,7 @@ class ServerList:
 
     def __init__(self, sources: Sequence[str | ServerSource]) -> None:
         self._sources = sources
+        # What each source said last, which holds while it cannot be read.
         self._known: dict[str | ServerSource, Sequence[str]] = {}
         self._problem = ""  # the one that was logged last
 
@@ -168,6 +178,7 @@ class ServerList:
                 self._known[source] = (source,) if isinstance(source, str) else await source.read()
             except UnreadableList as problem:
                 problems.append(str(problem))
+        # `dict.fromkeys`: without those named twice, in the order of ENGINE_URL.
         urls = tuple(dict.fromkeys(url for source in self._sources for url in self._known.get(source, ())))
         if len(urls) > MAX_SERVERS:
             problems.append(f"there are {len(urls)} servers, of which the first {MAX_SERVERS} are used")

@@ -44,10 +44,10 @@ from engine.errors import EngineConfigurationError, EngineError, EngineUnavailab
 logger = logging.getLogger("respsite.engine")
 
 MAX_LINE_BYTES = 64 * 1024  # a lease has 1 KiB, a request's id 80 bytes
-BEGAN, ENDED = b"+", b"-"
+BEGAN, ENDED = b"+", b"-"  # how the two lines of a front end begin
 CONNECT_SECONDS = 0.5  # between two looks for a host that is not there (yet)
 ANSWER_SECONDS = 1.0  # the core answers within this, or it has not connected yet, and is asked again
-ANSWERS = 30  # how often it is asked
+ANSWERS = 30  # how often it is asked, which makes 30 s in all
 MAX_UNREAD_BYTES = 1024 * 1024  # a host that stands still for so long is told no more
 
 
@@ -90,9 +90,11 @@ class SharedCore(BaseCore):
     def __init__(self, model: str, options: Mapping[str, object], path: str) -> None:
         super().__init__(model, options)
         self._path = path
-        self._place: _Place | None = None
+        self._place: _Place | None = None  # what is leased now; None before, and once it was given back
+        # The thread that builds `_llm`, kept so that `_let_go` can wait for it.
         self._building: asyncio.Future[Any] | None = None
         self._llm: Any = None
+        # The folder of our own address and of the tokenizer.
         self._folder = TemporaryDirectory(prefix="respsite-front-", ignore_cleanup_errors=True)
 
     async def load(self) -> Any:
@@ -100,6 +102,8 @@ class SharedCore(BaseCore):
         await in_thread(vllm_config.import_vllm)
         place = await self._take_place()
         try:
+            # `place.lease` is read on the thread. `shield`: it cannot be cancelled, and what it builds has to be
+            # disposed of.
             self._building = in_thread(lambda: self._build(place.lease))
             self._llm = llm = await asyncio.shield(self._building)
             await _wait_for_the_core(llm, place)
@@ -111,6 +115,7 @@ class SharedCore(BaseCore):
                     f"The engine core could not be attached to: {vllm_config.reason(error)}."
                 ) from error
             raise
+        # Closed while it attached: `aclose()` has let go of it already.
         self._require_open()
         # The host hears of a request before the core gets it: else one could run that nobody would ever abort.
         plain = llm.engine_core.add_request_async
@@ -141,9 +146,10 @@ class SharedCore(BaseCore):
         return f"in a core of process {self._place.lease.pid} that workers share, {self.version(llm)}"
 
     async def _let_go(self) -> None:
+        # Taken out before anything is awaited: a second call finds nothing.
         building, self._building = self._building, None
         if building is not None:
-            with suppress(Exception):  # a client that was not built
+            with suppress(Exception):  # it was not built, or not in time: then there is nothing to dispose of
                 async with asyncio.timeout(CORE_STOP_SECONDS):
                     self._llm = await asyncio.shield(building)
         llm, self._llm = self._llm, None
@@ -155,15 +161,15 @@ class SharedCore(BaseCore):
 
     async def _take_place(self) -> "_Place":
         """Return a place; wait for as long as there is no host, or it loads the model."""
-        is_told = False
+        is_logged = False
         while True:
             self._require_open()
             try:
                 reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)
             except (FileNotFoundError, ConnectionRefusedError):
-                if not is_told:
+                if not is_logged:
                     logger.info("waiting for the engine core")
-                is_told = True
+                is_logged = True
                 await asyncio.sleep(CONNECT_SECONDS)
                 continue
             except OSError as error:
@@ -174,6 +180,7 @@ class SharedCore(BaseCore):
             except OSError as error:  # the kernel resets those whom the host has not accepted yet, as it loads
                 writer.close()
                 raise EngineUnavailable("The engine core ended before it was loaded.") from error
+            # Being cancelled too: the host would keep the place for a connection that nobody reads.
             except BaseException:
                 writer.close()
                 raise
@@ -197,21 +204,23 @@ class _Place:
         self, lease: Lease, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, lost: Callable[[], None]
     ) -> None:
         self.lease = lease
-        self.is_lost = False
+        self.is_lost = False  # the host has closed the connection: nothing is told any more
         self._writer = writer
-        self._lost = lost
+        self._lost = lost  # called once, when the connection ends
         self._running: dict[str, bytes] = {}  # by the ids of requests: what vLLM calls them
         self._watching = asyncio.create_task(self._watch(reader), name="watch the engine core")
 
     async def begin(self, add: Callable[[Any], Awaitable[None]], request: Any) -> None:
         """Give the core a request; the host has heard of it before."""
         name = request.request_id.encode()
+        # Before the line is written, and that before the core gets it: `end` may come at any time from then on.
         self._running[request.external_req_id] = name
         self._tell(BEGAN, name)
         await add(request)
 
     def end(self, request_id: str) -> None:
         """A request is over."""
+        # Also called for requests that never reached the core: those are not in it.
         if name := self._running.pop(request_id, None):
             self._tell(ENDED, name)
 
@@ -221,11 +230,13 @@ class _Place:
         self._writer.close()
 
     def _tell(self, what: bytes, name: bytes) -> None:
+        # A host that reads nothing must not fill our memory; what it misses it aborts too little of.
         if not self.is_lost and self._writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
             self._writer.write(b"%b%b\n" % (what, name))
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
         with suppress(OSError):
+            # Cancelled by `close`: then it is we who end it, and nobody is told.
             await reader.read(1)  # the host says no more: this is its end
         self.is_lost = True
         self._lost()
@@ -236,9 +247,11 @@ def _attached(config: Any, engine_args: Any, lease: Lease, own_address: str) -> 
     import zmq
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    # Both are closed at the end of this block: the identity must be free for the core before the client listens on.
     with zmq.Context() as context, context.socket(zmq.DEALER) as greeter:
         greeter.setsockopt(zmq.IDENTITY, (0).to_bytes(2, "little"))  # vLLM's name for the one core that there is
         greeter.setsockopt(zmq.LINGER, 0)
+        # Connected before the client listens; ZMQ keeps the message until it does.
         greeter.connect(own_address)
         greeter.send(lease.greeting)
         llm = AsyncLLM.from_vllm_config(
@@ -266,6 +279,7 @@ async def _wait_for_the_core(llm: Any, place: _Place) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 await llm.get_supported_tasks()
+                # Any answer means that it is connected.
                 return
     raise EngineUnavailable("The engine core does not answer.")
 

@@ -33,13 +33,16 @@ from engine.types import (
 )
 
 JsonObject = dict[str, Any]
+# Token ids with their log probabilities.
 Alternatives = list[tuple[int, float]]
 
+# The buffer of a stream holds one event at most.
 MAX_LINE = 16 * 1024 * 1024  # bytes of one event; the first one of a completion repeats the prompt
 MAX_ANSWER = 256 * 1024 * 1024  # bytes: 20 alternatives to each of 100,000 tokens of a prompt are 150 MB
 MAX_TEXT = 300  # characters of a server's own words in a message of ours
 MAX_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
 IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
+# By vLLM's names, which are the values of ours.
 FINISH_REASONS = {each.value: each for each in FinishReason}
 NO_TOKEN_IDS = "vLLM sent text and no token ids: it knows no return_token_ids."
 
@@ -64,6 +67,7 @@ class Wire(ABC):
     ) -> bytes:
         """Return the JSON that asks for a generation, streamed or as a `whole`; what is `None` in it is left out."""
         sampling = _sampling(request.sampling, max_tokens)
+        # The usage has the cached tokens, and comes only where it is asked for.
         streamed: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
         if request.grammar is not None:
             sampling["structured_outputs"] = {"structural_tag": request.grammar.structural_tag}
@@ -71,10 +75,11 @@ class Wire(ABC):
             "request_id": request.request_id,
             "model": model,
             **({"stream": False} if whole else streamed),
-            **self._asked(list(request.prompt_token_ids), sampling),
+            **self._own_fields(list(request.prompt_token_ids), sampling),
         }
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
+        # 0 is vLLM's default.
         if priority:
             body["priority"] = priority
         if request.kv_transfer_params is not None:
@@ -82,7 +87,7 @@ class Wire(ABC):
         return orjson.dumps(body)
 
     @abstractmethod
-    def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
+    def _own_fields(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
         """Return the part of the body that only this format has."""
 
     @abstractmethod
@@ -95,8 +100,9 @@ class GenerateWire(Wire):
 
     path = "/inference/v1/generate"
 
-    def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
+    def _own_fields(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
         if sampling.get("logprobs"):
+            # One more is asked for where that is allowed, so that as many alternatives are left.
             sampling["logprobs"] = min(sampling["logprobs"] + 1, MAX_LOGPROBS)  # the sampled token takes a place
         return {"token_ids": prompt, "sampling_params": {**sampling, "detokenize": False}}
 
@@ -107,6 +113,7 @@ class GenerateWire(Wire):
             return None
         read = []
         for entry in logprobs["content"]:
+            # The rank tells the likeliest from the sampled token, which stands among them in any case.
             likely = [each for each in entry["top_logprobs"] if (each.get("rank") or 0) <= top]
             alternatives = [(_token_id(each), each["logprob"]) for each in likely]
             read.append(_logprob(_token_id(entry), entry["logprob"], alternatives, top))
@@ -118,7 +125,7 @@ class CompletionsWire(Wire):
 
     path = "/v1/completions"
 
-    def _asked(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
+    def _own_fields(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
         return {"prompt": prompt, **sampling, "return_token_ids": True, "return_tokens_as_token_ids": True}
 
     def logprobs(self, choice: JsonObject, top: int) -> list[TokenLogprob] | None:
@@ -129,6 +136,7 @@ class CompletionsWire(Wire):
         read = []
         rows = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
         for token, logprob, likely in rows:
+            # None for a token without alternatives.
             alternatives = [(_number(name), value) for name, value in (likely or {}).items()]
             read.append(_logprob(_number(token), IMPOSSIBLE if logprob is None else logprob, alternatives, top))
         return read
@@ -144,7 +152,7 @@ class AnswerReader(ABC):
     def __init__(self, wire: Wire, top_logprobs: int | None) -> None:
         self._wire = wire
         self._top_logprobs = top_logprobs
-        self._last: TokenChunk | None = None
+        self._last: TokenChunk | None = None  # the chunk with the finish reason; None until it has come
 
     @property
     def finished(self) -> bool:
@@ -176,9 +184,9 @@ class TokenStream(AnswerReader):
 
     def __init__(self, wire: Wire, *, max_tokens: int, top_logprobs: int | None = None) -> None:
         super().__init__(wire, top_logprobs)
-        self._tokens_left = max_tokens
+        self._tokens_left = max_tokens  # how many more the server may send: it was asked for no more than these
         self._kept: list[bytes] = []  # of a line whose end has not come
-        self._kept_bytes = 0
+        self._kept_bytes = 0  # of all of `_kept`
         self._cached_tokens: int | None = None
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
@@ -198,9 +206,11 @@ class TokenStream(AnswerReader):
         if not newline:
             self._keep(data)
             return []
+        # Parts are joined once a line ends. Joining at each `feed` would take a time that grows with its square.
         whole = b"".join((*self._kept, lines))
         self._kept, self._kept_bytes = [], 0
         self._keep(rest)
+        # Without "data:"; blank lines and comments are dropped.
         return [line[5:] for line in whole.split(b"\n") if line.startswith(b"data:")]
 
     def _keep(self, part: bytes) -> None:
@@ -226,11 +236,13 @@ class TokenStream(AnswerReader):
             raise refusal_in(message)
         if usage := message.get("usage"):
             self._cached_tokens = _cached_tokens(usage)
+        # The event with the usage has no choices. What comes behind the finish reason adds nothing.
         if self._last is not None or not message["choices"]:
             return None
         choice = message["choices"][0]
         token_ids, finish = choice.get("token_ids"), choice["finish_reason"]
         logprobs = self._logprobs(choice)
+        # Kept back until the usage has come (`last`).
         if finish is not None:
             self._last = TokenChunk(
                 token_ids=token_ids or [],
@@ -238,6 +250,7 @@ class TokenStream(AnswerReader):
                 logprobs=logprobs if token_ids else None,
             )
             return None
+        # Any chunk but the finish has token ids, unless the server does not know `return_token_ids`.
         if not isinstance(token_ids, list):
             raise GenerationFailed(NO_TOKEN_IDS)
         self._tokens_left -= len(token_ids)
@@ -256,6 +269,7 @@ def error_text(content: bytes) -> str:
         message = orjson.loads(content)
     except ValueError:
         return shown(content)
+    # Each server, gateway and framework has another form: vLLM's, a plain message, FastAPI's `detail`.
     if isinstance(message, dict):
         message = message.get("error") or message.get("message") or message.get("detail") or message
     if isinstance(message, dict):
@@ -265,6 +279,7 @@ def error_text(content: bytes) -> str:
 
 def shown(text: str | bytes) -> str:
     """Return text from outside as one short line for a log."""
+    # Cut first, as most of a long page is never shown; four times as long, as white space goes.
     beginning = text[: 4 * MAX_TEXT]
     if isinstance(beginning, bytes):
         beginning = beginning.decode(errors="replace")
@@ -274,6 +289,7 @@ def shown(text: str | bytes) -> str:
 
 def unreached(error: BaseException | None) -> str:
     """Return why a server could not be asked, in the system's words where it has some."""
+    # `strerror` of errors of name resolution: their numbers are negative, and no `errno`.
     number = getattr(error, "errno", None) or 0
     known = os.strerror(number) if number > 0 else getattr(error, "strerror", None)
     without = "no answer in time" if isinstance(error, TimeoutError) else "the connection broke"
@@ -293,6 +309,7 @@ def refusal_in(message: JsonObject) -> Refusal:
     """Return the error that an answer of status 200 has in it."""
     error = message["error"]
     code = error.get("code") if isinstance(error, dict) else None
+    # Some errors carry a text as their code ("invalid_api_key"): they count as the server's own.
     status = code if isinstance(code, int) and 400 <= code <= 599 else 500
     return Refusal(status, error_text(orjson.dumps(message)))
 
@@ -323,9 +340,9 @@ class RankedPrompt(Sequence[Sequence[RankedToken] | None]):
     prompt has half a million tokens in it, which take seconds, and are asked for on a thread.
     """
 
-    prompt: Sequence[int]
-    places: Sequence[Any]
-    entries: Callable[[Any], Place]
+    prompt: Sequence[int]  # token ids
+    places: Sequence[Any]  # what the engine gave for each token; None for the first one
+    entries: Callable[[Any], Place]  # reads one place
 
     def __len__(self) -> int:
         return min(len(self.prompt), len(self.places))
@@ -343,15 +360,18 @@ class RankedPrompt(Sequence[Sequence[RankedToken] | None]):
 
 def _ranked(prompted: int, place: Place) -> Sequence[RankedToken]:
     tokens = [RankedToken(token, _finite(logprob), rank or 0) for token, logprob, rank in place]
+    # The prompt's own token first, whatever its rank.
     return sorted(tokens, key=lambda each: (each.token_id != prompted, each.rank))
 
 
 def _finite(logprob: float | None) -> float:
+    # `max` for JSON: minus infinity has no form in it, and vLLM's own servers say the floor.
     return IMPOSSIBLE if logprob is None or not math.isfinite(logprob) else max(logprob, IMPOSSIBLE)
 
 
 def is_whole(request: GenerationRequest) -> bool:
     """Whether a generation is asked for in one answer. One that reads another engine's caches need not wait for it."""
+    # vLLM's own key for "fetch the prompt's cache from another engine".
     reads_caches = (request.kv_transfer_params or {}).get("do_remote_prefill")
     moves_caches = bool(request.kv_transfer_params) and not reads_caches
     return request.sampling.prompt_logprobs is not None or moves_caches
@@ -363,7 +383,7 @@ class WholeAnswer(AnswerReader):
     def __init__(self, wire: Wire, prompt: Sequence[int], *, top_logprobs: int | None = None) -> None:
         super().__init__(wire, top_logprobs)
         self._prompt = prompt
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] = []  # the bytes so far, joined in `end`
         self._bytes = 0
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
@@ -379,6 +399,7 @@ class WholeAnswer(AnswerReader):
         no vLLM says.
         """
         content = b"".join(self._parts)
+        # Let go before the parsed answer takes as much memory again.
         self._parts = []
         try:
             self._last = self._read(orjson.loads(content))
@@ -398,6 +419,7 @@ class WholeAnswer(AnswerReader):
             finish_reason=FINISH_REASONS[choice["finish_reason"]],
             cached_tokens=_cached_tokens(message.get("usage") or {}),
             logprobs=self._logprobs(choice),
+            # `/inference/v1/generate` has them beside the choices, `/v1/completions` in each choice.
             prompt_logprobs=self._of_prompt(message.get("prompt_logprobs") or choice.get("prompt_logprobs")),
             kv_transfer_params=message.get("kv_transfer_params"),
         )
@@ -405,6 +427,7 @@ class WholeAnswer(AnswerReader):
     def _of_prompt(self, places: Sequence[Mapping[str, Any] | None] | None) -> PromptLogprobs | None:
         if places is None:
             return None
+        # All places now, not one by one when asked for: this runs on a thread already.
         return list(RankedPrompt(self._prompt, places, _entries))
 
 
