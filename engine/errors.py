@@ -28,7 +28,7 @@ class EngineUnavailable(EngineError):
 
     def __init__(self, message: str, *, retry_after: int = 5) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = retry_after  # seconds
 
 
 class GenerationCut(EngineUnavailable):
@@ -40,7 +40,7 @@ class GenerationCut(EngineUnavailable):
 
     def __init__(self, message: str, *, retry_after: int = 5, at: str = "") -> None:
         super().__init__(message, retry_after=retry_after)
-        self.at = at
+        self.at = at  # the URL of the replica; "" where there is only one
 
 
 class GrammarCut(GenerationCut):
@@ -56,7 +56,7 @@ class EngineOverloaded(EngineError):
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message)
-        self.retry_after = retry_after
+        self.retry_after = retry_after  # seconds
 
 
 class PromptTooLong(EngineError):

@@ -13,6 +13,7 @@ class GivenUp(Exception):
     """Nobody waits for this work any more."""
 
 
+# A context variable, not an argument: between who waits and the step that asks lie libraries that pass nothing on.
 _given_up: ContextVar[Event | None] = ContextVar("given_up", default=None)
 
 

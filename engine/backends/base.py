@@ -111,7 +111,8 @@ class CheckingEngine(BaseEngine):
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         super().__init__(model=model, options=options)
-        self._known: OrderedDict[bytes, str] = OrderedDict()  # the reason why one is refused; "" for the good ones
+        # Why one is refused, "" for the good ones; the least recently used first.
+        self._known: OrderedDict[bytes, str] = OrderedDict()
 
     @abstractmethod
     async def _compile(self, grammar: TurnGrammar) -> None:
@@ -141,8 +142,10 @@ class CheckingEngine(BaseEngine):
                 f"The tools and the answer's format make a grammar of {len(tag)} characters; at most {MAX_CHARACTERS} "
                 "are allowed."
             )
+        # A digest: 1024 grammars themselves could be a gigabyte.
         key = blake2b(tag.encode(), digest_size=16).digest()
         if key not in self._known:
+            # Two that come at once are both compiled: the engine keeps what it has compiled, so that costs little.
             self._remember(key, await self._reason(grammar))
         self._known.move_to_end(key)
         if self._known[key]:
@@ -152,6 +155,7 @@ class CheckingEngine(BaseEngine):
         try:
             async with asyncio.timeout(COMPILE_SECONDS):
                 await self._compile(grammar)
+        # Not remembered: a busy engine may compile it in time later.
         except TimeoutError:
             raise EngineOverloaded(f"A grammar was not compiled within {COMPILE_SECONDS:g} s.") from None
         except GrammarRefused as error:
@@ -172,6 +176,7 @@ def room(request: GenerationRequest, max_model_len: int) -> int:
     if prompt_tokens >= max_model_len:
         raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=max_model_len)
     limit = request.sampling.max_output_tokens
+    # At least one token: a prompt that fills the model was refused above.
     return max_model_len - prompt_tokens if limit is None else min(max_model_len - prompt_tokens, limit)
 
 
@@ -196,6 +201,7 @@ class OptionReader:
         value = self._values.get(name)
         if value is None:
             return default
+        # `True` is an `int` in Python, and no number of an operator's.
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.wrong(name, f"a whole number of {minimum} or more")
         return value
@@ -256,5 +262,6 @@ class OptionReader:
         return float(value)
 
 
+# Ids are packed as unsigned 32-bit integers (`as_tokens`).
 def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32

@@ -17,6 +17,7 @@ def check_folder(model: str, *, harmony: bool = True) -> None:
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
+        # A path is told from a hub's name by how it begins: `org/model` is a name, `./model` a folder.
         if model.startswith(("/", ".", "~")):
             raise EngineConfigurationError(f"MODEL={model} is not a folder on this machine.")
         return
@@ -48,6 +49,7 @@ def check_model_type(model: str, model_type: object) -> None:
         )
 
 
+# Files that may name the ends of a turn; each of them may be missing.
 NAMES_ENDS = ("generation_config.json", "config.json", "tokenizer_config.json")
 
 
@@ -72,6 +74,7 @@ def read_vocabulary(named: str) -> Vocabulary:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    # `tokenizer.json` is needed, so its absence is an error.
     if path.name in NAMES_ENDS and not path.exists():
         return {}
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -87,6 +90,7 @@ def _fetched(name: str) -> Path:
             "generation_config.json into one, and name it."
         ) from None
     try:
+        # Only what is read here; the weights are gigabytes.
         return Path(snapshot_download(name, allow_patterns=["*.json"]))
     except Exception as error:
         raise EngineConfigurationError(f"The tokenizer {name} cannot be fetched: {type(error).__name__}.") from error

@@ -40,14 +40,14 @@ class ScriptEntry:
     say: str | None = None  # a transcript of Harmony
     tokens: tuple[int, ...] | None = None  # the same as tokens
     times: int | None = None  # how often it may be played; None: without limit
-    chunk_tokens: int = 1
+    chunk_tokens: int = 1  # tokens in each chunk
     delay: float = 0.0  # seconds before each chunk
     finish: FinishReason = FinishReason.STOP
     hang_after: int | None = None  # tokens after which it waits until it is closed, or `wait_for_file` exists
     wait_for_file: Path | None = None
     fault: Fault | None = None
     fault_after: int = 0  # tokens after which it raises `fault`
-    cached_tokens: int | None = None
+    cached_tokens: int | None = None  # None: the engine does not tell
 
     @classmethod
     def read(cls, place: str, value: object) -> "ScriptEntry":
@@ -61,6 +61,7 @@ class ScriptEntry:
         finish = options.choice("finish", (FinishReason.STOP.value, FinishReason.LENGTH.value))
         fault = options.choice("fault", tuple(each.value for each in Fault))
         path = options.text("wait_for_file")
+        # `OptionReader` wants a default, so those of the fields stand here again.
         entry = cls(
             when=options.text("when"),
             say=options.text("say"),
@@ -113,16 +114,16 @@ def read_script(script: Sequence[object]) -> list[ScriptEntry]:
 
 logger = logging.getLogger("respsite.engine")
 
-FILE_POLL_SECONDS = 0.02
+FILE_POLL_SECONDS = 0.02  # between two looks for the file of `wait_for_file`
 
 
 @dataclass(slots=True)
 class _Part:
-    """An entry that was made ready to be played; `left` is how often it still may be, None without limit."""
+    """An entry that was made ready to be played."""
 
     entry: ScriptEntry
-    completion: tuple[int, ...]
-    left: int | None
+    completion: tuple[int, ...]  # all tokens of the entry
+    left: int | None  # how often it still may be played; None: without limit
 
     def chunks(self, limit: int, *, behind: int = 0) -> Iterator[TokenChunk]:
         """Cut the completion, at its points of interest too, and at `limit` if it is longer.
@@ -139,6 +140,7 @@ class _Part:
             cached_tokens=entry.cached_tokens,
             also_at=[
                 point - behind
+                # A point that lies behind the limit is never reached: no chunk begins there.
                 for point in points
                 if point is not None and point >= behind and (whole or point - behind < limit)
             ],
@@ -151,8 +153,8 @@ class _Generation:
 
     request: GenerationRequest
     behind: int = 0  # tokens of the entry that were said before
-    sampled: list[int] = field(default_factory=list)
-    ended: bool = False
+    sampled: list[int] = field(default_factory=list)  # the tokens that were given so far, for the journal
+    ended: bool = False  # counted and written down already
 
 
 class ScriptedEngine(SimulatedEngine):
@@ -179,12 +181,12 @@ class ScriptedEngine(SimulatedEngine):
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self.requests: deque[GenerationRequest] = deque(maxlen=1000)  # all that were asked for, refused ones too
-        self.running = 0
+        self.running = 0  # generations
         self.aborted = 0  # generations that were closed or cancelled before their last chunk
-        self.available = True
-        self._script: str | Sequence[object] = ()
+        self.available = True  # set by tests: whether `health` finds it well
+        self._script: str | Sequence[object] = ()  # the path of a file, or the entries themselves
         self._journal: Path | None = None
-        self._parts: list[_Part] = []
+        self._parts: list[_Part] = []  # the script in its order, once loaded
 
     async def health(self) -> None:
         """Raise `EngineUnavailable` also while a test wants it so."""
@@ -201,6 +203,7 @@ class ScriptedEngine(SimulatedEngine):
             _require_to_follow(request.grammar, part)
         with self._following(request, behind) as generation:
             for chunk in part.chunks(limit, behind=behind):
+                # Before the chunk: `fault_after` 0 fails before anything is said.
                 await self._wait_and_fail(part.entry, generation)
                 chunk = with_logprobs(chunk, request.sampling.top_logprobs)
                 _add_details(chunk, request, first=not generation.sampled)
@@ -237,11 +240,13 @@ class ScriptedEngine(SimulatedEngine):
     def _choose(self, request: GenerationRequest) -> tuple[_Part, int]:
         """Return the entry that fits, and how many of its tokens the prompt ends with: a turn that was cut goes on."""
         text, prompt = "", request.prompt_token_ids
+        # The earliest beginning first: a turn that was cut may have said several messages already.
         for begin in turn_beginnings(prompt):
             last, begun = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
             text = last.text() if last else ""
             for part in self._parts:
                 if part.left != 0 and (part.entry.when is None or part.entry.when in text):
+                    # Fits by its words, but says something else than the prompt: another beginning may fit.
                     if part.completion[: len(begun)] != begun:
                         break
                     part.left = None if part.left is None else part.left - 1
@@ -249,6 +254,7 @@ class ScriptedEngine(SimulatedEngine):
         raise GenerationFailed(f"The script has no entry for {text[:80]!r}.")
 
     async def _wait_and_fail(self, entry: ScriptEntry, generation: _Generation) -> None:
+        # In tokens of the entry, whatever the prompt has of them already.
         position = generation.behind + len(generation.sampled)
         await self._pause(entry.delay)
         if position == entry.hang_after:
@@ -283,6 +289,7 @@ class ScriptedEngine(SimulatedEngine):
         outcome = "error"
         try:
             yield generation
+        # Closing the generator and cancelling its task are both how a caller aborts.
         except (GeneratorExit, asyncio.CancelledError):
             outcome = FinishReason.ABORT.value
             raise
@@ -332,6 +339,7 @@ def _add_details(chunk: TokenChunk, request: GenerationRequest, *, first: bool) 
 
 
 def _ranked(token: int, top: int) -> tuple[RankedToken, ...]:
+    # Made-up alternatives are the ids below; 0 is the least that an id can be.
     return tuple(RankedToken(max(0, token - place), -0.25 - place, place + 1) for place in range(max(1, top)))
 
 

@@ -18,7 +18,7 @@ DEFAULT_MAX_MODEL_LEN = 131_072  # what gpt-oss takes
 class SimulatedEngine(BaseEngine):
     """An engine without a model: it starts after `start_seconds`, and takes `max_model_len` tokens."""
 
-    backend: ClassVar[str]
+    backend: ClassVar[str]  # its name in ENGINE, in messages and in `EngineInfo`
     known_options: ClassVar[tuple[str, ...]] = ("max_model_len", "start_seconds")
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
@@ -27,7 +27,7 @@ class SimulatedEngine(BaseEngine):
         self._max_model_len = DEFAULT_MAX_MODEL_LEN
         self._start_seconds = 0.0
         self._started = False
-        self._closed = asyncio.Event()
+        self._closed = asyncio.Event()  # an event, so that a long pause ends with it
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
@@ -40,8 +40,10 @@ class SimulatedEngine(BaseEngine):
         """
         self.check()
         await self._pause(self._start_seconds)
+        # Needed to spell tokens, even without a model.
         await load_vocabulary()
         await self._load()
+        # It may have been closed while it loaded.
         self._require_open()
         self._started = True
         return EngineInfo(backend=self.backend, model=self.model, max_model_len=self._max_model_len)
@@ -71,6 +73,7 @@ class SimulatedEngine(BaseEngine):
 
     async def _pause(self, seconds: float | None = 0.0) -> None:
         """Let the loop run for `seconds`, `None` for ever; raise `EngineUnavailable` once the engine is closed."""
+        # A pause of 0 lets other tasks have their turn, as a real engine does between two tokens.
         if seconds is not None and seconds <= SHORT_PAUSE:  # nearly always; a wait for two things costs more
             await asyncio.sleep(seconds)
         else:

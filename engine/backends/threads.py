@@ -20,6 +20,7 @@ def in_thread(function: Callable[[], Result]) -> "asyncio.Future[Result]":
     future: asyncio.Future[Result] = loop.create_future()
 
     def settle(result: Result | None, error: Exception | None) -> None:
+        # Who waited was cancelled; setting a result would raise now.
         if future.cancelled():
             return
         if error is None:

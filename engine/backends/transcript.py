@@ -16,6 +16,7 @@ from engine.formats.harmony.parser import FUNCTIONS, parse_header
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 
 _SPEAKERS = ("system", "developer", "user", "assistant")  # every other role is a tool
+# The author: what stands before the first space or special token of a header, `functions.f` in `functions.f to=…`.
 _ROLE = re.compile(r"[^\s<]*")
 
 
@@ -32,6 +33,7 @@ def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
         position -= 1
         if token_ids[position] != START:
             continue
+        # Behind `<|start|>assistant`: one token, and those of the name.
         begin = position + 1 + len(assistant)
         role = list(token_ids[position + 1 : begin])
         if begin > len(token_ids) and role == list(assistant[: len(role)]):
@@ -46,10 +48,10 @@ def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
 class TranscriptMessage:
     """One message of a prompt. `header` is the text between `<|start|>` and `<|message|>`, special tokens as text."""
 
-    header: str
-    token_ids: Sequence[int]
-    content_begin: int
-    content_end: int
+    header: str  # between `<|start|>` and `<|message|>`, special tokens as text
+    token_ids: Sequence[int]  # of the whole prompt
+    content_begin: int  # where its text begins in the prompt
+    content_end: int  # one behind its last token of text
 
     @property
     def role(self) -> str:
@@ -80,6 +82,7 @@ class PromptTranscript:
     def __init__(self, token_ids: Sequence[int]) -> None:
         """Find where messages begin and which are the user's; nothing else is read before somebody asks."""
         self._token_ids = token_ids
+        # Where each message begins, and where the next one does; the last one ends with the prompt.
         self._bounds = list(pairwise([*_positions(token_ids, START), len(token_ids)]))
         if self._bounds and token_ids[-1] not in END_TOKENS:  # the message that the model is to go on with
             self._bounds.pop()
@@ -119,6 +122,7 @@ class PromptTranscript:
         return self._read(self._positions_of(role))
 
     def _positions_of(self, role: str) -> list[int]:
+        # Compared as tokens: nothing has to be decoded to find who wrote a message.
         header = [*_role_tokens(role), MESSAGE]
         size = len(header) + 1
         return [
@@ -135,11 +139,13 @@ class PromptTranscript:
             except ValueError:
                 continue  # a header without a message
             header = _header_text(tuple(self._token_ids[start + 1 : message]))
+            # A message may lack its end: one that was cut, and that another one follows.
             ended = self._token_ids[end - 1] in END_TOKENS
             yield TranscriptMessage(header, self._token_ids, message + 1, end - 1 if ended else end)
 
 
 def _positions(token_ids: Sequence[int], token: int) -> Iterator[int]:
+    # `index` searches in C; a loop over a prompt of 100,000 tokens would take far longer.
     position = -1
     while True:
         try:

@@ -22,6 +22,7 @@ NO_TEXT = "\u00ff"  # stands for the byte 0xff
 def write_vocabulary(folder: Path) -> None:
     """Write the files into a folder, which is made: 4 MB, in a second."""
     folder.mkdir(parents=True, exist_ok=True)
+    # The other way round: `BYTE_OF` reads what is written here.
     spelled = {byte: character for character, byte in BYTE_OF.items()}
     ordinary = range(SPECIAL_TOKENS.start)
     special = {token: NO_TEXT + decode_tokens((token,)) for token in SPECIAL_TOKENS}
@@ -35,7 +36,7 @@ def write_vocabulary(folder: Path) -> None:
         "model": {
             "type": "BPE",
             "vocab": {"".join(spelled[byte] for byte in token_bytes(token)): token for token in ordinary},
-            "merges": [],
+            "merges": [],  # none, as nothing is encoded
         },
     }
     config = {

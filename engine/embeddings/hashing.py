@@ -33,7 +33,9 @@ NAME = f"hashing-{DIMENSIONS}"
 MAX_MODEL_LEN = 8192  # tokens of one input, as OpenAI's embedding models take
 PIECE = 4  # characters of a piece of a word
 WEIGHT_OF_PIECES = 0.3  # of all pieces of a word together, beside the word itself
+# Letters, digits and `_`, of any language.
 _WORD = re.compile(r"\w+")
+# The highest bit of a feature's hash: its lower ones say the place.
 _SIGN = 1 << 31
 
 
@@ -62,6 +64,7 @@ class HashingEmbeddings(BaseEmbeddings):
         vectors: list[Vector[float]] = []
         tokens = 0
         for index, each in enumerate(request.inputs):
+            # One by one: each thread ends soon, and a cancelled request embeds no more.
             vector, length = await asyncio.to_thread(_embed, each, index, request.dimensions)
             vectors.append(vector)
             tokens += length
@@ -91,6 +94,7 @@ def hashed(text: str, dimensions: int) -> Sequence[float]:
     """Return the first of the sums of a text's features, each at the place and with the sign that its hash says."""
     sums = [0.0] * DIMENSIONS
     for feature, weight in _features(text.casefold()):
+        # `crc32`, not `hash`: that of strings differs in each process.
         number = zlib.crc32(feature.encode("utf-8", errors="surrogatepass"))
         sums[number % DIMENSIONS] += weight if number & _SIGN else -weight
     first = sums[:dimensions]
@@ -104,7 +108,9 @@ def _features(text: str) -> Iterator[tuple[str, float]]:
     for word, count in Counter(_WORD.findall(text)).items():
         weight = log1p(count)
         yield word, weight
+        # Brackets mark the ends: the piece `<the` is not the one in the middle of a word.
         padded = f"<{word}>"
         pieces = [padded[begin : begin + PIECE] for begin in range(max(1, len(padded) - PIECE + 1))]
         for piece in pieces:
+            # Divided by the root of their number: so all pieces of a word together weigh the same, however long it is.
             yield f"#{piece}", weight * WEIGHT_OF_PIECES / len(pieces) ** 0.5

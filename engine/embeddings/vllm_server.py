@@ -44,11 +44,11 @@ _PATH = "/v1/embeddings"
 
 @dataclass(slots=True)
 class _Server:
-    """One server, as it was seen last. `away_until` is a time of the event loop."""
+    """One server, as it was seen last."""
 
     url: str
-    running: int = 0
-    away_until: float = 0.0
+    running: int = 0  # requests of ours that it has now
+    away_until: float = 0.0  # a time of the event loop; 0: it was there
 
 
 class VllmServerEmbeddings(BaseEmbeddings):
@@ -59,7 +59,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
         super().__init__(model=model, options=options)
         self._servers: Sequence[_Server] = ()
         self._session: aiohttp.ClientSession | None = None
-        self._max_model_len = 0
+        self._max_model_len = 0  # tokens of one input, as the server says; 0: it does not
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` for an unknown option or a wrong value."""
@@ -101,6 +101,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
     async def embed(self, request: EmbeddingRequest) -> Embedded:
         """Ask a server for all inputs at once; one that cannot be reached is passed over for another."""
         dimensions = request.dimensions
+        # 0 before the first answer: the probe finds out how many there are.
         if dimensions is not None and self.dimensions and dimensions > self.dimensions:
             raise too_many_dimensions(dimensions, self.dimensions)
         body: dict[str, Any] = {
@@ -110,6 +111,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
             "embed_dtype": "float32",
             "endianness": "little",
         }
+        # vLLM refuses the field for models that cannot be shortened, whatever it says.
         if dimensions is not None and dimensions != self.dimensions:
             body["dimensions"] = dimensions
         status, content = await self._somewhere("POST", _PATH, orjson.dumps(body))
@@ -152,6 +154,7 @@ class VllmServerEmbeddings(BaseEmbeddings):
             raise EngineUnavailable("The vllm-embeddings engine is closed, or not started yet.")
         loop = asyncio.get_running_loop()
         problem: Exception | None = None
+        # Those that were away come last, and are asked all the same: all may be away.
         for server in sorted(self._servers, key=lambda each: (each.away_until > loop.time(), each.running)):
             server.running += 1
             try:
@@ -189,6 +192,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     while part := await response.content.readany():
         parts.append(part)
         size += len(part)
+        # Counted as it comes: an endless answer never fills the memory.
         if size > MAX_ANSWER:
             raise aiohttp.ClientPayloadError(f"more than {MAX_ANSWER} bytes")
     return b"".join(parts)
@@ -215,6 +219,7 @@ def _read(content: bytes, count: int) -> Embedded:
     return Embedded(vectors=vectors, tokens=tokens)
 
 
+# `array` reads floats in the machine's own byte order; the answer's is little-endian.
 def _vector(encoded: str) -> "Vector[float]":
     vector = array("f", b64decode(encoded, validate=True))
     if sys.byteorder == "big":

@@ -15,11 +15,11 @@ FORMATS = (HARMONY, CHAT_TEMPLATE, AUTO)  # MODEL_FORMAT
 class ModelFamily:
     """What an operator says of a model."""
 
-    format: str = HARMONY
+    format: str = HARMONY  # one of `FORMATS`
     model: str = ""  # what its engine loads
     tokenizer: str = ""  # the folder of its tokenizer, or a name of the hub; "": that of the model
-    reasoning_parser: str = "auto"
-    tool_parser: str = "auto"
+    reasoning_parser: str = "auto"  # a name in `formats.REASONING`, or one of vLLM's behind `vllm:`
+    tool_parser: str = "auto"  # the same of `formats.CALLS`
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # what its chat template is told
 
     @property

@@ -38,6 +38,7 @@ CALLS: Mapping[str, CallStyle | None] = {
 def told_of(message: RenderedMessage) -> list[Told] | None:
     """Return what a message of a chain says, whichever format it was written in; None where none of ours wrote it."""
     first = next(iter(message.tokens), None)
+    # Each format begins its messages with a token that the other one never has.
     if first == prompt.MARK:
         return prompt.told_of(message)
     return messages.told_of(message) if first == START else None
@@ -56,6 +57,7 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     named = family.vllm_parsers
 
     def manners(read: Vocabulary) -> Manners:
+        # Where nothing is said, it may think; whether a grammar lets it is told by its vocabulary.
         thinks, thinks_first = thoughts or (True, False)
         held = thinks if thoughts else THINK in read.added
         return Manners(

@@ -24,19 +24,28 @@ FunctionArgument = (
 )
 
 _DEEPEST = 30  # nested types; deeper ones count as `any`
+# `type f = (_: {` or `type f = () =>`, and `type f = (FREEFORM) =>` of a custom tool.
 _FUNCTION = re.compile(r"^type ([\w.-]+) = \((_: )?(FREEFORM)?", re.MULTILINE)
 _FUNCTIONS = "\nnamespace functions {\n"
+# `namespace wiki {`, alone on its line.
 _NAMESPACE = re.compile(r"^namespace ([\w-]+) \{$", re.MULTILINE)
+# White space and `// …` to the end of the line.
 _BLANK = re.compile(r"(?:\s|//[^\n]*)*")
+# `name: ` or `name?: `; the name may have anything in it but what begins another part.
 _PROPERTY = re.compile(r"([^\n:{}]+?)(\?)?:(?=\s)")
+# `"red"`, a value of an enum.
 _LITERAL = re.compile(r'"([^"\n]*)"')
+# `string`, `number`, `MyType`: up to what a type can be followed by.
 _WORD = re.compile(r"[^\s,;|\[\](){}\"]+")
 _REST_OF_LINE = re.compile(r"[^\n]+")
+# "…", “…” or '…'; a `'` within a word (don't) is an apostrophe.
 _QUOTED = re.compile(r"\"([^\"\n]{1,500})\"|“([^”\n]{1,500})”|(?<!\w)'([^'\n]{1,500})'(?!\w)")
+# `in New York`, `for Ada Lovelace`: capitalised words behind a preposition.
 _CAPITALISED = re.compile(r"\b(?:in|for|of)\s+([A-Z]\w*(?:[ -][A-Z]\w*)*)")
+# `12`, `-0.5`; not the digits of `v1.2`, `2-3` or `x9`.
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?![\w-])")
-_LONGEST_STRING = 200
-_LONGEST_REMEMBERED = 128 * 1024  # characters of a developer message
+_LONGEST_STRING = 200  # characters of a made-up argument
+_LONGEST_REMEMBERED = 128 * 1024  # characters of a developer message; a longer one is read anew each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +95,14 @@ NULL = SimpleType("null")
 class Hints:
     """What a user's text offers for arguments."""
 
-    string: str
-    number: int | float
+    string: str  # for arguments that are text
+    number: int | float  # for those that are numbers
 
 
 def read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
     """Return names and parameters of the functions that a developer message declares."""
     if len(developer_text) > _LONGEST_REMEMBERED:
+        # Past the cache: `__wrapped__` is the function without it.
         return _read_functions.__wrapped__(developer_text)
     return _read_functions(developer_text)
 
@@ -103,6 +113,8 @@ _PARAMETERS: dict[str | None, ParameterType] = {"FREEFORM": SimpleType("string")
 
 @lru_cache(maxsize=32)  # a conversation asks with the same declarations at every turn
 def _read_functions(developer_text: str) -> tuple[tuple[str, ParameterType], ...]:
+    # The client's functions come last in the message. Without their namespace all of it is one without namespaces, or
+    # it is the server's tools alone.
     others, _, declarations = developer_text.rpartition(_FUNCTIONS)
     return () if not others and _NAMESPACE.search(declarations) else _read(declarations)
 
@@ -113,20 +125,20 @@ def read_server_tools(developer_text: str) -> tuple[tuple[str, ParameterType], .
     before, _, declarations = developer_text.rpartition(_FUNCTIONS)
     declared = before or declarations
     namespaces = list(_NAMESPACE.finditer(declared))
-    ends = [*(found.start() for found in namespaces), len(declared)][1:]
+    ends = [*(match.start() for match in namespaces), len(declared)][1:]
     return tuple(
-        (f"{found[1]}.{name}", parameters)
-        for found, end in zip(namespaces, ends, strict=True)
-        for name, parameters in _read(declared[found.end() : end])
+        (f"{match[1]}.{name}", parameters)
+        for match, end in zip(namespaces, ends, strict=True)
+        for name, parameters in _read(declared[match.end() : end])
     )
 
 
 def _read(declarations: str) -> tuple[tuple[str, ParameterType], ...]:
     functions = list(_FUNCTION.finditer(declarations))
-    ends = [*(found.start() for found in functions), len(declarations)][1:]
+    ends = [*(match.start() for match in functions), len(declarations)][1:]
     return tuple(
-        (found[1], _TypeReader(declarations[found.end() : end]).read() if found[2] else _PARAMETERS[found[3]])
-        for found, end in zip(functions, ends, strict=True)
+        (match[1], _TypeReader(declarations[match.end() : end]).read() if match[2] else _PARAMETERS[match[3]])
+        for match, end in zip(functions, ends, strict=True)
     )
 
 
@@ -167,10 +179,10 @@ def _is_simple(kind: ParameterType) -> bool:
 
 
 def _strings(text: str) -> Iterator[str]:
-    for found in _QUOTED.finditer(text):
-        yield found[1] or found[2] or found[3]
-    for found in _CAPITALISED.finditer(text):
-        yield found[1]
+    for match in _QUOTED.finditer(text):
+        yield match[1] or match[2] or match[3]
+    for match in _CAPITALISED.finditer(text):
+        yield match[1]
 
 
 class _TypeReader:
@@ -179,11 +191,12 @@ class _TypeReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
-        self._depth = 0
+        self._depth = 0  # of types in each other
 
     def read(self) -> ParameterType:
         """Return the first alternative that is not `null`."""
         self._depth += 1
+        # A list of alternatives may begin with `|`, as `oneOf` is written.
         self._take("|")
         alternatives = [self._alternative()]
         while self._take("|"):
@@ -202,6 +215,7 @@ class _TypeReader:
 
     def _without_suffix(self) -> ParameterType:
         if self._depth > _DEEPEST:
+            # Nothing behind it can be read either: the text counts as done.
             self._position = len(self._text)
             return ANY
         if self._take("{"):
@@ -224,6 +238,7 @@ class _TypeReader:
                 properties.append(Property(name[1], self.read(), required=not name[2]))
                 self._take(",")
             else:
+                # A line that declares nothing: the second line of a description.
                 self._match(_REST_OF_LINE)
         return ObjectType(tuple(properties))
 
@@ -273,6 +288,7 @@ def require_makeable(rules: TurnRules) -> None:
     """Return if every content of a turn can be made up; else raise `GrammarRefused`."""
     for content in {rules.answer, *(call.content for call in rules.calls)}:
         made = make_content(content, Hints("example", 1))
+        # The same check as of a model's own texts: what is made up must not be wrong.
         problem = problem_of(content, made.encode())
         if problem is not None:
             raise GrammarRefused(f"The demo engine finds nothing that fits: {problem}.")

@@ -62,9 +62,11 @@ class DemoEngine(SimulatedEngine):
         """Yield `rate` tokens a second; to a reader that comes late, all that are due in one chunk, as vLLM does."""
         clock = asyncio.get_running_loop().time
         began, begin, end = clock(), 0, 0
+        # An empty reply is one chunk, too: it has the finish reason.
         while end < len(reply) or not reply:
             end = min(begin + self._chunk_tokens, len(reply))
             await self._pause(began + end / rate - clock())
+            # What is due by now, however long the reader took.
             end = min(max(end, int((clock() - began) * rate)), len(reply))
             if end == len(reply):
                 yield TokenChunk(token_ids=reply[begin:], finish_reason=finish_reason, cached_tokens=0)
@@ -85,6 +87,7 @@ def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[i
     for begin in turn_beginnings(prompt):
         begun = list(prompt[begin:])
         whole = reply_tokens(prompt[:begin], rules)
+        # A prompt may begin an answer itself, and so leave out the thought.
         for reply in (whole, without_thought(whole)):
             if reply[: len(begun)] == begun:
                 return reply[len(begun) :]

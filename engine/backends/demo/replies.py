@@ -45,17 +45,19 @@ from engine.formats.harmony.encoding import (
 from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, FUNCTIONS
 from engine.types import TurnRules
 
-MAX_COUNT = 10_000
+MAX_COUNT = 10_000  # numbers
 MAX_READ = 20_000  # characters of the user's text that are searched for what it wants
 MAX_QUOTE = 200  # characters of the user's text
 MAX_REPORT = 500  # characters of what functions returned
 MAX_SUMMARY = 20  # messages of the user; the oldest are left out
 
+# The words with which the server's own requests for a summary begin.
 _SUMMARY_WANTED = "Write a handoff summary of this conversation"
 _THOUGHT_SUMMARY_WANTED = "Write a summary of the thought above"
 _SAID = "- The user said: "
 _REPEAT = "repeat:"
 _THINK = "think:"
+# `count to 20`, `Count to 1,000`.
 _COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
 
 
@@ -87,6 +89,7 @@ def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
     begun: list[int] = []
     prompt = list(prompt_token_ids)
     if MESSAGE in prompt:
+        # From the last `<|message|>` on: the beginning of the reply, which was sampled before.
         begin = len(prompt) - 1 - prompt[::-1].index(MESSAGE)
         prompt, begun = prompt[:begin], prompt[begin:]
     text = decode_tokens(token for token in prompt if token not in SPECIAL_TOKENS)
@@ -101,6 +104,7 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     """Choose the reply to a conversation."""
     message = transcript.last_user
     text = message.text() if message else ""
+    # The first rule that fits, in the order of the list above.
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_THOUGHT_SUMMARY_WANTED):
@@ -109,8 +113,10 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
         return DemoAnswer(text.removeprefix(_THINK).removeprefix(" "), "The demo engine thought what it was told.")
     if text.startswith(_REPEAT):
         return DemoAnswer("The user wants a text repeated.", text.removeprefix(_REPEAT).removeprefix(" "))
+    # The rules above take a text as a whole; all others look for words in it.
     text = text[:MAX_READ]
     last = transcript.last
+    # Behind a message of the assistant nothing is called: it was asked to go on.
     if last is not None and last.role != "assistant":
         reply = of_server_tools(transcript, text) or _next_call(transcript, text)
         if reply is not None:
@@ -128,6 +134,7 @@ def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules:
     question = transcript.last_user
     hints = read_hints(question.text()[:MAX_READ] if question else "")
     meant, intended = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
+    # None where the call that was meant may not be made.
     call = next((each for each in rules.calls if each.name == meant), None)
     if call is None and rules.must_call:
         made = Counter(message.called for message in transcript.since_last_user())
@@ -178,6 +185,7 @@ def _next_call(transcript: PromptTranscript, text: str) -> DemoCall | None:
     made = Counter(message.called for message in transcript.since_last_user())
     for mention in _mentions(text, {*functions, *short}):
         name = mention.name if mention.name in functions else short[mention.name]
+        # Each function once a turn, in the order they are named.
         if made[name] == 0:
             arguments = _arguments(functions[name], read_hints(mention.text, text))
             return DemoCall(f"The user names the function {name}. I call it.", name, arguments, name not in own)
@@ -201,6 +209,7 @@ def _declared(
 def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
     longest_first = sorted(names, key=len, reverse=True)
     either = "|".join(map(re.escape, longest_first))
+    # A name as a whole: not within a word or a longer name, as `ask` is in `wiki.ask` or `ask.me`.
     matches = list(re.finditer(rf"(?<![\w.-])(?:{either})(?![\w-]|\.\w)", text))
     ends = [*(match.start() for match in matches), len(text)][1:]
     for match, end in zip(matches, ends, strict=True):
@@ -210,6 +219,7 @@ def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:
 def _summary(transcript: PromptTranscript) -> str:
     """List the user's messages, those of an earlier summary first; the last one asks for the summary."""
     texts = [message.text() for message in transcript.of_user()][:-1]
+    # An earlier summary's lines are taken over, so that summaries of summaries lose nothing.
     lines = [*_summed_up(transcript), *(f'{_SAID}"{_quoted(text)}"' for text in texts)]
     left_out = max(0, len(lines) - MAX_SUMMARY)
     earlier = [f"({left_out} earlier messages are left out.)"] if left_out else []
@@ -229,6 +239,7 @@ def _summed_up(transcript: PromptTranscript) -> list[str]:
 
 def _report(transcript: PromptTranscript) -> str:
     outputs = [message for message in transcript.since_last_user() if message.output_of is not None]
+    # At least 20 characters of each, however many there are.
     longest = max(MAX_REPORT // len(outputs), 20)
     sentences = [f"called {message.output_of} and it returned: {_output(message, longest)}" for message in outputs]
     return _shortened("The demo engine " + " It ".join(sentences), 2 * MAX_REPORT)
@@ -250,12 +261,14 @@ def _introduction(transcript: PromptTranscript, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    # Cut before the white space goes: a quote of a megabyte is never split into words.
     return _shortened(" ".join(text[: 10 * MAX_QUOTE].split()), MAX_QUOTE)
 
 
 def _end_of_count(text: str) -> int:
     """Return the number to count to, 0 where the text asks for no count."""
     match = _COUNT.search(text)
+    # Fifteen digits at most; MAX_COUNT refuses such numbers anyway.
     return int(match[1][:15].replace(",", "")) if match else 0
 
 

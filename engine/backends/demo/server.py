@@ -27,6 +27,7 @@ from engine.types import FinishReason, GenerationRequest, SamplingOptions, Token
 
 JsonObject = dict[str, Any]
 
+# Loopback: it asks nobody for a key.
 HOST = "127.0.0.1"
 MODEL = "demo"
 MAX_BODY = 16 * 1024 * 1024  # bytes: the longest prompt is some 131,000 tokens of 7 bytes
@@ -64,6 +65,7 @@ class DemoServer:
         await self.embeddings.aclose()
 
     async def _health(self, request: web.Request) -> web.Response:
+        # 503, as vLLM says that its engine has died.
         try:
             await self.engine.health()
         except EngineError:
@@ -79,6 +81,7 @@ class DemoServer:
         try:
             body = await request.json()
             value = body["input"]
+            # One text or one list of ids is one input; else each element is.
             several = value if isinstance(value, list) and isinstance(value[0], str | list) else [value]
             embedding = EmbeddingRequest(inputs=several, dimensions=body.get("dimensions"))
             embedded = await self.embeddings.embed(embedding)
@@ -103,6 +106,7 @@ class DemoServer:
             return web.json_response(error(f"The model `{body.get('model')}` does not exist.", 404), status=404)
         if body["sampling_params"].get("structured_outputs"):
             return web.json_response(error(NO_GRAMMARS, 400), status=400)
+        # As vLLM answers: the status is 200 before anything is known, so errors come in the stream.
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await answer.prepare(request)
         self.running += 1
@@ -154,6 +158,7 @@ def generate_event(chunk: TokenChunk) -> JsonObject:
     choice: JsonObject = {
         "index": 0,
         "finish_reason": chunk.finish_reason.value if chunk.finish_reason else None,
+        # The token that it stopped at, which comes last.
         "stop_reason": chunk.token_ids[-1] if stopped else None,
         "token_ids": list(chunk.token_ids),
         "logprobs": None,
@@ -174,8 +179,10 @@ async def _serve(port: int, tokens_per_second: float | None) -> None:
     options = {} if tokens_per_second is None else {"tokens_per_second": tokens_per_second}
     server = DemoServer(DemoEngine(model=MODEL, options=options))
     stopping = asyncio.Event()
+    # A handler, not an exception: `runner.cleanup` lets streams end.
     for each in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(each, stopping.set)
+    # `handler_cancellation`: a client that is gone cancels its handler, which aborts its generation.
     runner = web.AppRunner(
         server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=LAST_STREAMS_SECONDS
     )

@@ -17,17 +17,25 @@ MAX_QUERY = 200  # characters
 MAX_PROMPT = 500  # characters, of an image
 MAX_QUOTE = 300  # characters of what a search has found
 
+# `python: print(1)` on a line of its own, or a fenced block behind `python:`.
 _PYTHON = re.compile(
     r"(?:^|\n)\s*python:\s*(?:```(?:python)?\n(?P<fenced>.*?)```|(?P<plain>.+))", re.DOTALL | re.IGNORECASE
 )
+# `draw a cat`, `Draw me a cat`: up to the end of the sentence.
 _DRAW = re.compile(r"\bdraw(?: me)? ([^\n.?!]{1,500})", re.IGNORECASE)
 _IMAGES = "image_generation"  # the namespace
+# `search the files for X`, `search my documents for X`.
 _SEARCH_FILES = re.compile(r"\bsearch (?:the|my|our) (?:files?|documents?) for ([^\n.?!]{1,200})", re.IGNORECASE)
 _FILE_SEARCH = "file_search.msearch"
+# One result: `[1:0] name`, then its text, to the end.
 _RESULT = re.compile(r"\[(\d+:\d+)\] (.*)\n((?:.*\n?)*)")
+# `search for X`, `search the web for X`.
 _SEARCH_WEB = re.compile(r"\bsearch(?: the web)? for ([^\n.?!]{1,200})", re.IGNORECASE)
+# `[3] ` at the beginning of a page: the cursor that it is cited by.
 _CURSOR = re.compile(r"\[(\d+)\] ")
+# `L12: text`, a line of a page with its number.
 _LINE = re.compile(r"^L(\d+): (.*\S)", re.MULTILINE)
+# How the first link of a page begins.
 _FIRST_LINK = "【0†"
 
 
@@ -43,8 +51,8 @@ class DemoAnswer:
 class DemoCall:
     """A thought, then a call of a function."""
 
-    thought: str
-    name: str
+    thought: str  # what the engine thinks before
+    name: str  # of the tool, as its declaration names it
     arguments: str  # JSON
     hosted: bool = False  # it is a tool of the server's
     freeform: bool = False  # its arguments are text as it is
@@ -52,6 +60,7 @@ class DemoCall:
 
 def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
     """Return what is done with the server's own tools, None where the user wants nothing of them."""
+    # The first that wants something: no text asks for two of them.
     return (
         _python(transcript, text)
         or _file_search(transcript, text)
@@ -96,6 +105,7 @@ def _file_search(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCa
         answer = f'The demo engine searched the files for "{query}", and was told: {results[:MAX_QUOTE]}'
     else:
         mark, name, part = first.groups()
+        # Up to the next result, whose `[` stands behind an empty line.
         quote = part.partition("\n\n[")[0].strip()[:MAX_QUOTE]
         answer = f'The demo engine searched the files for "{query}". {name} says: {quote}【{mark}†{name}】'
     return DemoAnswer("The files have said something. I tell the user.", answer)
@@ -116,7 +126,9 @@ def _browser(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall |
         answer = f'The demo engine searched for "{query}", and was told: {page[:MAX_QUOTE]}'
     else:
         title = page[cursor.end() :].partition("\n")[0]
+        # Brackets of citations in the text of a page would end ours.
         quote = " ".join(line for _, line in lines)[:MAX_QUOTE].replace("【", "[").replace("】", "]")
+        # The first three lines, or as many as there are.
         cited = f"【{cursor[1]}†L{lines[0][0]}-L{lines[min(len(lines), 3) - 1][0]}】"
         answer = f'The demo engine searched for "{query}" and opened {title}. It says: {quote}{cited}'
     return DemoAnswer("The web has said something. I tell the user.", answer)
