@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from engine.errors import GrammarRefused
 
-MAX_SHARED_PARTS = 1_500_000  # about two seconds
+MAX_SHARED_PARTS = 1_500_000  # about two seconds, at a microsecond each
 CHARACTER = 8  # what reading one of a pattern or a grammar takes, in parts
 
 
@@ -24,7 +24,7 @@ class Share:
     """What is left for the schemas and grammars of one request."""
 
     def __init__(self) -> None:
-        self._parts = 0
+        self._parts = 0  # that were taken so far
 
     def take(self, parts: int) -> None:
         """Count parts, as a schema's `SchemaBudget` does; raises `SharedBudgetSpent`."""
@@ -36,6 +36,7 @@ class Share:
             )
 
 
+# A context variable: the budget is shared by whatever the request checks, without being handed through all of it.
 _shared: ContextVar[Share | None] = ContextVar("shared", default=None)
 
 
@@ -51,10 +52,11 @@ def shared_budget() -> Iterator[None]:
 
 def current_share() -> Share:
     """Return what the schemas and grammars of the request at hand share; outside of one, each has its own."""
+    # A new one each time, which is never used up by others.
     return _shared.get() or Share()
 
 
-MAX_PARTS = 500_000
+MAX_PARTS = 500_000  # of one schema: half a second
 MAX_NODES = 20_000  # schemas within a schema, once `allOf` and its like are resolved
 MAX_LEVELS = 120  # of schemas in each other, the same: Python's own end comes later, and jsonschema breaks down there
 ENUM_SECONDS = 0.5  # for all patterns over values of enums
@@ -69,10 +71,11 @@ class SchemaBudget:
 
     def __init__(self, root: object) -> None:
         self.root = root
+        # These count up, each to a limit of its own.
         self._parts = self._nodes = self._levels = 0
         self._shared = current_share()
-        self.patterns: set[str] = set()  # that can be compiled
-        self.patterns_until = time.monotonic() + ENUM_SECONDS
+        self.patterns: set[str] = set()  # those that were checked, and can be compiled
+        self.patterns_until = time.monotonic() + ENUM_SECONDS  # by the monotonic clock
 
     def take(self, parts: int = 1) -> None:
         """Count parts that are looked at or written down."""
@@ -97,11 +100,13 @@ class SchemaBudget:
                 raise GrammarRefused(f"{_RESOLVED}: it is nested more than {MAX_LEVELS} levels deep then.")
             yield
         finally:
+            # Also where it raised: an alternative that does not fit is left, and another one is looked at.
             self._levels -= 1
 
 
 def width(*values: object) -> int:
     """Return how many parts values have at their top, and the containers right within them."""
+    # Two levels: what copying and comparing the top of a schema takes.
     return sum(
         1 + sum(len(each) if isinstance(each, list | dict) else 1 for each in _inside(value)) for value in values
     )

@@ -37,7 +37,7 @@ from engine.contents.regexes import (
 )
 from engine.errors import GrammarRefused
 
-MAX_GRAMMAR = 64 * 1024  # of a grammar
+MAX_GRAMMAR = 64 * 1024  # characters of a grammar
 MAX_PARTS = 20_000  # of all its rules together
 MAX_TERMINALS = 50_000  # parts of all terminals together, each with those that it is made of
 MAX_REPETITIONS = 10_000  # of one part
@@ -45,7 +45,9 @@ START = "start"
 IGNORED = "%ignore"  # the name of what may stand between terminals
 
 _IMPORT = re.compile(r"^[^\S\n]*%import\s+(?!\s|common\b)", re.MULTILINE)  # all else would be read from files
+# More than 100 empty lines in a row, with or without white space in them: lark takes long to read those.
 _MANY_LINES = re.compile(r"\n(?:[^\S\n]*\n){100}")
+# Statements that change other grammars, of which there are none.
 _UNKNOWN = re.compile(r"^[^\S\n]*%(?:declare|override|extend)\b", re.MULTILINE)
 Rules = Mapping[str, Tree]
 
@@ -55,12 +57,14 @@ def read(grammar: str) -> Rules:
     """Return the trees of a grammar's rules, by their names; raises `GrammarRefused`."""
     if len(grammar) > MAX_GRAMMAR:
         raise GrammarRefused(f"The grammar has {len(grammar)} characters; at most {MAX_GRAMMAR} are allowed.")
+    # Before reading: that is what takes the time.
     current_share().take(CHARACTER * len(grammar))
     if _IMPORT.search(grammar) or _UNKNOWN.search(grammar):
         raise GrammarRefused("The grammar may import from 'common' only, and have no %declare, %override or %extend.")
     if _MANY_LINES.search(grammar):
         raise GrammarRefused("The grammar has more than 100 empty lines in a row, which takes long to read.")
     try:
+        # Before loading, which writes terminals out.
         _refuse_large_terminals(_parse_grammar(grammar, "<string>"))  # type: ignore[no-untyped-call]
         loaded, _ = load_grammar(grammar, "<string>", [], False)  # type: ignore[no-untyped-call]
     except CycleError:
@@ -83,8 +87,9 @@ def _refuse_large_terminals(grammar: Any) -> None:
     """
     bodies = {str(each.children[0]): each for each in grammar.children if each.data == "term"}
     parts = {name: list(body.scan_values(lambda value: True)) for name, body in bodies.items()}
-    uses = {name: [str(each.name) for each in found if isinstance(each, Terminal)] for name, found in parts.items()}
+    uses = {name: [str(each.name) for each in used if isinstance(each, Terminal)] for name, used in parts.items()}
     sizes: dict[str, int] = {}
+    # In an order in which the size of each terminal's parts is known before its own.
     for name in TopologicalSorter(uses).static_order():
         sizes[name] = len(parts.get(name, ())) + sum(sizes[each] for each in uses.get(name, ()))
     if sum(sizes.values()) > MAX_TERMINALS:
@@ -95,9 +100,9 @@ def _refuse_large_terminals(grammar: Any) -> None:
 
 @dataclass(slots=True)
 class _GrammarReader:
-    loaded: Any
-    parts: int = 0
-    ignored: bool = False
+    loaded: Any  # what lark has read
+    parts: int = 0  # of all rules so far
+    ignored: bool = False  # the grammar has `%ignore`
 
     def rules(self) -> Rules:
         """Return the rules that `start` leads to; `start` comes first."""
@@ -107,6 +112,7 @@ class _GrammarReader:
             raise GrammarRefused("The grammar has no rule named 'start'.")
         self.ignored = bool(self.loaded.ignore)
         rules: dict[str, Tree] = {}
+        # Only what `start` leads to: rules that nothing uses are not looked at.
         waiting = [START]
         while waiting:
             name = waiting.pop()
@@ -127,6 +133,7 @@ class _GrammarReader:
         if parameters:
             raise GrammarRefused(f"The grammar's rule {name!r} is a template, which cannot be enforced.")
         tree = self._tree(body, inside=False)
+        # Also before the first terminal; behind each of them it comes from `_terminal`.
         return Concatenation((RuleName(IGNORED), tree)) if self.ignored and name == START else tree
 
     def _tree(self, node: Any, *, inside: bool) -> Tree:
@@ -160,6 +167,7 @@ class _GrammarReader:
         return Concatenation((tree, RuleName(IGNORED))) if self.ignored and not inside else tree
 
     def _repeated(self, children: list[Any], *, inside: bool) -> Tree:
+        # `part ~ 3`, `part ~ 3..5`, or `part` with `?`, `*` or `+`.
         part, sign, *bounds = children
         tree = self._tree(part, inside=inside)
         if sign != "~":
@@ -185,6 +193,7 @@ def references(tree: Tree) -> Iterable[str]:
 def _literal(token: Token) -> Tree:
     text = str(token)
     if text.startswith("/"):
+        # `/…/imsx`: the last slash ends the expression.
         body, _, flags = text[1:].rpartition("/")
         return parse(body.replace("\\/", "/"), flags)
     any_case = text.endswith("i")
@@ -205,6 +214,7 @@ def _range(first: Token, last: Token) -> Tree:
         raise GrammarRefused(f"The grammar has a range {first}..{last}, whose ends are not one character each.")
     if begin > end:
         raise GrammarRefused(f"The grammar has a range {first}..{last} without a character.")
+    # The complement twice: in order, and without surrogates.
     return OneCharacter(complement(complement(((ord(begin), ord(end)),))))
 
 
@@ -233,11 +243,13 @@ def smallest_match(pattern: str) -> str:
 def smallest_derivation(grammar: str) -> str:
     """Return a short text that a Lark grammar derives; raises `GrammarRefused`."""
     rules = read(grammar)
+    # Which rules to look at again once one is known.
     needed_by: dict[str, list[str]] = {}
     for name, tree in rules.items():
         for needed in set(references(tree)):
             needed_by.setdefault(needed, []).append(name)
     shortest = _Shortest("the grammar derives")
+    # A dictionary as an ordered set: the outcome must not depend on hashes.
     due = dict.fromkeys(rules)
     while due:  # every round finds rules that need only those of the rounds before
         new = {name: text for name in due if (text := shortest.of(rules[name])) is not None}
@@ -306,6 +318,7 @@ class _Matcher:
     def rule(self, name: str, begin: int) -> set[int]:
         """Return where a rule's derivations end that begin at `begin`."""
         here = self._ends.setdefault(begin, {})
+        # A rule at a place is looked at once; its ends are then known for all who ask.
         if name in here:
             return here[name]
         ends = here[name] = set()
@@ -351,8 +364,9 @@ class _Matcher:
 
     def _repeated(self, tree: Repeat, begins: set[int]) -> set[int]:
         for _ in range(tree.least):
+            # The same places twice: it stays so, however often it is repeated.
             before, begins = begins, self.after(tree.part, begins)
-            if begins == before:  # nothing, or what may be empty: so it stays
+            if begins == before:  # nothing, or what may be empty: more rounds change nothing
                 break
         ends, fresh = set(begins), begins
         # Without a limit a character each time is the most: what derives nothing more leaves nothing fresh.

@@ -36,6 +36,7 @@ def to_ebnf(grammar: str) -> str:
 
 def written(rules: Mapping[str, Tree]) -> str:
     """Return rules, one of which is `start`, as EBNF."""
+    # xgrammar begins with the rule `root`.
     names = {name: "root" if name == START else f"r{index}" for index, name in enumerate(rules)}
     return "".join(f"{names[name]} ::= {_written(tree, names)}\n" for name, tree in rules.items())
 
@@ -57,6 +58,7 @@ def _written(tree: Tree, names: Mapping[str, str]) -> str:
 
 def _written_row(parts: Iterable[Tree], names: Mapping[str, str]) -> Iterable[str]:
     """Yield parts, single characters that follow each other as one text."""
+    # `groupby` keeps the order: single characters beside each other become one text.
     for is_text, group in groupby(parts, _is_one_character):
         if is_text:
             yield json.dumps("".join(chr(part.ranges[0][0]) for part in group if isinstance(part, OneCharacter)))
@@ -116,6 +118,7 @@ class _Escaping:
         """Return a grammar's rules, and those of its classes."""
         made = {name: self._escaped(tree) for name, tree in rules.items()}
         escapes = {_name(special): tree for special, tree in self._escapes.items()}
+        # Rules of the grammar first: `root` comes first there.
         return made | {_name(ranges): tree for ranges, tree in self._classes.items()} | escapes
 
     def _escaped(self, tree: Tree) -> Tree:
@@ -135,10 +138,12 @@ class _Escaping:
         if not special:
             return OneCharacter(ranges)
         escapes = self._escapes_of(special)
+        # All that the class has must be escaped: nothing is left for it.
         if len(special) == sum(last - first + 1 for first, last in ranges):
             return escapes
         if ranges not in self._classes:
             self._share.take(_CLASS + len(ranges))
+            # What is in the class and need not be escaped: all but those outside, and but those to be escaped.
             plain = complement((*complement(ranges), *((each, each) for each in special)))
             self._classes[ranges] = Alternation((OneCharacter(plain), escapes))
         return RuleName(_name(ranges))
@@ -151,6 +156,7 @@ class _Escaping:
 
 
 def _special(ranges: Ranges) -> Specials:
+    # Ranges beyond the last character that must be escaped cannot have one.
     low = [each for each in ranges if each[0] <= _LAST_ESCAPED]
     return tuple(each for each in _ESCAPED if any(first <= each <= last for first, last in low))
 
@@ -160,4 +166,5 @@ def _name(of: Ranges | Specials) -> str:
 
 
 def _spelled(character: int) -> Tree:
+    # Without the quotes that `dumps` writes around it.
     return Concatenation(tuple(OneCharacter(((ord(each), ord(each)),)) for each in json.dumps(chr(character))[1:-1]))

@@ -28,7 +28,9 @@ from engine.contents.regexes import (
 from engine.contents.regexes import complement as other_than
 from engine.errors import GrammarRefused
 
+# What JSON has a short escape for; all other characters below a space are `\u00..`.
 _ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\\\"}
+# The same as ranges: what must not stand in a JSON string as it is.
 _ESCAPED: Ranges = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C))
 ANY = OneCharacter(other_than(()))
 
@@ -59,9 +61,11 @@ def written(tree: Tree) -> str:
 
 
 def _character(ranges: Ranges) -> str:
+    # The complement of two complements is what both have in common.
     plain = other_than((*other_than(ranges), *_ESCAPED))
     escaped = other_than((*other_than(ranges), *other_than(_ESCAPED)))
     options = [f"[{''.join(_range(*each) for each in plain)}]"] if plain else []
+    # One by one: an escape is several characters, which no class can hold.
     options += [rf"\\{_escape(each)}" for first, last in escaped for each in range(first, last + 1)]
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
@@ -76,11 +80,12 @@ def _range(first: int, last: int) -> str:
 
 def _named(character: int) -> str:
     assert character <= LAST
+    # Above U+FFFF `\\u` has no form: the character itself stands there.
     return rf"\u{character:04x}" if character < 0x10000 else chr(character)
 
 
 Schema = dict[str, Any]
-MAX_BRANCHES = 256  # of the product of two `anyOf`
+MAX_BRANCHES = 256  # alternatives of the product of two `anyOf`
 LARGER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")  # the larger one holds for both
 SMALLER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 
@@ -97,6 +102,7 @@ def both(one: Schema, other: Schema) -> Schema:
     merged = dict(one)
     for name, value in other.items():
         merged[name] = _merged(name, one[name], value) if name in one else value
+    # Together: what one schema says of other properties holds for those that only the other one names.
     if "properties" in merged or "additionalProperties" in merged:
         merged["properties"] = _properties(one, other)
         if not merged["properties"]:
@@ -137,6 +143,7 @@ def _types(one: object, other: object) -> list[str]:
 
 
 def _enum(one: list[object], other: list[object]) -> list[object]:
+    # `frozen`: 1 and 1.0 are the same value in JSON, 1 and true are not.
     its = set(map(frozen, other))
     common = [value for value in one if frozen(value) in its]
     if not common:
@@ -179,22 +186,21 @@ MERGED: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What tells one from others. `kinds` are its types, None: any; `values` those of its enum, None: not listed.
+    """What tells one alternative of a `oneOf` from the others."""
 
-    `tags` are the values of its required properties that list theirs, as in a tagged union.
-    """
-
-    kinds: frozenset[str] | None
-    values: frozenset[object] | None
-    tags: Mapping[str, frozenset[object]]
+    kinds: frozenset[str] | None  # its types, `integer` as `number`; None: any
+    values: frozenset[object] | None  # those of its enum, `frozen`; None: not listed
+    tags: Mapping[str, frozenset[object]]  # the values of required properties that list theirs, as in a tagged union
 
     def excludes(self, other: "Alternative", budget: SchemaBudget) -> bool:
         """Whether no value can fit both, as far as can be seen at once."""
         if self.kinds is not None and other.kinds is not None and not self.kinds & other.kinds:
             return True
         if self.values is not None and other.values is not None:
+            # Before the comparison, which looks at each value of the smaller set.
             budget.take(min(len(self.values), len(other.values)))
             return self.values.isdisjoint(other.values)
+        # The fewer tags are looked up among the others.
         fewer, more = sorted((self.tags, other.tags), key=len)
         budget.take(1 + len(fewer))
         return any(_apart(values, more.get(name), budget) for name, values in fewer.items())
@@ -203,9 +209,11 @@ class Alternative:
 def alternative(flat: Schema, kinds: Iterable[str] | None, budget: SchemaBudget) -> Alternative:
     """Return what tells a schema from others, which has no `$ref`, `allOf`, `oneOf` or `const` at its top."""
     properties = flat.get("properties", {})
+    # Only required ones: a value may lack any other property, and so fit both.
     listed = {name: _values(properties[name], budget) for name in flat.get("required", ()) if name in properties}
     budget.take(len(flat.get("required", ())))
     return Alternative(
+        # Every integer is a number, so these two types do not exclude each other.
         None if kinds is None else frozenset(kind.replace("integer", "number") for kind in kinds),
         _values(flat, budget),
         {name: values for name, values in listed.items() if values is not None},
@@ -284,6 +292,7 @@ def _bounds(own: Schema) -> tuple[float | None, bool, float | None, bool]:
     """Return both bounds of a number, each with whether it is excluded itself."""
     least, most = own.get("minimum"), own.get("maximum")
     above, below = own.get("exclusiveMinimum"), own.get("exclusiveMaximum")
+    # Where both bounds are given, the stricter one counts.
     open_least = above is not None and (least is None or above >= least)
     open_most = below is not None and (most is None or below <= most)
     return (above if open_least else least), open_least, (below if open_most else most), open_most
@@ -296,6 +305,7 @@ def integer(own: Schema, place: str) -> Schema:
     if least is not None:  # the least whole number that is allowed
         made["minimum"] = max(_floor(least) + 1 if after or least != _floor(least) else _floor(least), -LARGEST_INTEGER)
     if most is not None:
+        # `-_floor(-most)` is `most` rounded up: less one, it is the last whole number below an excluded bound.
         made["maximum"] = min(-_floor(-most) - 1 if before else _floor(most), LARGEST_INTEGER)
     if made.get("minimum", -LARGEST_INTEGER) > made.get("maximum", LARGEST_INTEGER):
         raise Unsatisfiable("its minimum is above its maximum")

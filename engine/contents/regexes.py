@@ -20,7 +20,7 @@ from engine.errors import GrammarRefused
 
 Ranges = tuple[tuple[int, int], ...]  # of code points, both ends included
 
-_CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of ASCII
+_CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of ASCII; True: all characters but these
     _constants.CATEGORY_DIGIT: (False, ((48, 57),)),
     _constants.CATEGORY_NOT_DIGIT: (True, ((48, 57),)),
     _constants.CATEGORY_WORD: (False, ((48, 57), (65, 90), (95, 95), (97, 122))),
@@ -30,7 +30,9 @@ _CATEGORIES: dict[Any, tuple[bool, Ranges]] = {  # as xgrammar reads them: of AS
 }
 LAST = 0x10FFFF  # the largest code point
 _ESCAPED_OR_CLASS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*(?:\]|\Z)", re.DOTALL)  # an open one to the end: in one go
+# A dot that is neither escaped nor in a class.
 _ESCAPED_OR_CLASS_OR_DOT = re.compile(rf"{_ESCAPED_OR_CLASS.pattern}|\.", re.DOTALL)
+# Within a class: an escape as it is, or a sign that `re` may read as a set one day.
 _FUTURE = re.compile(r"\\.|[\[&~|]", re.DOTALL)
 MAX_PERIOD = 100  # characters that come again and again
 _CASES = 4  # of one character: k, K and the Kelvin sign are three
@@ -41,7 +43,7 @@ _SURROGATES = (0xD800, 0xDFFF)  # no text has them
 class OneCharacter:
     """One character out of some ranges, which are in order and do not touch."""
 
-    ranges: Ranges
+    ranges: Ranges  # never empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,18 @@ class Alternation:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """This, so often; `most` is None without limit."""
+    """This, several times in a row."""
 
-    part: "Tree"
-    least: int
-    most: int | None
+    part: "Tree"  # what is repeated
+    least: int  # 0 or more
+    most: int | None  # None: without limit
 
 
 @dataclass(frozen=True, slots=True)
 class RuleName:
     """What a rule of a grammar says; no regular expression has one."""
 
-    name: str
+    name: str  # of a Lark grammar
 
 
 Tree = OneCharacter | Concatenation | Alternation | Repeat | RuleName
@@ -81,9 +83,11 @@ def parse(pattern: str, flags: str = "") -> Tree:
     """Return a regular expression as a tree; raises `GrammarRefused` for what has none (`\\b`, what looks around)."""
     try:
         value = sum((getattr(re, flag.upper()) for flag in flags if flag in "imsx"), re.RegexFlag(0))
+        # Names of groups are written as Python does: `(?<name>` becomes `(?P<name>`, but not what looks behind.
         parsed = _parser.parse(_ESCAPED_OR_CLASS.sub(_quiet, re.sub(r"\(\?<(?![=!])", "(?P<", pattern)), int(value))
     except (re.error, RecursionError, OverflowError) as error:
         raise GrammarRefused(f"The regular expression {pattern[:100]!r} cannot be read: {error}.") from error
+    # The flags of the whole, with those that the pattern sets itself (`(?i)`).
     return _PatternReader(pattern, parsed.state.flags).sequence(parsed)
 
 
@@ -117,6 +121,7 @@ def repetition(tree: Tree) -> int:
             texts[-1].append(character)
     for text in texts:
         # Each character is compared with the one a period before: a run of ones is a stretch that repeats itself.
+        # Periods as long as what was found could not find a longer stretch in what is left.
         for period in range(1, min(MAX_PERIOD, len(text) - longest)):
             longest = max(longest, *map(len, bytes(map(eq, text, text[period:])).split(b"\0")))
     return longest
@@ -135,6 +140,7 @@ def _literals(tree: Tree) -> Iterator[int | None]:
             for part in parts:
                 yield from _literals(part)
         case Alternation(options):
+            # The same option twice is one.
             for index, option in enumerate(dict.fromkeys(options)):
                 if index:
                     yield None
@@ -151,9 +157,11 @@ def _literals(tree: Tree) -> Iterator[int | None]:
 
 def nice_character(ranges: Ranges) -> str:
     """Return one of the characters, a readable one where there is one."""
+    # In this order: what reads well in an example.
     for each in "x1_ X-.":
         if any(first <= ord(each) <= last for first, last in ranges):
             return each
+    # 32: characters below are control characters.
     return chr(next((max(first, 32) for first, last in ranges if last >= 32), ranges[0][0]))
 
 
@@ -167,6 +175,7 @@ class _PatternReader:
 
     def sequence(self, parsed: Iterable[Any]) -> Tree:
         """Return the parts of a (sub)pattern; anchors match where they stand, since a text is matched as a whole."""
+        # `^` and `$` say nothing: a text is matched as a whole.
         parts = tuple(self._part(op, argument) for op, argument in parsed if op is not _constants.AT)
         return parts[0] if len(parts) == 1 else Concatenation(parts)
 
@@ -180,7 +189,7 @@ class _PatternReader:
         if op is _constants.IN:
             return self._class(argument)
         if op is _constants.BRANCH:
-            return Alternation(tuple(self.sequence(each) for each in argument[1]))
+            return Alternation(tuple(self.sequence(each) for each in argument[1]))  # [0] is always None
         if op is _constants.SUBPATTERN:
             return self._group(*argument[1:])
         if op in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
@@ -190,6 +199,7 @@ class _PatternReader:
 
     def _group(self, more: int, less: int, part: Iterable[Any]) -> Tree:
         """Return a group, which may have flags of its own."""
+        # Flags of a group end with it.
         before = self._any_case, self._dot_is_all
         self._any_case = (self._any_case or bool(more & re.IGNORECASE)) and not less & re.IGNORECASE
         self._dot_is_all = (self._dot_is_all or bool(more & re.DOTALL)) and not less & re.DOTALL
@@ -215,6 +225,7 @@ class _PatternReader:
     def _one(self, ranges: Ranges, *, negated: bool = False) -> Tree:
         if self._any_case:
             ranges = _in_any_case(ranges)
+        # The complement of the complement: in order, without overlaps and surrogates.
         chosen = complement(ranges) if negated else complement(complement(ranges))
         if not chosen:
             raise GrammarRefused(f"The regular expression {self._pattern[:100]!r} has a class without a character.")
@@ -224,6 +235,7 @@ class _PatternReader:
 def _in_any_case(ranges: Ranges) -> Ranges:
     """Add the other case of ASCII letters."""
     more = []
+    # From A–Z to a–z and back: 32 apart.
     for low, high, step in ((65, 90, 32), (97, 122, -32)):
         more += [
             (max(first, low) + step, min(last, high) + step) for first, last in ranges if first <= high and last >= low
@@ -234,6 +246,7 @@ def _in_any_case(ranges: Ranges) -> Ranges:
 def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
     """Return all other characters, in order."""
     others, begin = [], 0
+    # Surrogates count as taken: no text has them, so no complement may have them.
     for first, last in sorted((*ranges, _SURROGATES)):
         if first > begin:
             others.append((begin, first - 1))
@@ -248,6 +261,7 @@ MAX_REPETITIONS = 10_000  # of one {n,m}
 MAX_REPETITION = 256  # characters that repeat those before: `regex` takes 15 ms for them, and 50 s for 4,000
 MAX_WEIGHT = 40_000  # of all, once they are written out: `regex` takes 300 bytes for each part, or more
 
+# What cannot be enforced, or is read in different ways; with what a message says of it.
 _UNKNOWN = (
     (re.compile(r"\(\?(?:=|!|<=|<!)"), "looks around"),
     (re.compile(r"\\[1-9]|\(\?P=|\\[gk]"), "refers back to a group"),
@@ -257,6 +271,7 @@ _UNKNOWN = (
     (re.compile(r"[+*?}]\+"), "is possessive"),
     (re.compile(r"\[\[:"), "has a POSIX class"),
 )
+# `{3}`, `{3,}` and `{3,5}`.
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
@@ -270,10 +285,13 @@ def check_regex(pattern: str) -> None:
         )
     current_share().take(CHARACTER * len(pattern))
     bare = _ESCAPED_OR_CLASS.sub(lambda found: "" if found[0].startswith("[") else found[0], pattern)
+    # Two backslashes are one that is meant: what follows is no escape.
     plain = bare.replace("\\\\", "")
     for unknown, what in _UNKNOWN:
+        # POSIX classes stand within a class, which `plain` has no more.
         if unknown.search(pattern if "POSIX" in what else plain):
             raise GrammarRefused(f"The regular expression {pattern[:100]!r} {what}, which cannot be enforced.")
+    # At the ends they say nothing.
     inner = _ESCAPED_OR_CLASS.sub("_", pattern).removeprefix("^").removesuffix("$")
     if "^" in inner or "$" in inner:
         raise GrammarRefused(

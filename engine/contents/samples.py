@@ -45,10 +45,11 @@ def _written_length(value: object) -> int:
 
 class _Sampler:
     def __init__(self, root: Schema, text: str, number: float) -> None:
+        # By their names, without `DEFINITION`.
         self._definitions: Mapping[str, Schema] = root.get("$defs", {})
-        self._found: dict[str, object] = {}  # values of definitions
+        self._samples: dict[str, object] = {}  # values of definitions
         self._text, self._number = text, number
-        self._steps = 0
+        self._steps = 0  # values that were tried, of `MAX_STEPS`
 
     def value(self, schema: Schema, inside: tuple[str, ...]) -> object:
         """Return a value; `inside` are the definitions that it is a part of."""
@@ -77,11 +78,12 @@ class _Sampler:
         return True if kind == "boolean" else None
 
     def _of_definition(self, name: str, inside: tuple[str, ...]) -> object:
+        # A value of it within itself: this way leads to no end, another alternative may.
         if name in inside:
             raise _NoneFits
-        if name not in self._found:
-            self._found[name] = self.value(self._definitions[name], (*inside, name))
-        return self._found[name]
+        if name not in self._samples:
+            self._samples[name] = self.value(self._definitions[name], (*inside, name))
+        return self._samples[name]
 
     def _of_any(self, branches: list[Schema], inside: tuple[str, ...]) -> object:
         for branch in branches:
@@ -93,6 +95,7 @@ class _Sampler:
 
     def _object(self, schema: Schema, inside: tuple[str, ...]) -> object:
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
+        # Required ones first; then others until there are as many as asked for.
         made = {name: self.value(properties[name], inside) for name in properties if name in required}
         for name in properties:
             if len(made) >= schema.get("minProperties", 0):
@@ -101,6 +104,7 @@ class _Sampler:
                 made[name] = self.value(properties[name], inside)
         if len(made) < schema.get("minProperties", 0) or len(made) > schema.get("maxProperties", len(made)):
             raise GrammarRefused("No object has as many properties as the schema asks for.")
+        # In the order of the schema, in which xgrammar writes them.
         return {name: made[name] for name in properties if name in made}
 
     def _array(self, schema: Schema, inside: tuple[str, ...]) -> object:
@@ -108,6 +112,7 @@ class _Sampler:
         made = [self.value(each, inside) for each in first[:least]]
         if least > len(made):
             item = self.value(schema["items"], inside)
+            # Multiplied, not built: a list of 10^9 items would be built first.
             if least * _written_length(item) > MAX_CHARACTERS:
                 raise GrammarRefused(f"Every value that fits the schema is longer than {MAX_CHARACTERS} characters.")
             made += [item] * (least - len(made))
@@ -119,6 +124,7 @@ class _Sampler:
         if "pattern" not in schema:
             return self._text
         pattern = schema["pattern"]
+        # As JSON writes it: the pattern was translated for that (`pattern_of`).
         if matches(pattern, json.dumps(self._text, ensure_ascii=False)[1:-1]):
             return self._text
         match: str = json.loads(f'"{smallest_match(pattern)}"')  # it is what JSON writes
@@ -128,12 +134,14 @@ class _Sampler:
         number = int(self._number)
         step: int = schema.get("multipleOf", 1)
         number = max(number, int(schema.get("minimum", number)))
+        # A step is never asked for beside bounds: see `keywords.integer`.
         return min(number, int(schema.get("maximum", number))) // step * step
 
     def _of_number(self, schema: Schema) -> Any:
         least, above = schema.get("minimum"), schema.get("exclusiveMinimum")
         most, below = schema.get("maximum"), schema.get("exclusiveMaximum")
         low, high = (least if above is None else above), (most if below is None else below)
+        # The user's number if it fits; then 0, and what lies at or between the bounds.
         for each in (self._number, 0, *_between(low, high)):
             if (low is None or each > low or (each == low and above is None)) and (
                 high is None or each < high or (each == high and below is None)

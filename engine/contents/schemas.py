@@ -36,6 +36,7 @@ MAX_BYTES = 128 * 1024  # of a schema
 MAX_DEPTH = 48  # objects and lists in each other: xgrammar under vLLM takes 64
 MAX_OUTCOME = 512 * 1024  # characters of what is made of it
 MAX_BRANCHES = 256  # of one `anyOf`, once nested ones are multiplied
+# Keywords that xgrammar passes over, and how a message says what they do.
 REFUSED = {
     "not": "forbids values",
     "if": "depends on a condition",
@@ -49,6 +50,7 @@ REFUSED = {
     "$dynamicRef": "is resolved while a value is read",
     "$recursiveRef": "is resolved while a value is read",
 }
+# Which keywords say something of which type; all others are passed over in it.
 OF_TYPE: dict[str, tuple[str, ...]] = {
     "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
@@ -58,6 +60,7 @@ OF_TYPE: dict[str, tuple[str, ...]] = {
     "boolean": (),
     "null": (),
 }
+# Keywords that mean something here. Any other one is an annotation, and is left out.
 KNOWN = {
     "type",
     "enum",
@@ -74,6 +77,7 @@ def json_tag(content: JsonSchema | AnyObject) -> dict[str, object]:
     """Return what holds a model to JSON, as a part of xgrammar's structural tag; raises `GrammarRefused`."""
     schema: object = {"type": "object"}
     if isinstance(content, JsonSchema):
+        # A fragment is written out as it is, without being parsed again.
         schema = orjson.Fragment(enforceable(content.schema))
     return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
 
@@ -149,11 +153,13 @@ class _Translation:
     """One schema on its way; `#/…` references become definitions of the outcome, so recursion stays."""
 
     def __init__(self, root: Schema | bool) -> None:
+        # `false` is what no value fits, as an enum without values is.
         self._root: Schema = root if isinstance(root, dict) else {} if root else {"enum": []}
         self._validator = BoundedValidator(self._root)
-        self._names: dict[str, str] = {}  # of definitions, by reference
-        self._waiting: list[str] = []
+        self._names: dict[str, str] = {}  # names of definitions in the outcome, by reference
+        self._waiting: list[str] = []  # references whose definitions are still to be translated
         self._budget = SchemaBudget(self._root)
+        # jsonschema's functions know nothing of us, so they find the budget here.
         budget.set(self._budget)
 
     def whole(self) -> Schema:
@@ -163,6 +169,7 @@ class _Translation:
         except Unsatisfiable as error:
             raise GrammarRefused(f"No value fits the schema: {error}.") from error
         definitions: Schema = {}
+        # Translating a definition may find references to others.
         while self._waiting:
             reference = self._waiting.pop()
             try:
@@ -174,8 +181,10 @@ class _Translation:
 
     def _node(self, schema: object, place: str) -> Schema:
         flat = self._flat(schema, place, ())
+        # Only a reference: it stays one, so schemas that refer to themselves stay finite.
         if set(flat) == {"$ref"}:
             return {"$ref": DEFINITION + self._name(flat["$ref"])}
+        # An enum says all there is to say, once the values that do not fit are gone.
         if "enum" in flat:
             return {"enum": self._chosen(flat)}
         if "anyOf" in flat:
@@ -203,6 +212,7 @@ class _Translation:
         if not isinstance(schema, dict):
             raise GrammarRefused(f"{place!r} in the schema is not a schema.")
         _refuse_unknown(schema, place)
+        # Annotations (`title`, `default`, …) are gone.
         node = {name: schema[name] for name in schema if name in KNOWN}
         if set(node) == {"$ref"}:
             return node
@@ -215,6 +225,7 @@ class _Translation:
             branches = node.pop("oneOf")
             self._require_disjoint(branches, place, inside)
             parts.append({"anyOf": branches})
+        # One after the other: what holds for all of them is what is left.
         for part in parts:
             node = self._both(node, self._resolved(part, place, inside))
         return node
@@ -228,6 +239,7 @@ class _Translation:
     def _resolved(self, schema: object, place: str, inside: tuple[str, ...]) -> Schema:
         with self._budget.deeper():
             flat = self._flat(schema, place, inside)
+            # A reference to a reference, and so on: `inside` finds circles.
             while set(flat) == {"$ref"}:
                 reference = flat["$ref"]
                 if reference in inside:
@@ -237,6 +249,7 @@ class _Translation:
         return flat
 
     def _any_of(self, flat: Schema, place: str) -> Schema:
+        # What stands beside `anyOf` holds for each alternative.
         siblings = {name: value for name, value in flat.items() if name != "anyOf"}
         if not siblings:
             branches = list(flat["anyOf"])
@@ -246,6 +259,7 @@ class _Translation:
             raise GrammarRefused(f"{place or 'The schema'!r} has more than {MAX_BRANCHES} alternatives.")
         alternatives, problem = [], "it has no alternative"
         for each in branches:
+            # An alternative that no value fits is left out; one must be left.
             try:
                 alternatives.append(self._node(each, f"{place}/anyOf"))
             except Unsatisfiable as error:
@@ -266,6 +280,7 @@ class _Translation:
 
     def _chosen(self, flat: Schema) -> list[object]:
         rest = {name: value for name, value in flat.items() if name != "enum"}
+        # The validator of the whole schema: references are resolved there.
         validator = self._validator.evolve(schema=rest)
         self._budget.take(size(flat["enum"]))
         chosen = [value for value in flat["enum"] if validator.is_valid(value)]
@@ -289,6 +304,7 @@ class _Translation:
     def _string(self, own: Schema, place: str) -> Schema:
         self._budget.take(CHARACTER * len(own.get("pattern", "")))
         translated = string(own, place)
+        # What is written down is longer than what was sent: a quarter of a part for each character.
         self._budget.take(len(translated.get("pattern", "")) // 4)
         return translated
 
@@ -298,16 +314,19 @@ class _Translation:
         declared = "additionalProperties" in own
         built: Schema = {}
         for name, schema in properties.items():
+            # A property that no value fits must not be there: where it is required, nothing fits the object.
             try:
                 built[name] = self._node(schema, f"{place}/properties/{name}")
             except Unsatisfiable:
                 if name in required:
                     raise
+                # Else others are not allowed anyway, and so neither is this one.
                 if extra is not False and declared:
                     raise GrammarRefused(
                         f"{place}/properties/{name} forbids a property, which cannot be enforced."
                     ) from None
         for name in required:
+            # Required, but not named among the properties: it is what `additionalProperties` says.
             if name not in properties:
                 if extra is False:
                     raise Unsatisfiable(f"{name!r} is required and not among the properties of {place or 'the schema'}")
@@ -358,6 +377,7 @@ class _Translation:
 
 def _refuse_unknown(schema: Schema, place: str) -> None:
     for name, why in REFUSED.items():
+        # `if` alone says nothing.
         if name in schema and not (name == "if" and "then" not in schema and "else" not in schema):
             raise GrammarRefused(f"{place or 'The schema'} has {name!r}, which {why}: that cannot be enforced.")
 
@@ -367,7 +387,9 @@ def _kinds(flat: Schema) -> list[str] | None:
     types = flat.get("type")
     if types is not None:
         kinds = [types] if isinstance(types, str) else list(types)
+        # `number` has all integers.
         return [kind for kind in kinds if not (kind == "integer" and "number" in kinds)]
+    # `integer` has the same keywords as `number`: one of them is enough.
     implied = [kind for kind, names in OF_TYPE.items() if kind != "integer" and any(name in flat for name in names)]
     return implied or None
 

@@ -36,7 +36,9 @@ def target(root: object, reference: str) -> object:
     if not reference.startswith("#"):
         raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
     node: Any = root
+    # `#` alone is the whole schema.
     for part in filter(None, reference[1:].split("/")):
+        # JSON Pointer: `~1` stands for `/`, `~0` for `~`. In this order: `~01` is `~1`.
         key = part.replace("~1", "/").replace("~0", "~")
         try:
             node = node[int(key)] if isinstance(node, list) else node[key]
@@ -57,6 +59,7 @@ def _begins_with(schema: Mapping[str, Any]) -> set[str]:
     """Return the definitions that a value of a schema may be as a whole."""
     if "$ref" in schema:
         return {schema["$ref"].removeprefix(DEFINITION)}
+    # References behind properties or items are not looked at: a value goes on there, and may end.
     return {name for each in schema.get("anyOf", ()) for name in _begins_with(each)}
 
 
@@ -78,7 +81,9 @@ def _is_found(pattern: str, text: str, left: SchemaBudget) -> bool:
         check_regex(pattern)
         left.patterns.add(pattern)
     try:
+        # At least a millisecond, so that the last pattern is tried, too.
         seconds = max(left.patterns_until - time.monotonic(), 0.001)
+        # `concurrent`: without the interpreter's lock, so that other threads go on.
         return regex.search(pattern, text, timeout=seconds, concurrent=True) is not None
     except TimeoutError:
         raise GrammarRefused(f"A pattern takes too long to match a value: {pattern[:200]!r}.") from None
@@ -94,6 +99,7 @@ def _ref(validator: Any, reference: str, instance: object, _: object) -> Errors:
 
 def _enum(_: Any, values: list[object], instance: object, __: object) -> Errors:
     budget.get().take(size(values) + size(instance))
+    # As a set: comparing an instance with each value takes a product of both sizes.
     if frozen(instance) not in set(map(frozen, values)):
         yield ValidationError("it is another value")
 
@@ -113,6 +119,7 @@ def _unique_counted(_: Any, is_on: bool, instance: object, schema: object) -> Er
 
 
 def _additional(validator: Any, extra: object, instance: object, schema: Any) -> Errors:
+    # Which names are additional depends on patterns then, which would be matched by `re`.
     if "patternProperties" in schema:
         _refused()
     yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, extra, instance, schema) or ()
@@ -132,6 +139,7 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Errors]:
     return counted
 
 
+# jsonschema's own checks, less those that may take without end.
 _CHECKS: dict[str, Callable[..., Any]] = {
     **Draft202012Validator.VALIDATORS,
     "pattern": _pattern,
@@ -144,6 +152,7 @@ _CHECKS: dict[str, Callable[..., Any]] = {
     "patternProperties": _refused,
     "unevaluatedProperties": _refused,
 }
+# Each of them counted.
 BoundedValidator: Any = extend(Draft202012Validator, {name: _counted(check) for name, check in _CHECKS.items()})
 
 
@@ -202,6 +211,7 @@ def problem_of(content: Content, text: bytes) -> str | None:
 
 def _problem_of_json(schema: object, text: bytes) -> str | None:
     try:
+        # Python takes NaN and Infinity, JSON does not.
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return f"{_shown(text)} is not JSON: {error}"
@@ -227,6 +237,7 @@ def _problem_of_match(pattern: str, text: str) -> str | None:
     return None if match else f"{_shown(text.encode())} does not match {pattern[:MAX_SHOWN]!r}"
 
 
+# Compiling a large pattern takes far longer than matching a short text.
 @lru_cache(maxsize=64)
 def _compiled(pattern: str) -> "regex.Pattern[str]":
     return regex.compile(pattern)

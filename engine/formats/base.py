@@ -36,10 +36,10 @@ class ToldKind(Enum):
 class Told:
     """What a message says, in no format's own words: so a conversation goes on with a model of another format."""
 
-    kind: ToldKind
-    text: str
+    kind: ToldKind  # who says it to whom, and what it is
+    text: str  # of a call: its arguments
     name: str = ""  # of what a call calls, or whose output it is, without a format's own prefix
-    hosted: bool = False  # a tool of the server's, else the client's function
+    hosted: bool = False  # a tool of the server's; else a function of the client's
     freeform: bool = False  # it is called with text, which is not JSON
 
 
@@ -65,15 +65,15 @@ class MessageKind(Enum):
 class RenderedMessage:
     """One message as the model reads it in a later turn: all its tokens, from its beginning to its end."""
 
-    kind: MessageKind
-    tokens: "Tokens[int]"
+    kind: MessageKind  # decides whether the message is dropped from a later prompt
+    tokens: "Tokens[int]"  # never changed once it is in a chain: another rendering would miss the engine's prefix cache
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
     """A function the model may call."""
 
-    name: str
+    name: str  # as the model calls it, without a namespace
     description: str
     schema: str  # the JSON schema of its parameters, as JSON text; "" for none
     freeform: bool = False  # it is called with text as it is, which is not JSON
@@ -83,7 +83,7 @@ class FunctionTool:
 class ToolNamespace:
     """Tools of the server's own. A format may know some names that its models were trained on (`python`, `browser`)."""
 
-    name: str
+    name: str  # `browser`, as the model writes it
     description: str = ""
     functions: tuple[FunctionTool, ...] = ()  # called as `NAME.FUNCTION`; where there are none, `NAME` alone, with text
 
@@ -102,7 +102,7 @@ class ItemKind(Enum):
 class ItemStarted:
     """An item begins."""
 
-    kind: ItemKind
+    kind: ItemKind  # what it is, as the header or the tags say
     name: str | None = None  # of what a call calls, without the format's own prefix
 
 
@@ -110,17 +110,17 @@ class ItemStarted:
 class TextLogprob:
     """A `TokenLogprob` that nobody needs a vocabulary for: every token is the bytes it stands for."""
 
-    token: bytes
+    token: bytes  # its bytes, which may be a part of a character
     logprob: float
-    top: tuple[tuple[bytes, float], ...] = ()
+    top: tuple[tuple[bytes, float], ...] = ()  # the likeliest tokens at its place, likeliest first
 
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class Text:
-    """More text of the open item; never empty. `logprobs` are its tokens', where they are known."""
+    """More text of the open item; never empty."""
 
-    text: str
-    logprobs: tuple[TextLogprob, ...] = ()
+    text: str  # never half a character
+    logprobs: tuple[TextLogprob, ...] = ()  # of the tokens that it is, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ItemEnded:
     """The open item ends."""
 
     message: RenderedMessage  # how the model reads it in a later turn
-    reasoning_tokens: int = 0
+    reasoning_tokens: int = 0  # of its tokens, those that count as reasoning
     truncated: bool = False  # the generation ended before the item did
     called: bool = False  # the model waits for what the call gives back
 
@@ -165,8 +165,8 @@ class UnreadableMessage(ValueError):
 class ModelFormat(ABC):
     """One family of models. Stateless; shared by all responses."""
 
-    name: str
-    stop_tokens: tuple[int, ...]
+    name: str  # as an operator names it
+    stop_tokens: tuple[int, ...]  # the engine ends a generation at any of them
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
 
     def at_effort(self, effort: object) -> "ModelFormat":
@@ -221,6 +221,7 @@ class ModelFormat(ABC):
     def answer_start(self) -> Sequence[int]:
         """Return the tokens with which an answer begins behind `generation_start`; none where the model chooses."""
         empty = self.said(ItemKind.ANSWER, "").tokens
+        # Without what `generation_start` has already, and without the token that ends the message.
         return empty[len(self.generation_start()) : -1]
 
     def answer_at_once(self) -> Sequence[int]:
@@ -253,6 +254,7 @@ class ModelFormat(ABC):
                 return self.call(message.name, message.text, hosted=message.hosted, freeform=message.freeform)
             case ToldKind.OUTPUT:
                 return self.output(message.name, message.text, hosted=message.hosted)
+        # What is left are the model's own kinds, which have the same names in both enums.
         return self.said(ItemKind[message.kind.name], message.text)
 
     @abstractmethod

@@ -12,13 +12,18 @@ MAX_NAME = 256  # characters of a function's name
 MAX_HEAD = 8 * MAX_NAME  # characters of what stands before a call's arguments, or behind them: white space, too
 CALL_END = "</tool_call>"
 
+# A JSON string with its quotes; possessive (`*+`), so that an open one is not tried again at each character.
 _STRING = r'("(?:[^"\\]|\\.)*+")'
+# `{"name": "f", "arguments": {`, up to the brace that begins the arguments.
 HERMES_HEAD = regex.compile(rf'\s*\{{\s*"name"\s*:\s*{_STRING}\s*,\s*"arguments"\s*:\s*\{{', regex.DOTALL)
+# `{"name": "f", "parameters": {`, with or without `"type": "function"` before it.
 JSON_HEAD = regex.compile(
     rf'\s*\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*{_STRING}\s*,\s*"(?:parameters|arguments)"\s*:\s*\{{',
     regex.DOTALL,
 )
+# `{"freeform_text"`: arguments that begin like this are those of a tool that takes text.
 FREEFORM_ARGUMENTS = regex.compile(rf'\{{\s*"{FREEFORM}"')
+# `}` and the end tag; the brace may be missing, as models forget it.
 HERMES_TAIL = regex.compile(rf"\s*\}}?\s*{CALL_END}")
 JSON_TAIL = regex.compile(r"\s*\}")
 
@@ -45,6 +50,7 @@ def call_of(text: str) -> tuple[str, str, bool] | None:
     name = call.get("name") if isinstance(call, dict) else None
     if not _is_name(name):
         return None
+    # Llama 3 writes `parameters`, all others `arguments`.
     arguments = call.get("arguments", call.get("parameters", {}))
     freeform = _freeform_of(arguments)
     if freeform is not None:
@@ -62,6 +68,7 @@ def freeform_text(arguments: str) -> str | None:
 
 
 def _freeform_of(arguments: object) -> str | None:
+    # The one key and no other: a function of the client's may have a parameter of that name among others.
     text = arguments[FREEFORM] if isinstance(arguments, dict) and arguments.keys() == {FREEFORM} else None
     return text if isinstance(text, str) else None
 
@@ -87,7 +94,7 @@ class ObjectScan:
     place: int = 0  # characters that `size` has read
     depth: int = 0  # of objects; a list ends within the object that it stands in
     in_string: bool = False
-    escaped: bool = False
+    escaped: bool = False  # the character before was a `\` within a string
 
     def size(self, text: str) -> int | None:
         """Return how long the object is; None where it does not end in this text, which begins with the last one."""
@@ -100,6 +107,7 @@ class ObjectScan:
     def ends_with(self, character: str) -> bool:
         """Read the next character; return whether it is the last of the object."""
         if self.in_string:
+            # The string ends at a `"` without a `\` before it.
             self.in_string = self.escaped or character != '"'
             self.escaped = character == "\\" and not self.escaped
         elif character == '"':

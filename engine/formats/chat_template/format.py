@@ -64,6 +64,7 @@ KINDS = {
     Kind.ANSWER: MessageKind.FINAL,
     Kind.CALL: MessageKind.COMMENTARY,
 }
+# The reader's kinds; calls are told apart by their names (`_item`).
 _ITEMS = {Kind.REASONING: ItemKind.REASONING, Kind.ANSWER: ItemKind.ANSWER}
 
 
@@ -82,16 +83,19 @@ class ChatParser(TurnParser):
     ) -> None:
         self._vocabulary = vocabulary
         self._functions = functions
+        # The reader asks `_is_call` about each name, so it gets the method and not its answer.
         self._reader = make_reader(functions or (), self._is_call)
+        # Bytes of half a character are kept until the rest comes.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        # The tags themselves may be special tokens, and the reader has to see those.
         seen = vocabulary.special if self._reader.takes_special_tokens else {vocabulary.added.get(tag) for tag in TAGS}
         self._silent = vocabulary.special - seen  # special tokens that are not for the reader
         self._unread: list[int] = []  # tokens whose text is not whole yet
-        self._ended = False
-        self._started = ReadStarted(Kind.ANSWER)
+        self._ended = False  # an end token came, or `close`: what follows is not read
+        self._started = ReadStarted(Kind.ANSWER)  # what the open item began with
         self._texts: list[str] = []  # of the open item
         self._tokens: list[int] = []  # that belong to no item which has ended
-        self._whole = 0  # tokens up to the end of the open call
+        self._whole = 0  # tokens up to the end of the open call; 0 where it has not ended
 
     @property
     def repairs(self) -> int:  # type: ignore[override]
@@ -106,6 +110,7 @@ class ChatParser(TurnParser):
             self._tokens.append(token)
             if token in self._vocabulary.ends:
                 events += self._end(stopped=True)
+            # Tokens that are silent are still part of the item: `_tokens` has them.
             elif token not in self._silent:
                 self._unread.append(token)
                 text = self._decoder.decode(self._vocabulary.token_bytes(token))
@@ -122,6 +127,7 @@ class ChatParser(TurnParser):
 
     def _end(self, *, stopped: bool) -> list[TurnEvent]:
         self._ended = True
+        # What is half a character at the end becomes U+FFFD.
         rest = self._decoder.decode(b"", final=True)
         events = self._events(self._reader.feed(rest)) if rest else []
         return events + self._events(self._reader.end(stopped=stopped))
@@ -138,6 +144,8 @@ class ChatParser(TurnParser):
                     self._texts.clear()
                     events.append(self._item())
                 case Whole():
+                    # The call may yet be followed by white space, or by the turn's end: only then it is known whose
+                    # that is.
                     self._whole = len(self._tokens)
                 case ReadEnded():
                     events.append(self._item_ended(each))
@@ -157,6 +165,7 @@ class ChatParser(TurnParser):
     def _item_ended(self, ended: ReadEnded) -> ItemEnded:
         """End an item. What stands between it and the next one is the next one's, and the end of the turn its own."""
         kind = self._started.kind
+        # Tokens behind a whole call belong to what follows, unless nothing does.
         size = self._whole if self._whole and not ended.is_last else len(self._tokens)
         tokens, self._tokens, self._whole = self._tokens[:size], self._tokens[size:], 0
         said: dict[str, object] = {"is": kind.value, "text": "".join(self._texts)}
@@ -217,14 +226,17 @@ class ChatTemplateFormat(ModelFormat):
         self._render = render
         self._tokenize = tokenize
         self._choose = manners
+        # Read at the first use, which may take seconds: the constructor does no I/O.
         self._read: tuple[Vocabulary, list[bytes], Manners] | None = None
         self._short: frozenset[bytes] | None = None  # of what its tokens say
+        # The format for requests that want no thoughts, made at the first of them.
         self._quiet: ChatTemplateFormat | None = None
 
     def at_effort(self, effort: object) -> "ChatTemplateFormat":
         if effort != NONE:
             return self
         if self._quiet is None:
+            # `self.vocabulary`, so that both share the one that was read.
             self._quiet = ChatTemplateFormat(
                 lambda: self.vocabulary, self._render, lambda _: self._known[2].quiet, self._tokenize
             )
@@ -239,6 +251,7 @@ class ChatTemplateFormat(ModelFormat):
     def _known(self) -> tuple[Vocabulary, list[bytes], Manners]:
         if self._read is None:
             vocabulary = self._read_vocabulary()
+            # All three together: `manners` depends on the vocabulary.
             self._read = vocabulary, vocabulary.unmistakable(), self._choose(vocabulary)
         return self._read
 
@@ -261,9 +274,11 @@ class ChatTemplateFormat(ModelFormat):
     def grammar(self, rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | None:
         manners = self._known[2]
         whole = turn_grammar(rules, manners.calls, thinks=manners.thinks_under_grammar, open=manners.thinks_first)
+        # `open`: then the turn begins within a thought, though no tag of it was sampled.
         return rest_of(whole, self._text(behind), open=manners.thinks_first) if whole is not None and behind else whole
 
     def problem_of(self, rules: TurnRules, tokens: Sequence[int]) -> str | None:
+        # The names of all tools: the rules say which of them may be called.
         parser = self.parser([rule.name for rule in rules.calls])
         events = parser.feed(tokens)
         return problem_of(rules, events, has_ended=bool(tokens) and parser.is_end(tokens[-1]), repairs=parser.repairs)
@@ -303,7 +318,9 @@ class ChatTemplateFormat(ModelFormat):
         vocabulary, _, manners = self._known
         if not (manners.thinks and {THINK, THINK_END} <= vocabulary.added.keys()):
             return ()
+        # As the tokens that templates write: a line end behind the tag, and an empty line behind the thought.
         line, begin, end = vocabulary.pieces.index(b"\n"), vocabulary.added[THINK], vocabulary.added[THINK_END]
+        # Most vocabularies have two line ends as one token; a template's text is encoded so.
         lines = vocabulary.pieces.index(b"\n\n") if b"\n\n" in vocabulary.pieces else None
         gap = (line, line) if lines is None else (lines,)
         return (*((line,) if manners.thinks_first else (begin, *gap)), end, *gap)
@@ -355,6 +372,7 @@ class ChatTemplateFormat(ModelFormat):
 
     def is_one_token(self, text: str) -> bool:
         if self._short is None:
+            # Stripped: a label may be said with a space before it.
             self._short = frozenset(piece.strip() for piece in self.vocabulary.pieces if len(piece) <= LABEL)
         return text.encode() in self._short
 
@@ -372,7 +390,7 @@ class ChatTemplateFormat(ModelFormat):
         return token in self.vocabulary.special
 
 
-_START = record({"is": "start"})
+_START = record({"is": "start"})  # stands where a format of tokens has those that begin the answer
 
 
 def _message(kind: MessageKind, said: Json) -> RenderedMessage:

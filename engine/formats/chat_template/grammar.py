@@ -27,6 +27,7 @@ from engine.formats.chat_template.prompt import FREEFORM
 from engine.formats.chat_template.reader import CALL, THINK, THINK_END, CallStyle
 from engine.types import AnyObject, AnyText, CallRule, Content, JsonSchema, TurnGrammar, TurnRules
 
+# What templates write between a thought and an answer.
 BEHIND_THOUGHT = "\n\n"
 _CALLS = (ItemKind.CALL, ItemKind.HOSTED_CALL)
 
@@ -41,7 +42,9 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
     if rules.must_call and style is CallStyle.NONE:
         return None
     calls = [_call(rule, style) for rule in rules.calls] if style is not CallStyle.NONE else []
+    # Nothing but calls is held to rules.
     if not rules.must_call and isinstance(rules.answer, AnyText):
+        # Calls without a tag cannot be told from text, so nothing can be held in the middle of it.
         if not calls or style is CallStyle.JSON or all(isinstance(rule.content, AnyText) for rule in rules.calls):
             return None
         return _grammar(
@@ -54,6 +57,7 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
                 "stop_after_first": False,
             },
         )
+    # A sequence of calls is one option, an answer the other.
     options = [_row(calls, style)] if calls else []
     if not rules.must_call:
         options.append(_answer(rules.answer))
@@ -114,15 +118,20 @@ def rest_of(whole: TurnGrammar, text: str, *, open: bool) -> TurnGrammar:
     """Return the grammar of what is left of a turn behind what was said; `open`: the prompt ends in a thought."""
     shape = orjson.loads(whole.structural_tag)["format"]
     if shape["type"] == "triggered_tags":
+        # Behind the last end tag, or before the first tag: the next call is still to begin.
         is_between = text.rfind(CALL) <= text.rfind(CALL_END) and not _may_begin(text, CALL)
         return whole if is_between else _loose(whole.rules)
+    # Only a sequence has a thought before what is held.
     if shape["type"] != "sequence":
         return _loose(whole.rules)
+    # As `turn_grammar` has made it: the thought, then the rest.
     _, held = shape["elements"]
     begun, ends, behind = text.partition(THINK_END)
     if not ends:
+        # Text that ends with the beginning of a tag leaves it open whether it is one.
         in_thought = (open or begun.startswith(THINK)) and not _may_begin(begun, THINK_END)
         return _grammar(whole.rules, _thought(open=True), held) if in_thought else _loose(whole.rules)
+    # Some of the line ends may have been sampled already: those that are left are what the grammar begins with.
     if BEHIND_THOUGHT.startswith(behind):
         left = BEHIND_THOUGHT[len(behind) :]
         between: list[Tag] = [{"type": "const_string", "value": left}] if left else []
@@ -136,6 +145,7 @@ def _loose(rules: TurnRules) -> TurnGrammar:
 
 def _may_begin(text: str, tag: str) -> bool:
     """Whether a text ends with the beginning of a tag."""
+    # Shorter than the tag: a whole one would have been found before.
     return any(text.endswith(tag[:size]) for size in range(1, len(tag)))
 
 
@@ -158,6 +168,7 @@ def problem_of(rules: TurnRules, events: Sequence[TurnEvent], *, has_ended: bool
 
 def _contents(events: Sequence[TurnEvent]) -> Iterator[tuple[ItemStarted, str | None]]:
     """Yield the items that have ended, with their texts; None for one that was cut off."""
+    # Text that no item began counts as an answer.
     started, texts = ItemStarted(ItemKind.ANSWER), [""]
     for event in events:
         match event:
@@ -173,6 +184,7 @@ def _problem_of_item(rules: TurnRules, item: ItemStarted, text: str | None) -> s
     if item.kind is ItemKind.REASONING:
         return None
     if text is None:
+        # A turn that was cut has its last item truncated: nothing can be said of its content.
         return "it ends too early"
     contents = {rule.name: rule.content for rule in rules.calls}
     if item.kind not in _CALLS:

@@ -54,7 +54,7 @@ from engine.formats.base import (
 from engine.types import ChatPrompt
 
 MARK = 0xF0C4A701  # a record of the first version; far above any vocabulary
-_HEAD = 3  # words before the JSON
+_HEAD = 3  # words before the JSON: `MARK`, how many words of JSON, how many tokens
 
 Saying = dict[str, Any]  # "is": what it is, and its fields
 
@@ -62,8 +62,8 @@ Saying = dict[str, Any]  # "is": what it is, and its fields
 class Record(NamedTuple):
     """What was said, and the tokens it was sampled as, if it was sampled here."""
 
-    said: Saying
-    sampled: "Tokens[int]"
+    said: Saying  # what `record` was given
+    sampled: "Tokens[int]"  # none where it was not sampled here
 
     def sampled_in(self, vocabulary: str) -> "Tokens[int]":
         """Return the tokens, where they are those of a vocabulary (its fingerprint)."""
@@ -73,10 +73,12 @@ class Record(NamedTuple):
 def record(said: Saying, sampled: Sequence[int] = (), *, vocabulary: str = "") -> "Tokens[int]":
     """Write a record; `vocabulary` is the fingerprint of that of its tokens."""
     text = orjson.dumps({**said, "of": vocabulary} if sampled else said)
+    # Filled up to whole words; JSON may end with spaces.
     text += b" " * (-len(text) % 4)
     words = as_tokens()
     words.frombytes(text)
     if sys.byteorder == "big":
+        # Words are little-endian in every record, whatever machine wrote it.
         words.byteswap()
     written = as_tokens((MARK, len(words), len(sampled)))
     written.extend(words)
@@ -96,6 +98,7 @@ def records(draft: "Tokens[int]") -> Iterator[Record]:
         if not is_record(draft[start : start + _HEAD]):
             raise ValueError("a conversation has something in it that is not a record")
         text = start + _HEAD
+        # The two counts of the head say where the JSON and the tokens end.
         tokens = text + draft[start + 1]
         end = tokens + draft[start + 2]
         words = draft[text:tokens]
@@ -139,6 +142,7 @@ def template_kwargs(effort: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
     An operator's word counts before the effort's, but not before a request that wants no thoughts.
     """
+    # The later ones win over those before them.
     return {"reasoning_effort": effort, **own, **(_WITHOUT_THOUGHTS if effort == NONE else {})}
 
 
@@ -166,8 +170,10 @@ def frame_of(
 ) -> Saying:
     """Return what a frame's record says; `kwargs` are what an operator tells the template."""
     tools = [_tool(each, each.name) for each in functions]
+    # A namespace without functions is itself called, with text.
     for namespace in namespaces:
         own = namespace.functions or (FunctionTool("", namespace.description, "", freeform=True),)
+        # `python.` without a function's name becomes `python`.
         tools += [_tool(each, f"{namespace.name}.{each.name}".rstrip(".")) for each in own]
     return {
         "is": "frame",
@@ -203,7 +209,7 @@ class _Writer:
         self._vocabulary = vocabulary
         self._made = ChatConversation()
         self._unanswered: list[tuple[str, str]] = []  # the names and ids of calls
-        self._calls = 0
+        self._calls = 0  # so far; their ids are numbered by it
         self._tokens: list[int] = []  # of the assistant's message that is being written
         self._is_whole = False  # all its parts were sampled here
 
@@ -225,8 +231,10 @@ class _Writer:
         return self._made
 
     def _frame(self, said: Saying) -> None:
+        # ISO 8601, as `frame_of` was given it.
         year, month, day = said["date"].split("-")
         self._made.tools = said["tools"]
+        # As templates of Llama 3 write the date: 26 Jul 2024.
         named = f"{day} {_MONTHS[int(month) - 1]} {year}"
         self._made.template_kwargs = {"date_string": named, **said["kwargs"]}
         if said["instructions"]:
@@ -245,7 +253,9 @@ class _Writer:
         self._made.messages.append(message)
 
     def _output(self, said: Saying) -> None:
+        # The earliest call of that name: outputs carry no ids in a chain.
         place = next((at for at, (name, _) in enumerate(self._unanswered) if name == said["name"]), None)
+        # An output without a call takes the id of the latest one.
         call_id = f"call_{self._calls}" if place is None else self._unanswered.pop(place)[1]
         self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": said["text"]})
 
@@ -258,10 +268,12 @@ class _Writer:
             self._is_whole = True
         sampled = each.sampled_in(self._vocabulary)
         self._tokens.extend(sampled)
+        # One part that was not sampled spoils the row: the tokens of the others are not next to each other.
         self._is_whole = self._is_whole and len(sampled) > 0
         if kind == "answer":
             message["content"] = each.said["text"]
         elif kind == "reasoning":
+            # Templates read one name or the other.
             message["reasoning"] = message["reasoning_content"] = each.said["text"]
         else:
             message.setdefault("tool_calls", []).append(self._call(each.said))
@@ -288,6 +300,7 @@ def _takes(message: Json, kind: str) -> bool:
     """Whether an assistant's message still takes this: reasoning comes first, then the answer, then calls."""
     if kind == "call":
         return True
+    # Behind an answer or a call there is no place for reasoning or another answer.
     if "tool_calls" in message or message["content"]:
         return False
     return kind == "answer" or "reasoning" not in message
@@ -309,8 +322,10 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
 
     `pieces` are the bytes of every token (`Vocabulary.unmistakable`). The bytes of the prompt stay the same.
     """
+    # Tokens outside the vocabulary have no bytes, so nothing can be compared.
     if not turns or max(rendered, default=0) >= len(pieces):
         return as_tokens(rendered)
+    # The text as bytes; `ends` are the places in it at which tokens end, and the next ones begin.
     parts = [pieces[token] for token in rendered]
     text = b"".join(parts)
     ends = list(accumulate(map(len, parts), initial=0))
@@ -320,12 +335,16 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
         said = b"".join([pieces[token] for token in turn]) if max(turn) < len(pieces) else b""
         # Turns stand there in their order, so each is looked for behind the one before; one that is not there is left.
         begin = _found(text, said, ends[done], places) if said else None
+        # See the module's docstring: white space at the beginning of a turn may be one token with the line end before
+        # it.
         before = b""  # of the token that is split
         if begin is None and said[:1].isspace():
             begin = _found(text, said, ends[done], places, splits=True)
+            # The token within which the turn begins: what it has before the turn has to become a token of its own.
             before = b"" if begin is None else text[ends[bisect_right(ends, begin) - 1] : begin]
         if begin is None or (before and before not in pieces):
             continue
+        # What was not sampled here stays as it was rendered.
         prompt.extend(rendered[done : places[begin - len(before)]])
         prompt.extend([pieces.index(before)] if before else ())
         prompt.extend(turn)
@@ -336,6 +355,7 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
 
 def _found(text: bytes, said: bytes, start: int, places: dict[int, int], *, splits: bool = False) -> int | None:
     """Return where something is said, from the beginning of a token to the end of one; `splits`: or from within one."""
+    # A found place counts where tokens begin and end there: a token is never cut.
     begin = text.find(said, start)
     while begin >= 0:
         if (splits or begin in places) and begin + len(said) in places:

@@ -43,15 +43,15 @@ from engine.formats.chat_template.call_text import (
 
 SPACE = " \t\r\n"
 LINE = "\n"
-_LINES_BEHIND_THOUGHT = 2
+_LINES_BEHIND_THOUGHT = 2  # line ends that a template writes behind a thought
 
 
 @dataclass(slots=True)
 class Gap:
     """White space that came where an item may begin, until it is known which one does."""
 
-    text: str = ""
-    is_behind_thought: bool = False
+    text: str = ""  # the white space itself
+    is_behind_thought: bool = False  # then the template's own lines are in it
     is_behind_call: bool = False  # then an answer is a message of its own, and the gap before it is dropped
 
     def take(self, text: str) -> str:
@@ -83,9 +83,9 @@ TAGS = (THINK, THINK_END, CALL, CALL_END, PYTHON)
 class CallStyle(Enum):
     """How a family of models writes calls."""
 
-    NONE = "none"
-    HERMES = "hermes"
-    JSON = "json"
+    NONE = "none"  # nothing is read as a call
+    HERMES = "hermes"  # between tags
+    JSON = "json"  # by its shape alone
 
 
 class Kind(Enum):
@@ -98,10 +98,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadStarted:
-    """An item begins; `name` is what a call calls."""
+    """An item begins."""
 
-    kind: Kind
-    name: str = ""
+    kind: Kind  # what begins
+    name: str = ""  # of a call: what it calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +118,11 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnded:
-    """The open item ends. `is_last`: the turn ends with it, which is a call that was said as a whole."""
+    """The open item ends."""
 
-    truncated: bool = False
-    is_last: bool = False
-    freeform: bool = False
+    truncated: bool = False  # the turn ended before the item did
+    is_last: bool = False  # the turn ends with it, and it is a call that was said as a whole
+    freeform: bool = False  # a call's text was taken out of `FREEFORM`
 
 
 Read = ReadStarted | Said | Whole | ReadEnded
@@ -153,13 +153,14 @@ class Reader(BaseReader):
         self._style = style
         self._is_call = is_call
         self._thinks = thinks
-        self._held = ""
+        self._held = ""  # text that was not decided yet: it may be the beginning of a tag, or of a call
         self._final = False  # nothing more comes
+        # What reads the next text: each state returns whether it got on, and so another one may have something to read.
         self._state: Callable[[], bool] = self._reasoning if is_open else self._content
         self._may_think_again = is_open  # some models write the tag that stands in the prompt, too
-        self._open: Kind | None = None
+        self._open: Kind | None = None  # what the open item is
         self._is_whole = False  # the open call was said
-        self._freeform = False
+        self._freeform = False  # the open call was given text as it is
         self._gap = Gap()  # before the item that comes next
         self._tag = ""  # before the call that is being read
         self._scan = ObjectScan()  # of a call's arguments, or of a call that is read as a whole
@@ -176,12 +177,14 @@ class Reader(BaseReader):
         self._final = True
         read = self._taken()
         if self._open is not None:
+            # An answer or a thought is done where the model stopped; a call only with its last brace.
             done = self._is_whole or (stopped and self._open is not Kind.CALL)
             self._close(truncated=not done, is_last=self._is_whole)
             read += self._taken()
         return read
 
     def _taken(self) -> list[Read]:
+        # Until a state needs more text.
         while self._state():
             pass
         read, self._read = self._read, []
@@ -199,6 +202,7 @@ class Reader(BaseReader):
             self._read.append(Said(text))
 
     def _close(self, *, truncated: bool = False, is_last: bool = False) -> None:
+        # Also before each beginning: items do not overlap.
         if self._open is not None:
             self._read.append(ReadEnded(truncated, is_last, self._freeform))
         self._open, self._is_whole, self._freeform = None, False, False
@@ -218,10 +222,12 @@ class Reader(BaseReader):
         if self._is_whole:
             self._close()  # something follows the call
         tag, place = self._next_tag()
+        # Text before the tag belongs to the answer; the tag itself is read in the next round.
         if tag and not (self._open is not Kind.ANSWER and place == 0):
             before = self._held[:place].removesuffix(LINE)
             self._answer(before)
             self._close()
+            # The line end before the tag is the template's: it goes into the gap.
             self._gap.text, self._held = self._held[len(before) : place], self._held[place:]
             return True
         if tag == "{":
@@ -229,11 +235,13 @@ class Reader(BaseReader):
             return True
         if tag:
             self._tag, self._held = tag, self._held[len(tag) :]
+            # A thought ends what is open; a call does so only once it turns out to be one.
             self._state = self._reasoning if tag == THINK else self._head
             if tag == THINK:
                 self._close()
                 self._gap = Gap()
             return True
+        # What may be the beginning of a tag is held until more text decides it.
         keep = 0 if self._final else self._undecided()
         self._answer(self._held[: len(self._held) - keep])
         self._held = self._held[len(self._held) - keep :]
@@ -242,6 +250,7 @@ class Reader(BaseReader):
     def _begins(self) -> bool:
         """Set aside the white space before an item; whether there is anything behind it."""
         self._held = self._gap.take(self._held)
+        # Calls of Llama 3 are divided by `;`.
         while self._gap.is_behind_call and self._style is CallStyle.JSON and self._held.startswith(";"):
             self._held = self._gap.take(self._held[1:])
         return bool(self._held)
@@ -275,6 +284,7 @@ class Reader(BaseReader):
         return _undecided(self._held, self._tags())
 
     def _reasoning(self) -> bool:
+        # The prompt ended with the tag, and the model may write it once more.
         if self._may_think_again:
             said = self._held.lstrip()
             if THINK.startswith(said) and not self._final and said != THINK:
@@ -287,6 +297,7 @@ class Reader(BaseReader):
             self._thought(self._held[: len(self._held) - keep])
             self._held = self._held[len(self._held) - keep :]
             return False
+        # A line end before the closing tag is the template's.
         self._thought(self._held[:place].removesuffix(LINE))
         self._held = self._held[place + len(THINK_END) :]
         self._close()
@@ -307,6 +318,7 @@ class Reader(BaseReader):
 
     def _head(self) -> bool:
         """Read a call up to the beginning of its arguments."""
+        # The Python tag may stand alone, with its call behind it.
         if self._tag == PYTHON and not self._held.strip() and not self._final:
             return False
         pattern = HERMES_HEAD if self._tag == CALL else JSON_HEAD
@@ -315,9 +327,11 @@ class Reader(BaseReader):
             return False
         self._scan = ObjectScan()
         name = name_of(match[1]) if match is not None and not match.partial else None
+        # Not a call, but it began like one: with tags it may be written in another order, without it is text.
         if match is None or name is None or not (self._tag == CALL or self._is_call(name)):
             self._state = self._whole if self._tag == CALL else self._text_after_all
             return True
+        # The brace that begins the arguments is part of the match, and is scanned again.
         arguments = self._held[match.end() - 1 :]
         freeform, waits = matched(FREEFORM_ARGUMENTS, arguments, final=self._final)
         if waits:
@@ -337,6 +351,7 @@ class Reader(BaseReader):
             return False
         self._say(self._held[:end])
         self._held = self._held[end:]
+        # An open brace at the end: the end tag stands in the middle of the arguments.
         if self._scan.depth:
             self.repairs += 1  # the call's end tag stands in the middle of its arguments
         self._state = self._tail
@@ -347,10 +362,12 @@ class Reader(BaseReader):
         for place, character in enumerate(self._held):
             if self._scan.ends_with(character):
                 return place + 1
+            # The end tag within a string is text; outside of one it ends the call, closed or not.
             if character == "<" and self._tag == CALL and not self._scan.in_string:
                 rest = self._held[place:]
                 if rest.startswith(CALL_END):
                     return place
+                # The beginning of the tag alone: more text decides.
                 if CALL_END.startswith(rest) and not self._final:
                     self._say(self._held[:place])
                     self._held = rest
@@ -377,6 +394,7 @@ class Reader(BaseReader):
     def _whole(self) -> bool:
         """Read a call once it is all there: one that is written in another order, or called with text as it is."""
         if self._tag == CALL:
+            # From where the last look ended, less the tag's length: a tag may be cut by two pieces of text.
             end = self._held.find(CALL_END, max(0, self._scan.place - len(CALL_END)))
             self._scan.place = len(self._held)
             if end < 0 and not self._final:
@@ -394,6 +412,7 @@ class Reader(BaseReader):
         if call is None:
             self.repairs += 1
             self._state = self._content
+            # All that was held is the answer's, with its tags: nothing the model said is lost.
             self._answer(raw)
             return True
         name, arguments, freeform = call
@@ -406,6 +425,7 @@ class Reader(BaseReader):
     def _text_after_all(self) -> bool:
         """Go on with what looked like a call, as the answer's text."""
         self._state = self._content
+        # Its first character is text; from the next one on a call may begin anew.
         said, self._held = self._held[:1], self._held[1:]
         self._answer(said)
         return bool(self._held) or self._final
@@ -413,6 +433,7 @@ class Reader(BaseReader):
 
 def _undecided(text: str, tags: list[str]) -> int:
     """Return how many characters at a text's end may be the beginning of a tag, with the white space before them."""
+    # A whole tag would have been found: one character less is the most that can be open.
     longest = max(map(len, tags), default=1) - 1
     begins = next(
         (size for size in range(min(longest, len(text)), 0, -1) if any(tag.startswith(text[-size:]) for tag in tags)), 0

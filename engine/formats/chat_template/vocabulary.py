@@ -14,22 +14,20 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
+UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()  # the bytes of an id that stands for nothing known
+# The ends of a turn that open families have.
 KNOWN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
 _FENCE = b"\xff"  # no UTF-8 text has this byte
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`pieces` are the bytes of every token, by id; `added` the ids of the tokens that were added to it, by name.
+    """The vocabulary of one model."""
 
-    `special` are those of the added ones that are part of no text. `ends` are the tokens that end a turn.
-    """
-
-    pieces: Sequence[bytes]
-    added: Mapping[str, int]
-    special: frozenset[int]
-    ends: tuple[int, ...]
+    pieces: Sequence[bytes]  # the bytes of every token, by id
+    added: Mapping[str, int]  # the ids of the tokens that were added to it, by name
+    special: frozenset[int]  # those of the added ones that are part of no text
+    ends: tuple[int, ...]  # the tokens that end a turn
 
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes that a token stands for; U+FFFD for an id that is outside the vocabulary."""
@@ -52,6 +50,7 @@ class Vocabulary:
         """Return the bytes of every token, with those of added tokens fenced off: text never equals them."""
         pieces = list(self.pieces)
         for token in self.added.values():
+            # Text can never have the byte 0xff, so it never equals an added token.
             pieces[token] = _FENCE + pieces[token] + _FENCE
         return pieces
 
@@ -65,9 +64,11 @@ def vocabulary_of(tokenizer: Mapping[str, Any], others: Sequence[Mapping[str, An
     entries = tokenizer.get("added_tokens", ())
     added = {str(each["content"]): int(each["id"]) for each in entries}
     as_bytes = _of_bytes if _is_byte_level(tokenizer) else _of_sentencepiece
+    # Ids may have gaps, which stand for nothing that is known.
     pieces = [UNKNOWN] * (1 + max((*spelled, *added.values())))
     for token, piece in spelled.items():
         pieces[token] = as_bytes(piece)
+    # Added tokens are spelled as they are, not in the vocabulary's way.
     for name, token in added.items():
         pieces[token] = name.encode()
     ends = tuple(sorted(_ends(others, added)))
@@ -77,12 +78,14 @@ def vocabulary_of(tokenizer: Mapping[str, Any], others: Sequence[Mapping[str, An
 
 
 def _spelled(vocab: Any) -> Iterator[tuple[int, str]]:
+    # SentencePiece's is a list, with a score for each piece.
     if isinstance(vocab, dict):
         return ((int(token), piece) for piece, token in vocab.items())
     return ((token, piece) for token, (piece, _) in enumerate(vocab))
 
 
 def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
+    # Somewhere in the parts: they may stand in a sequence of several.
     return any('"ByteLevel"' in json.dumps(tokenizer.get(part)) for part in ("pre_tokenizer", "decoder"))
 
 
@@ -91,17 +94,21 @@ def _of_bytes(piece: str) -> bytes:
     try:
         return bytes(BYTE_OF[character] for character in piece)
     except KeyError:
+        # A token that is not spelled in bytes: it stands for itself.
         return piece.encode()
 
 
 def _of_sentencepiece(piece: str) -> bytes:
+    # `<0x0A>` is a byte that no piece has.
     if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
         return bytes((int(piece[3:5], 16),))
+    # The block stands for a space.
     return piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
 def _characters() -> dict[str, int]:
     """Return the byte that each character stands for, as GPT-2 began it: itself, or one from U+0100 on."""
+    # Printable characters of Latin-1; the others get the next free ones from U+0100 on, in order.
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return {chr(byte if byte in itself else next(others)): byte for byte in range(0x100)}
@@ -114,8 +121,8 @@ def _ends(others: Sequence[Mapping[str, Any]], added: Mapping[str, int]) -> set[
     """Return the tokens that end a turn: those that the files name, and those of a turn's end that everybody knows."""
     ends = {added[name] for name in KNOWN_ENDS if name in added}
     for each in others:
-        given, named = each.get("eos_token_id"), each.get("eos_token")
-        ends.update(token for token in (given if isinstance(given, list) else [given]) if isinstance(token, int))
+        ids, named = each.get("eos_token_id"), each.get("eos_token")
+        ends.update(token for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int))
         name = named.get("content") if isinstance(named, dict) else named
         if isinstance(name, str) and name in added:
             ends.add(added[name])

@@ -32,11 +32,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
 
 MAX_SLICE = 64 * 1024  # characters that are encoded at once
 
-_FIRST_SPECIAL = 199_998  # id: those from here on are special tokens
+_FIRST_SPECIAL = 199_998  # id, of `<|startoftext|>`: those from here on are special tokens
 _NAMED = 200_019  # ids: those from here on have no name in a model's own tokenizer, which never samples them
 _VOCABULARY = 201_089  # ids
 MAX_TOKEN = _VOCABULARY - 1
 SPECIAL_TOKENS = range(_FIRST_SPECIAL, _NAMED)
+# `<|start|>` and its like, `<|reserved_200001|>` too; in a group, so that `split` gives them as well.
 _SPECIAL = re.compile(
     r"(<\|(?:startoftext|endoftext|reserved_\d{6}|return|constrain|channel|start|end|message|call)\|>)"
 )
@@ -84,6 +85,7 @@ def encode_slices(text: str) -> Iterator[list[int]]:
     divide it (one character repeated, letters without an end): there a token ends at the cut, which the whole text
     would not have. Between two parts it may be given up (`engine.giving_up`).
     """
+    # `encode_ordinary`: special tokens that the text spells are text.
     encode = _tokenizer().encode_ordinary
     for part in _slices(text):
         giving_up.check()
@@ -98,6 +100,7 @@ def encode_harmony(text: str) -> list[int]:
 def encode_harmony_slices(text: str) -> Iterator[Sequence[int]]:
     """Encode a transcript of any length as `encode_harmony` does, part by part as `encode_slices` does."""
     for place, part in enumerate(_SPECIAL.split(text)):
+        # `split` with a group gives text and special tokens by turns: those at odd places are special.
         if place % 2:
             yield encode_harmony(part)
         elif part:
@@ -123,6 +126,7 @@ def _slices(text: str) -> Iterator[str]:
     begin = 0
     while len(text) - begin > MAX_SLICE:
         end = begin + MAX_SLICE
+        # From the middle of the slice on: a slice is never shorter than half of it, so few are needed.
         match = _PIECE_ENDS.search(text, begin + MAX_SLICE // 2, end)
         if match:
             end = match.end()
@@ -145,6 +149,7 @@ def _vocabulary() -> tuple[bytes, ...]:
     they take 0.4 s, and every start of a server would wait for that.
     """
     special = [_decoded([token]) for token in range(_FIRST_SPECIAL, _VOCABULARY)]
+    # `START` behind every token, and so between any two.
     mixed = [START] * (2 * _FIRST_SPECIAL)
     mixed[::2] = range(_FIRST_SPECIAL)
     ordinary = _decoded(mixed).split(_decoded([START]))[:-1]

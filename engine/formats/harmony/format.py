@@ -59,7 +59,9 @@ from engine.formats.harmony.prompt import (
 from engine.types import TurnGrammar, TurnRules
 
 _TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
+# What a header must not have in a name: see `TOOL_NAME`.
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
+# Of the kinds that are no calls.
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
 
@@ -68,8 +70,8 @@ class HarmonyParser(TurnParser):
 
     def __init__(self, functions: Collection[str] | None) -> None:
         self._functions = functions
-        self._stream = HarmonyStream()
-        self._header = Header(None, None)
+        self._stream = HarmonyStream()  # what reads tokens; it knows no items
+        self._header = Header(None, None)  # of the open message
         self._texts: list[str] = []  # of the open message: a malformed one is rendered anew
 
     @property
@@ -102,13 +104,16 @@ class HarmonyParser(TurnParser):
 
     def _ended(self, event: MessageCompleted) -> ItemEnded:
         channel, recipient = self._header.channel, self._header.recipient
+        # The texts are needed only to write a malformed message anew.
         message = sampled_message(
             event, channel=channel, recipient=recipient, text="".join(self._texts) if event.repaired else ""
         )
         return ItemEnded(
             message,
+            # Preambles count as reasoning, too: they are not part of the answer.
             reasoning_tokens=event.content_tokens if channel in (ANALYSIS, COMMENTARY) else 0,
             truncated=event.truncated,
+            # A call that the generation was cut in has no end token, and waits for nothing.
             called=recipient is not None and bool(event.tokens) and event.tokens[-1] in _TURN_ENDS,
         )
 
@@ -153,6 +158,7 @@ class HarmonyFormat(ModelFormat):
         date: str,
         namespaces: Sequence[ToolNamespace] = (),
     ) -> "Tokens[int]":
+        # The models were trained to find these in the system message, and all others in the developer's.
         known = tuple(each for each in namespaces if each.name in IN_SYSTEM_MESSAGE)
         others = tuple(each for each in namespaces if each.name not in IN_SYSTEM_MESSAGE)
         frame = as_tokens(render_system(effort=effort, date=date, has_functions=bool(functions), namespaces=known))
@@ -163,6 +169,7 @@ class HarmonyFormat(ModelFormat):
         return generation_start()
 
     def wrote(self, first: int) -> bool:
+        # A record of another format begins with a number that no vocabulary reaches (`MARK`).
         return first <= MAX_TOKEN
 
     def told(self, message: Told) -> RenderedMessage:
@@ -196,6 +203,7 @@ class HarmonyFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
+        # Between `<|message|>` and the token that ends it.
         return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:

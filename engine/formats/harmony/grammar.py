@@ -52,7 +52,9 @@ Step = int | bytes  # a special token, or the bytes of ordinary ones
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of the schemas and grammars of one turn
 MAX_SHOWN = 60  # tokens of a completion in a sentence about it
 
+# Types of content that a header may name.
 _KINDS = ("json", "code", "text")
+# What may end a turn; `<|endoftext|>` is sampled in place of a stop token.
 _LAST = frozenset((*STOP_TOKENS, ENDOFTEXT))
 _SPECIAL = frozenset(SPECIAL_TOKENS)
 
@@ -93,7 +95,7 @@ class Shape(ABC):
 class Chars(Shape):
     """Exactly this text."""
 
-    data: bytes
+    data: bytes  # UTF-8; what is left of a text may begin within a character
 
     def tag(self) -> dict[str, object]:
         return {"type": "const_string", "value": self.data.decode()}
@@ -101,8 +103,10 @@ class Chars(Shape):
     def advance(self, step: Step) -> Iterator[tuple[Shape, Step]]:
         if isinstance(step, int):
             return
+        # The step says the beginning of the text, or all of it.
         if self.data.startswith(step):
             yield (Chars(self.data[len(step) :]) if len(step) < len(self.data) else NOTHING), b""
+        # The step says more than the text: the rest belongs to what follows.
         elif step.startswith(self.data):
             yield NOTHING, step[len(self.data) :]
 
@@ -139,9 +143,11 @@ class InOrder(Shape):
         return {"type": "sequence", "elements": [part.tag() for part in self.parts]}
 
     def advance(self, step: Step) -> Iterator[tuple[Shape, Step]]:
+        # A part that may be nothing can be skipped, so the step may belong to any part up to the first that may not.
         for index, part in enumerate(self.parts):
             behind = self.parts[index + 1 :]
             for left, rest in part.advance(step):
+                # What is left of the step goes on to the parts behind.
                 if rest == b"" or not behind:
                     yield in_order(left, *behind), rest
                 else:
@@ -183,6 +189,7 @@ class Many(Shape):
         return {"type": "star", "content": self.part.tag()}
 
     def advance(self, step: Step) -> Iterator[tuple[Shape, Step]]:
+        # Once more, or not: what is left of this one comes first.
         for left, rest in self.part.advance(step):
             yield in_order(left, self), rest
 
@@ -208,10 +215,10 @@ class Maybe(Shape):
 
 @dataclass(frozen=True, slots=True)
 class Held(Shape):
-    """The content of a message: no special token, and as a whole what its rule says. `said` is its beginning."""
+    """The content of a message: no special token, and as a whole what its rule says."""
 
-    content: Content
-    said: bytes = b""
+    content: Content  # what it is to be as a whole
+    said: bytes = b""  # its beginning, which was said already
 
     def tag(self) -> dict[str, object]:
         if self.said:  # no grammar can be held from the middle of a content on, so the rest is any text
@@ -227,6 +234,7 @@ class Held(Shape):
 
     def advance(self, step: Step) -> Iterator[tuple[Shape, Step]]:
         if isinstance(step, bytes):
+            # Any text can follow: whether it fits as a whole is known at its end only (`may_end`).
             yield (self if isinstance(self.content, AnyText) else Held(self.content, self.said + step)), b""
 
     def may_end(self) -> bool:
@@ -271,6 +279,7 @@ def turn_grammar(rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | 
     rule, that content goes on without it, and the grammar is `loose`. Raises `GrammarRefused` for a Lark grammar that
     cannot be used.
     """
+    # Not remembered: hardly any two turns are cut at the same place.
     if behind:
         left, _ = _follow(turn_shape(rules), behind)
         return TurnGrammar(rules, to_structural_tag(left), loose=any(map(is_inside, left))) if left else None
@@ -281,6 +290,7 @@ def turn_grammar(rules: TurnRules, behind: Sequence[int] = ()) -> TurnGrammar | 
 
 def problem_of_turn(rules: TurnRules, tokens: Sequence[int], *, cut: bool = False) -> str | None:
     """Say what in a completion, stop token included, breaks the rules; None for nothing. `cut`: it is a beginning."""
+    # The stop token is not part of the grammar.
     ended = bool(tokens) and tokens[-1] in _LAST
     sampled = tokens[:-1] if ended else tokens
     left, problem = _follow(turn_shape(rules), sampled)
@@ -299,6 +309,7 @@ def _whole_grammar(rules: TurnRules) -> TurnGrammar:
 def turn_shape(rules: TurnRules) -> Shape:
     """Return what a turn may be, as the module's docstring draws it."""
     onward = in_order(Special(END), _NEXT)
+    # `groupby` needs its input in the order of the key; contents have no order, so their `repr` gives one.
     by_content = groupby(sorted(rules.calls, key=lambda rule: repr(rule.content)), attrgetter("content"))
     calls = [_call(list(same), content) for content, same in by_content]
     options = tuple(in_order(part, onward) for part in (_THOUGHT, *calls))
@@ -316,6 +327,7 @@ def _call(rules: Sequence[CallRule], content: Content) -> Shape:
     """Return a call of one of several tools that take the same."""
     names = [Chars((rule.name if rule.hosted else FUNCTIONS + rule.name).encode()) for rule in rules]
     name = names[0] if len(names) == 1 else OneOf(tuple(names))
+    # The recipient stands before the channel or behind it: models write both.
     to = in_order(Chars(b" to="), name)
     return in_order(OneOf((in_order(to, _CHANNEL), in_order(_CHANNEL, to))), _TYPE, Special(MESSAGE), Held(content))
 
@@ -345,11 +357,13 @@ def _follow(shape: Shape, tokens: Sequence[int]) -> tuple[list[Shape], str | Non
     """Return what may follow some tokens; if nothing may, say where they go wrong."""
     left, read = [shape], 0
     for step, size in _steps(tokens):
+        # Only those that take all of the step: what is left over belongs to nothing.
         after = [each for shape in left for each, rest in shape.advance(step) if rest == b""]
         if not after:
             shown = decode_tokens(tokens[max(0, read - MAX_SHOWN) : read])
             wrong = decode_tokens(tokens[read : read + size])
             return [], f"{wrong[:200]!r} cannot follow {shown!r}{_because(left)}"
+        # `dict.fromkeys`: the same shape may be reached in several ways, and would be followed as often.
         left, read = list(dict.fromkeys(after)), read + size
     return left, None
 
@@ -361,6 +375,7 @@ def _because(shapes: Sequence[Shape]) -> str:
 
 def _steps(tokens: Sequence[int]) -> Iterator[tuple[Step, int]]:
     """Yield special tokens, and the bytes of the ordinary ones between them, each with its number of tokens."""
+    # A `bytearray`, as `bytes +=` copies all that came before.
     text, size = bytearray(), 0
     for token in tokens:
         if token not in _SPECIAL:

@@ -16,10 +16,15 @@ from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render
 
 ROLES = ("system", "developer", "user", "assistant")
 MAX_NAME = 256  # characters
+# What a header may have as a name: nothing that could be a special token or end the name.
 TOOL_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
+# `user`, `functions.f`: up to white space or a special token.
 _AUTHOR = re.compile(r"\s*([^\s<]*)")
+# `to=functions.f`.
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
+# `<|channel|>analysis`.
 _CHANNEL = re.compile(r"<\|channel\|>\s*([^\s<]+)")
+# `json`, `<|constrain|>json` at the end of a header.
 _CONTENT_TYPE = re.compile(r"(<\|constrain\|>\s*\w+|(?<=\s)\w+)\s*$")
 
 Json = dict[str, Any]
@@ -43,6 +48,7 @@ def _cut(tokens: Iterable[int]) -> list[tuple[list[int], list[int]]]:
     in_header = False
     for token in tokens:
         if token == START:
+            # Text before the first message belongs to none, and is left out.
             cut.append(([], []))
             in_header = True
         elif token == MESSAGE and in_header:
@@ -56,6 +62,7 @@ def _header(text: str) -> Json:
     match = _AUTHOR.match(text)
     author = match[1] if match else ""
     recipient, channel = _RECIPIENT.search(text), _CHANNEL.search(text)
+    # What is neither the author, the recipient nor the channel.
     rest = _CHANNEL.sub("", _RECIPIENT.sub("", text.removeprefix(author)))
     content_type = _CONTENT_TYPE.search(rest)
     named = author not in ROLES  # a tool is the author by its name
@@ -86,6 +93,7 @@ def render_messages(messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessa
 
 def _render(message: Mapping[str, Any], called: dict[str, str]) -> list[RenderedMessage]:
     author = message.get("author")
+    # Harmony's library has the author as an object of its own; Chat Completions has its fields in the message.
     author = author if isinstance(author, Mapping) else message
     match author.get("role"):
         case "system" | "developer":
@@ -107,12 +115,14 @@ def _of_assistant(message: Mapping[str, Any], called: dict[str, str]) -> list[Re
     if not isinstance(calls, list):
         raise ValueError("Its 'tool_calls' must be an array of calls.")
     recipient, channel = message.get("recipient"), message.get("channel") or (COMMENTARY if calls else FINAL)
+    # A message to the user is an answer that names its reader.
     if recipient is not None and recipient not in NOBODY:
         return [render_call(_checked(recipient), _text(message))]
     if channel not in CHANNELS:
         raise ValueError(f"Its 'channel' must be one of {', '.join(map(repr, CHANNELS))}.")
     text, thought = _text(message), message.get("reasoning_content") or message.get("reasoning")
     rendered = [render_assistant(ANALYSIS, thought)] if isinstance(thought, str) else []
+    # A message of calls alone says nothing.
     if text or not calls:
         rendered.append(render_assistant(str(channel), text))
     return [*rendered, *(_call(call, called) for call in calls)]
@@ -159,12 +169,15 @@ def _told(message: Json) -> Told:
             return Told(ToldKind.USER, text)
         case "system" | "developer":
             instructions = text.removeprefix(INSTRUCTIONS)
+            # A note is a developer's message without the head that instructions have.
             return Told(ToldKind.NOTE if instructions == text else ToldKind.DEVELOPER, instructions)
         case "tool":
             name = str(message["name"] or "tool")
             return Told(ToldKind.OUTPUT, text, name.removeprefix(FUNCTIONS), hosted=not name.startswith(FUNCTIONS))
     if recipient and recipient not in NOBODY:
+        # `code` is how a call with text is marked (`render_call`).
         hosted, is_text = not recipient.startswith(FUNCTIONS), message.get("content_type") == "code"
         return Told(ToldKind.CALL, text, recipient.removeprefix(FUNCTIONS), hosted=hosted, freeform=is_text)
+    # Any other channel is read as an answer.
     kinds = {ANALYSIS: ToldKind.REASONING, COMMENTARY: ToldKind.PREAMBLE}
     return Told(kinds.get(message.get("channel", ""), ToldKind.ANSWER), text)

@@ -36,9 +36,13 @@ FUNCTIONS = "functions."  # how the recipients begin that are functions of the c
 NOBODY = ("user", "assistant", "all")  # recipients that are not tools: an answer may name its reader
 
 # A recipient ends where the JSON of a call without its `<|message|>` begins.
+# `to=functions.f`, at the beginning, behind white space, `>` or right behind the role.
 _RECIPIENT = re.compile(r'(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<{\["]+)')
+# `<|constrain|>json`, `json`, `code` or `text`, and nothing else.
 _CONTENT_TYPE = re.compile(r"^(?:<\|constrain\|>\s*\w*|json|code|text)$")
+# `<|channel|>thinking`: a word that is none of the three; `finally` is one, too.
 _UNKNOWN_CHANNEL = re.compile(r"<\|channel\|>(?!(?:analysis|commentary|final)\b)([A-Za-z][\w-]*)(?![^\s<])")
+# Special tokens that a header may have in it.
 _SPECIAL = re.compile(r"<\|(?:channel|constrain|start)\|>")
 
 
@@ -59,6 +63,7 @@ def parse_header(text: str, *, complete: bool = True) -> Header:
     word behind `<|channel|>` may as well be what the model had to say, and is kept.
     """
     header = _parse(text)
+    # Only where text is left over: an unknown channel is then some of it.
     named = _UNKNOWN_CHANNEL.search(text) if complete and header.loose else None
     if named is None:
         return header
@@ -70,11 +75,14 @@ def _parse(text: str) -> Header:
     match = _RECIPIENT.search(text)
     recipient = match[1] if match and match[1] not in NOBODY else None
     if match:
+        # A space in its place: the words around it must not become one.
         text = f"{text[: match.start()]} {text[match.end() :]}"
+    # A model may name several channels; the last one counts.
     before, *channels = text.split("<|channel|>")
     channel, after = _take_last_channel(channels)
     role, before = _take_role(before)
     loose = f"{_without_content_type(before)} {_without_content_type(after)}".strip()
+    # Exactly one channel, known, and nothing left over.
     well_formed = len(channels) == 1 and channel is not None and role == ASSISTANT and not loose
     if role != ASSISTANT:  # the model plays the user or a tool: nobody's answer, so it is kept as reasoning
         return Header(ANALYSIS, None, loose, well_formed=False)
@@ -85,6 +93,7 @@ def is_cut_off(text: str) -> bool:
     """Say whether an unfinished header holds nothing but the beginning of a header: no text is lost with it."""
     before, _, after = text.partition("<|channel|>")
     words = [*before.split(), *after.split()]
+    # A header has a role, a channel, a recipient and a type: more words than four are text.
     return len(words) <= 4 and all(_begins_a_part(word) for word in words)
 
 
@@ -109,6 +118,7 @@ def _take_channel(text: str) -> tuple[str | None, str]:
     for channel in CHANNELS:
         if word == channel:
             return channel, rest
+        # `final<|constrain|>json`: a special token right behind the channel.
         if word.startswith(f"{channel}<|"):
             return channel, f"{word.removeprefix(channel)} {rest}"
     return None, text
@@ -127,6 +137,7 @@ def _without_content_type(text: str) -> str:
     text = text.strip()
     if _CONTENT_TYPE.match(text):
         return ""
+    # A type with text right behind it: the text is what counts.
     for start in ("<|constrain|>json", "json", "code"):
         if text.startswith((f"{start} ", f"{start}{{")):
             text = text.removeprefix(start)
@@ -159,9 +170,9 @@ class HarmonyStream:
 
     def __init__(self) -> None:
         self._state = _State.HEADER
-        self._tokens: list[int] = []  # of the present message
-        self._header_tokens = 0
-        self._header: Header | None = None
+        self._tokens: list[int] = []  # of the open message, from its header on
+        self._header_tokens = 0  # of them, those up to `<|message|>`; the rest is content
+        self._header: Header | None = None  # None before `<|message|>`
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._mid_character = False  # the decoder holds the first bytes of a character
         self.repairs = 0  # how many messages were malformed
@@ -183,6 +194,7 @@ class HarmonyStream:
         events: list[HarmonyEvent] = []
         if self._state is _State.CONTENT:
             self._complete(events, truncated=True)
+        # What is only the beginning of a header has no text that could be lost.
         elif self._state is _State.HEADER and not is_cut_off(self._header_text()):
             self._salvage(events, truncated=True)
         self._begin(_State.BETWEEN)
@@ -197,6 +209,7 @@ class HarmonyStream:
             self._complete(events, repaired=True)
             self._begin(_State.HEADER, token)
         else:
+            # Ordinary tokens and special ones without a meaning here: their text is kept.
             self._tokens.append(token)
             text = self._decode(token_bytes(token))
             if text:
@@ -209,6 +222,7 @@ class HarmonyStream:
             except UnicodeDecodeError:
                 pass
         text = self._decoder.decode(data)
+        # `getstate` gives the bytes that are held: none between two characters.
         self._mid_character = bool(self._decoder.getstate()[0])
         return text
 
@@ -243,11 +257,13 @@ class HarmonyStream:
             events.append(Text(header.loose))
 
     def _complete(self, events: list[HarmonyEvent], *, truncated: bool = False, repaired: bool = False) -> None:
+        # Half a character at the end of a message becomes U+FFFD.
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         self._mid_character = False
         if rest:
             events.append(Text(rest))
+        # A header that was made of loose text is malformed, too.
         repaired = repaired or self._header is None or not self._header.well_formed
         self.repairs += repaired
         content = len(self._tokens) - self._header_tokens + 1  # vLLM counts <|message|>, not the end token
@@ -263,5 +279,6 @@ class HarmonyStream:
             self._complete(events, truncated=truncated, repaired=True)
 
     def _header_text(self) -> str:
+        # `<|start|>` is not part of the header: the first message of a turn has it in the prompt.
         tokens = self._tokens[1:] if self._tokens and self._tokens[0] == START else self._tokens
         return b"".join(map(token_bytes, tokens)).decode("utf-8", errors="replace")

@@ -39,8 +39,9 @@ from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, MessageCo
 
 Schema = object  # any JSON: what is not a schema is `any`
 
-_PROPERTY_STEP = "    "  # how much deeper a property's type stands
-_VARIANT_STEP = "   "
+_PROPERTY_STEP = "    "  # how much deeper a property's type stands, as the library indents it
+_VARIANT_STEP = "   "  # how much deeper a variant's type stands
+# JSON's names of types as TypeScript has them.
 _SIMPLE = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
 
 
@@ -72,6 +73,7 @@ def _comment(text: str) -> str:
 
 
 def _lines(text: str) -> Iterator[str]:
+    # The last line has no end; an empty one is the end of the text and is left out.
     *ended, last = text.split("\n")
     for line in ended:
         yield line.removesuffix("\r")
@@ -81,6 +83,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _type(schema: Schema, indent: str) -> str:
     """Return a schema as a type; lines after its first begin with `indent`."""
+    # `oneOf` before `type`, as the library has it.
     variants = _list(schema, "oneOf")
     if variants is not None:
         return "".join(f"\n{indent} | {_variant(each, indent, described=True, named=False)}" for each in variants)
@@ -93,6 +96,7 @@ def _type(schema: Schema, indent: str) -> str:
         case "array":
             return f"{_type(_field(schema, 'items'), indent)}[]" if _has(schema, "items") else "Array<any>"
         case "string":
+            # The library reads no other values of an enum.
             values = [f'"{value}"' for value in _list(schema, "enum") or () if isinstance(value, str)]
             return " | ".join(values) or "string"
         case str(name):
@@ -120,6 +124,7 @@ def _property(named: str, schema: Schema, indent: str) -> str:
     if variants is not None:
         return _property_of_variants(named, schema, variants, indent)
     kind = _or_null(schema, _type(schema, indent + _PROPERTY_STEP))
+    # Behind the property, as the library writes it; of variants it stands behind each.
     default = f" // {_default(schema)}" if _has(schema, "default") and not _has(schema, "oneOf") else ""
     return f"{_written(_comments(schema), indent)}{named} {kind},{default}\n"
 
@@ -129,6 +134,7 @@ def _property_of_variants(named: str, schema: Schema, variants: Sequence[Schema]
     own = _text(schema, "description")
     descriptions = [_text(each, "description") for each in variants]
     comments = list(_comments(schema))
+    # The first variant says it then.
     if own is not None and own not in descriptions[:1]:
         comments.append(f"// {own}")
     if _has(schema, "default"):
@@ -203,6 +209,7 @@ def _list(schema: Schema, name: str) -> Sequence[object] | None:
 
 
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of one developer message
+# The head that the models were trained on.
 INSTRUCTIONS = "# Instructions\n\n"  # before those that stand in the middle of a conversation
 IN_SYSTEM_MESSAGE = ("browser", "python")  # namespaces that the models were trained to find there
 
@@ -218,6 +225,7 @@ def render_system(
     """
     content = (
         SystemContent.new()
+        # gpt-oss knows no `none`.
         .with_reasoning_effort(ReasoningEffort("Low" if effort == "none" else effort.capitalize()))
         .with_conversation_start_date(date)
     )
@@ -245,6 +253,7 @@ def render_developer(
     if not (instructions or tools or namespaces):
         return ()
     every = (*tools, *(tool for namespace in namespaces for tool in namespace.functions))
+    # The length of what would be the key of the cache.
     size = len(instructions or "") + sum(len(tool.schema) + len(tool.description) for tool in every)
     if size > MAX_REMEMBERED_CHARACTERS:
         return _render_developer.__wrapped__(instructions, tools, namespaces)
@@ -272,6 +281,7 @@ def render_note(text: str) -> RenderedMessage:
 
 def render_assistant(channel: str, text: str) -> RenderedMessage:
     """Render a message of the assistant that was not sampled here."""
+    # Harmony writes role and channel as the header's text.
     return RenderedMessage(_kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
 
 
@@ -304,9 +314,11 @@ def sampled_message(
         return render_assistant(channel or FINAL, text)
     kind = MessageKind.COMMENTARY if recipient else _kind_of(channel)
     tokens = as_tokens(event.tokens)
+    # The first message of a turn has its `<|start|>assistant` in the prompt.
     if tokens[0] != START:
         tokens = as_tokens(generation_start()) + tokens
     if tokens[-1] in (RETURN, CALL, ENDOFTEXT):
+        # `tokens` is a copy: the parser's own are a tuple.
         tokens[-1] = CALL if recipient else END
     elif tokens[-1] not in END_TOKENS:
         tokens.append(CALL if recipient else END)
@@ -326,6 +338,7 @@ def generation_start() -> tuple[int, ...]:
 
 
 def _render(header: str, text: str, *, end: int = END) -> "Tokens[int]":
+    # In parts: between two of them other threads have their turn, and the work may be given up.
     tokens = as_tokens(_header_tokens(header))
     for part in encode_slices(text):
         tokens.extend(part)
