@@ -27,11 +27,11 @@ from typing import ClassVar
 
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, text, whole
 
-ASK_SECONDS = 10.0
+ASK_SECONDS = 10.0  # for a Python to say where it lives
 # Of the system's own, what every sandbox shows; all but the first are links into it on most systems.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _QUESTION = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, sys.version_info[:2]]))"
-OLDEST = (3, 9)
+OLDEST = (3, 9)  # Python that our programs inside can run on
 
 
 class InterpreterError(Exception):
@@ -40,25 +40,25 @@ class InterpreterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python. `executable` is its path as it is called, `folders` what it needs beside the system's folders."""
+    """A Python on this machine."""
 
-    executable: str
-    folders: tuple[str, ...]
+    executable: str  # its path as it is called, which may be a link
+    folders: tuple[str, ...]  # what it needs beside `SYSTEM_FOLDERS`
 
 
 def find_interpreter(executable: str) -> Interpreter:
     """Ask a Python where it lives. Takes 20 ms. Raises `InterpreterError`."""
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [executable, "-I", "-c", _QUESTION], capture_output=True, timeout=ASK_SECONDS, check=True, text=True
         )
-        *prefixes, version = json.loads(asked.stdout)
+        *prefixes, version = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         raise InterpreterError(f"{executable} is not a Python that can be run") from None
     if tuple(version) < (*OLDEST,):
         raise InterpreterError(f"{executable} is older than Python {'.'.join(map(str, OLDEST))}")
-    wanted = [*prefixes, *(str(folder) for folder in _on_the_way(Path(executable)))]
-    return Interpreter(executable, tuple(dict.fromkeys(each for each in wanted if not _is_system(each))))
+    folders = [*prefixes, *(str(folder) for folder in _on_the_way(Path(executable)))]
+    return Interpreter(executable, tuple(dict.fromkeys(each for each in folders if not _is_system(each))))
 
 
 def _on_the_way(path: Path) -> Iterator[Path]:
@@ -71,6 +71,7 @@ def _on_the_way(path: Path) -> Iterator[Path]:
 
 
 def _is_system(folder: str) -> bool:
+    # `/` itself would show the whole machine.
     return folder in ("/", "") or any(folder == each or folder.startswith(f"{each}/") for each in SYSTEM_FOLDERS)
 
 
@@ -142,17 +143,14 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a warden is started: its command, its environment, and the descriptors that it inherits.
+    """How a warden is started."""
 
-    `folder` is a folder on the host that holds all its files, and is removed behind it; None where they lie in memory
-    of a fixed size. `ends_together`: all its processes end when the one that is started does.
-    """
-
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    pass_fds: Sequence[int] = ()
+    argv: Sequence[str]  # the program and its arguments
+    env: Mapping[str, str] = field(default_factory=dict)  # all of it: nothing is inherited
+    pass_fds: Sequence[int] = ()  # descriptors that it inherits; the caller closes them
+    # On the host, with all its files, removed behind it; None where they lie in memory of a fixed size.
     folder: Path | None = None
-    ends_together: bool = True
+    ends_together: bool = True  # all its processes end when the one that is started does
 
 
 class BaseSandbox(ABC):
@@ -186,6 +184,8 @@ def warden_command(interpreter: Interpreter, settings: str, *, programs: str = P
 
     It writes no compiled files.
     """
+    # `-I`: no environment, and nothing from the current folder; `-B`: no compiled files, as nothing can be written
+    # there.
     return [interpreter.executable, "-I", "-B", "-c", _MAIN.format(folder=programs), settings]
 
 
@@ -202,6 +202,7 @@ def warden_settings(
             "processes": settings.sandbox_max_processes,
             "open_files": OPEN_FILES,
             "has_own_processes": has_own_processes,
+            # Hexadecimal, as JSON has no bytes.
             "seccomp": seccomp.hex(),
         }
     )
@@ -222,15 +223,15 @@ def environment() -> Mapping[str, str]:
 
 # systemd leaves these ids to services that have a user of their own while they run, and no file belongs to one for
 # good (https://systemd.io/UIDS-GIDS, "Dynamic Service Users"); the usual map of a container's ids has them, too.
-_FIRST, _USERS = 61184, 4336
+_FIRST, _USERS = 61184, 4336  # the first of them, and how many there are
 
 
 @dataclass(frozen=True, slots=True)
 class UserClaim:
-    """A user that is nobody else's until `close`; `uid` is None where the server is not root, and has only its own."""
+    """A user that is nobody else's until `close`."""
 
-    uid: int | None = None
-    lock: socket.socket | None = None
+    uid: int | None = None  # None where the server is not root: containers have the server's own user then
+    lock: socket.socket | None = None  # held as long as the user is; the kernel closes it with the process
 
     def close(self) -> None:
         """Leave the user to others."""
@@ -244,6 +245,7 @@ def _has_users() -> bool:
         lines = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     except (OSError, ValueError):
         return False
+    # Each line: the first id inside, the first one outside, and how many.
     return any(first <= _FIRST and first + count >= _FIRST + _USERS for first, _, count in lines)
 
 
@@ -256,6 +258,7 @@ def claim_user() -> UserClaim:
         uid = _FIRST + (begin + place) % _USERS
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
+            # An abstract name: it is gone with the socket, and lies in no folder.
             lock.bind(f"\0respsite-user-{uid}")
         except OSError:
             lock.close()

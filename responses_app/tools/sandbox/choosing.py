@@ -46,27 +46,24 @@ _NOTICE_SECONDS = 10.0  # until the host must have seen that they did
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process.
+    """What code in a sandbox must not reach: a port and local sockets that anybody may use, a file, a process."""
 
-    `letter_box` is a local socket that takes datagrams. `secret` is what stands in the file, and in the environment
-    and the command line of the process.
-    """
-
-    port: int
-    socket_path: str
-    letter_box: str
-    file: str
+    port: int  # of 127.0.0.1, where a server listens
+    socket_path: str  # of a local socket that anybody may connect to
+    letter_box: str  # of one that takes datagrams
+    file: str  # its path; the secret stands in it
+    # A process that is to live on, with the secret in its environment and command line.
     canary: "subprocess.Popen[bytes]"
-    secret: str
+    secret: str  # nobody can know it who has not got out
 
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """One attempt: `code` is what is run; `failed` whether it stayed in, by what came of it."""
+    """One attempt to get out of a sandbox."""
 
-    name: str
-    code: Callable[[Host], str]
-    failed: Callable[[Execution, Host], bool]
+    name: str  # what it tries: "code in it could …"
+    code: Callable[[Host], str]  # what is run, for the host's own counterparts
+    failed: Callable[[Execution, Host], bool]  # whether it stayed in, by what came of it
 
 
 def _stayed_in(done: Execution, host: Host) -> bool:
@@ -79,10 +76,11 @@ def _canary_lives(done: Execution, host: Host) -> bool:
 
 def _was_ended(done: Execution, host: Host) -> bool:
     too_much = done.ended in (CellEnd.TOO_MUCH_MEMORY, CellEnd.DIED)
-    return too_much or done.error in ("MemoryError", "BlockingIOError")  # of a fork
+    return too_much or done.error in ("MemoryError", "BlockingIOError")  # BlockingIOError: of a fork
 
 
 def _was_bounded(done: Execution, host: Host) -> bool:
+    # Writing may fail inside, or the host may have ended it: both bound it.
     return _stayed_in(done, host) or done.ended is CellEnd.TOO_MUCH_DISK
 
 
@@ -90,6 +88,7 @@ def _was_cut(done: Execution, host: Host) -> bool:
     return done.ended is CellEnd.TOO_MUCH_OUTPUT and len(done.output) < 2 * KEPT_OUTPUT
 
 
+# The first two sockets need a connection; datagrams need none, so a filter of `connect` alone would let them pass.
 def _network(host: Host) -> str:
     return f"""
 import socket
@@ -150,6 +149,7 @@ print(found or {_STAYED_IN!r})
 """
 
 
+# The server itself gets signal 0 alone, which only asks whether a signal could be sent.
 def _signals(host: Host) -> str:
     return f"""
 import os, signal
@@ -162,6 +162,7 @@ print({_STAYED_IN!r})
 """
 
 
+# The flags are CLONE_NEWUSER, CLONE_NEWNS and CLONE_NEWNET; 16 is PTRACE_ATTACH.
 def _privileges(host: Host) -> str:
     return f"""
 import ctypes, os
@@ -204,6 +205,7 @@ print({_STAYED_IN!r} if len(children) <= {LIMITS.sandbox_max_processes} else len
 """
 
 
+# Slowly enough for the host to see it grow, where files lie on its disk.
 def _disk(host: Host) -> str:
     return f"""
 import os, time
@@ -281,8 +283,10 @@ async def ways_out(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgro
     """Try to get out of a sandbox; return what was possible. Raises `SandboxError` where it does not even start."""
     with _host() as host:
         async with _session(sandbox, interpreter, cgroups) as session:
+            # One after the other: what one takes must not be another one's failure.
             possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
             await session.put(_SECRET_FILE, host.secret.encode())
+            # A second container beside the first, which still lives.
             async with _session(sandbox, interpreter, cgroups) as other:
                 done = await other.run(_search_folders(host))
                 if not _stayed_in(done, host):
@@ -340,6 +344,7 @@ def _host() -> Iterator[Host]:
     secret = secrets.token_hex(16)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="respsite-escape-")))
+        # Anybody may enter it: what keeps code out is the sandbox, and not the folder's mode.
         folder.chmod(0o755)
         file = folder / "secret"
         file.write_text(secret)
@@ -352,11 +357,12 @@ def _host() -> Iterator[Host]:
         for name in ("socket", "letters"):
             (folder / name).chmod(0o777)
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        waits = ["/bin/sh", "-c", "read line", secret]
-        canary = stack.enter_context(subprocess.Popen(waits, env={"SECRET": secret}, stdin=subprocess.PIPE))
+        command = ["/bin/sh", "-c", "read line", secret]
+        canary = stack.enter_context(subprocess.Popen(command, env={"SECRET": secret}, stdin=subprocess.PIPE))
         stack.callback(canary.kill)
         sockets = (str(folder / "socket"), str(folder / "letters"))
         host = Host(port.getsockname()[1], *sockets, str(file), canary, secret)
+        # Bound last: its name has the secret, which `host` carries.
         abstract.bind(_abstract(host))
         abstract.listen()
         yield host
@@ -368,23 +374,19 @@ _NO_START = "it does not start here"
 
 @dataclass(frozen=True, slots=True)
 class SandboxChoice:
-    """What came of the trial: the sandbox and its Python, or why there is none.
+    """What came of the trial: the sandbox and its Python, or why there is none."""
 
-    `problem` says so in whole sentences, which clients may read. `cgroups`: where containers have groups of
-    their own.
-    """
-
-    sandbox: BaseSandbox | None
-    interpreter: Interpreter | None
-    problem: str = ""
-    cgroups: Cgroups | None = None
+    sandbox: BaseSandbox | None  # None where none holds
+    interpreter: Interpreter | None  # None where SANDBOX_PYTHON names none that can be used
+    problem: str = ""  # why there is none, in whole sentences, which clients may read
+    cgroups: Cgroups | None = None  # where containers have groups of their own; None where they do not
 
     def between_calls(self) -> str:
         """Say what keeps containers still between calls."""
         return self.cgroups.described() if self.cgroups is not None else "no cgroup: each container is watched"
 
 
-async def choose(wanted: str, python: str) -> SandboxChoice:
+async def choose(name: str, python: str) -> SandboxChoice:
     """Return the sandbox of this name, or the first that holds for `auto`; `python` is the Python that runs in it."""
     try:
         interpreter = await asyncio.to_thread(find_interpreter, python)
@@ -393,10 +395,11 @@ async def choose(wanted: str, python: str) -> SandboxChoice:
         return SandboxChoice(None, None, "The setting SANDBOX_PYTHON names no Python that can be used.")
     reasons, cgroups = [], await asyncio.to_thread(find_cgroups)
     for kind in SANDBOXES:
-        if wanted not in ("auto", kind.name):
+        if name not in ("auto", kind.name):
             continue
         sandbox = kind()
         reason = sandbox.missing() or await _tried(sandbox, interpreter, cgroups)
+        # It may be the group that keeps it from starting: tried once more without one.
         if reason == _NO_START and cgroups is not None:
             logger.warning("no cgroup for the containers of %s: they do not start in one", kind.name)
             cgroups = None

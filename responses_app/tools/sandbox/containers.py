@@ -34,14 +34,14 @@ from responses_app.tools.sandbox.records import (
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from responses_app.tools.sandbox.stillness import Cgroups
 
-MAX_WAITING = 64  # of one project; what waits has a request of its own that waits for it
+MAX_WAITING = 64  # calls of one project; each has a request that waits for it
 
 
 logger = logging.getLogger("respsite.sandbox")
 
 LIFE_SECONDS = 86_400.0  # of a container, whatever is done in it
 MAX_CHAIN = 1000  # responses that are remembered of one container
-MAX_NAME = 256
+MAX_NAME = 256  # characters
 PIECE_BYTES = 256 * 1024  # of a file that are in memory at once, for whoever reads or writes it
 MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
@@ -56,13 +56,14 @@ class LivingContainer:
     project: str
     name: str
     created_at: int
-    idle: float
-    memory: MemoryLimit
-    last_active: float
+    idle: float  # seconds without use, after which it expires
+    memory: MemoryLimit  # how much it may have, as OpenAI's API names it
+    last_active: float  # when something was done in it last
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     chain: "OrderedDict[str, None]" = field(default_factory=OrderedDict)  # the responses that used it, oldest first
-    working: int = 0
-    session: SandboxSession | None = None
+    working: int = 0  # calls that use its session now
+    session: SandboxSession | None = None  # None while nothing runs: before the first use, and once it has ended
+    # Held while a session is started, so that calls at once start one.
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     has_place: bool = False  # among those that work at once
     lost: str | None = None  # it had a session, which ended by itself: why, or nothing where that is not known
@@ -70,14 +71,11 @@ class LivingContainer:
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """What came of a cell in a container. `files` are those that it wrote.
+    """What came of a cell in a container."""
 
-    `begun_anew`: nothing of before is there. It says why where that is known; None: all is there.
-    """
-
-    execution: Execution
-    files: Sequence[ContainerFile]
-    begun_anew: str | None
+    execution: Execution  # how it ended, and what it printed
+    files: Sequence[ContainerFile]  # those that it wrote
+    begun_anew: str | None  # nothing of before is there: why, "" where that is not known; None: all is there
 
 
 class Containers:
@@ -96,14 +94,14 @@ class Containers:
     ) -> None:
         self.choice: SandboxChoice | None = None
         self._choose = choose
-        self._choosing = asyncio.Lock()
+        self._choosing = asyncio.Lock()  # one trial for all who ask at once
         self._settings = settings
         self._new_id = new_id
         self._clock = clock
-        self._sweeper: asyncio.Task[None] | None = None
-        self._containers: dict[str, LivingContainer] = {}
-        self._of_responses: dict[str, str] = {}
-        self._started: set[str] = set()
+        self._sweeper: asyncio.Task[None] | None = None  # runs while there are containers
+        self._containers: dict[str, LivingContainer] = {}  # by their ids, oldest first
+        self._of_responses: dict[str, str] = {}  # ids of containers, by the ids of responses that use them
+        self._started: set[str] = set()  # ids of containers that have a session, or start one
         most = settings.sandbox_max_containers
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
         wait = settings.sandbox_wait_seconds
@@ -111,6 +109,7 @@ class Containers:
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
+        # Whoever comes during the trial waits for it.
         async with self._choosing:
             if self.choice is None:
                 self.choice = await self._choose()
@@ -129,6 +128,7 @@ class Containers:
     ) -> LivingContainer:
         """Make a container. The last digits of its id are `tag`, by which other workers know whose it is."""
         await self.sweep()
+        # Those that nothing was done in cost little, but their number must end.
         if len(self._containers) >= MAX_KNOWN:
             await self._end(self._least_missed(list(self._containers.values())))
         now = self._clock()
@@ -138,7 +138,9 @@ class Containers:
             project=project,
             name=name[:MAX_NAME],
             created_at=int(now),
+            # A client may ask for less than the server's own, not for more.
             idle=min(idle or self._settings.sandbox_idle_seconds, self._settings.sandbox_idle_seconds),
+            # More than the server allows becomes the least there is, and not an error.
             memory=memory if memory is not None and MEMORY[memory] <= self._settings.sandbox_memory_bytes else "1g",
             last_active=now,
         )
@@ -171,6 +173,7 @@ class Containers:
             self._of_responses[key] = id
             container.chain[key] = None
             container.chain.move_to_end(key)
+            # The oldest ones: hardly anybody goes on from a response so far back.
             while len(container.chain) > MAX_CHAIN:
                 self._forget_key(container.chain.popitem(last=False)[0], id)
 
@@ -187,6 +190,7 @@ class Containers:
         """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         async with self._at_work(container) as session:
+            # Told once, with the first cell behind the loss.
             begun_anew, container.lost = container.lost, None
             execution = await session.run(code, seconds)
             files = [self._note_file(container, each, "assistant") for each in execution.files]
@@ -214,6 +218,7 @@ class Containers:
         """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
         container = await self.find(project, id)
         file_id = self._new_id(CONTAINER_FILE)
+        # The subtype is the ending: `image/png` → `.png`.
         path = f"{file_id}.{media_type.rpartition('/')[2]}"
         async with self._at_work(container) as session:
             await session.put(path, content)
@@ -228,8 +233,10 @@ class Containers:
             return []
         async with self._at_work(container) as session:
             there = {each.path: each for each in await session.list_files()}
+            # Removed by code, or lost with its process.
             for path in [path for path in container.files if path not in there]:
                 del container.files[path]
+            # Written by something that ran behind a cell.
             for each in there.values():
                 if each.path not in container.files:
                     self._note_file(container, each, "assistant")
@@ -277,13 +284,16 @@ class Containers:
         """Have a container's session, started if it must be; meanwhile the container does not expire."""
         container.working += 1
         try:
+            # One start for all calls that come at once; those that come later find the session.
             async with container.starting:
+                # The first call takes the place for all that work in this container.
                 if not container.has_place:
                     await self._take_place(container.project)
                     container.has_place = True
                 session = await self._session(container)
             yield session
         finally:
+            # Before the time is taken: expiry looks at both.
             container.working -= 1
             container.last_active = self._clock()
             if container.has_place and not container.working:
@@ -311,11 +321,14 @@ class Containers:
         self._note_ended()
         memory = min(MEMORY[container.memory], self._settings.sandbox_memory_bytes)
         settings = replace(self._settings, sandbox_memory_bytes=memory)
+        # Started ones count, not those at work: each holds memory, also an idle one.
         if len(self._started) >= self._settings.sandbox_max_containers:
             await self._make_room(container)
+        # Before the start, which awaits: others that look meanwhile must count it.
         self._started.add(container.id)
         try:
             session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups())
+        # Being cancelled, too.
         except BaseException:
             self._started.discard(container.id)
             raise
@@ -356,9 +369,9 @@ class Containers:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
 
-    async def _make_room(self, wanted: LivingContainer) -> None:
+    async def _make_room(self, container: LivingContainer) -> None:
         """End the container that is missed least, of those that do not work. Raises `TooManyContainers`."""
-        started = [each for each in self._containers.values() if each.session is not None and each is not wanted]
+        started = [each for each in self._containers.values() if each.session is not None and each is not container]
         idle = [each for each in started if not each.has_place]
         if not idle:  # those that end now, or start
             raise TooManyContainers("all containers that this server may have are busy now; try again later")
@@ -367,9 +380,11 @@ class Containers:
     def _least_missed(self, of: Sequence[LivingContainer]) -> LivingContainer:
         """Return the one that was idle for longest, of the project that has most; one that works is last."""
         of_project = Counter(each.project for each in of)
+        # `max`: an idle one before one that works; then of the project with most; then the one used longest ago.
         return max(of, key=lambda each: (not each.working, of_project[each.project], -each.last_active))
 
     async def _end(self, container: LivingContainer) -> None:
+        # Before anything is awaited: nobody finds it from now on.
         self._containers.pop(container.id, None)
         for key in container.chain:
             self._forget_key(key, container.id)
@@ -377,9 +392,11 @@ class Containers:
         if session is not None:
             try:
                 await session.close()
+            # Counted until its memory is free.
             finally:
                 self._started.discard(container.id)
 
     def _forget_key(self, key: str, id: str) -> None:
+        # The response may use another container by now.
         if self._of_responses.get(key) == id:
             del self._of_responses[key]

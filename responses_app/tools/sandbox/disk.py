@@ -24,8 +24,8 @@ from responses_app.tools.sandbox.base import SCRATCH, WORK_FOLDER
 
 ENTRY_BYTES = 4096  # that a file takes at least, and a folder: a disk has a bound for their number, too
 MAX_PATH = 3000  # characters of a folder's path; the system can follow 4096
-REMOVE_SECONDS = 60.0
-_IN_MEMORY = (WORK_FOLDER, SCRATCH, "/dev/shm")
+REMOVE_SECONDS = 60.0  # for each of the commands
+_IN_MEMORY = (WORK_FOLDER, SCRATCH, "/dev/shm")  # file systems of a container that lie in memory
 
 
 def used(folder: Path, root: int, most: int) -> int:
@@ -33,6 +33,7 @@ def used(folder: Path, root: int, most: int) -> int:
 
     `root` is the process from which these descend. More than `most` is not counted to its end.
     """
+    # Files without a name take space as long as somebody has them open.
     total = _unlinked(root, os.stat(folder).st_dev)
     waiting = [str(folder)]
     while waiting:
@@ -43,6 +44,7 @@ def used(folder: Path, root: int, most: int) -> int:
             with os.scandir(place) as found:
                 for each in found:
                     with contextlib.suppress(FileNotFoundError):
+                        # `st_blocks` counts blocks of 512 bytes, whatever the file system's own are.
                         total += max(each.stat(follow_symlinks=False).st_blocks * 512, ENTRY_BYTES)
                         if each.is_dir(follow_symlinks=False):
                             waiting.append(each.path)
@@ -68,8 +70,10 @@ def files_in_memory(root: int) -> int:
 
 def remove(folder: Path) -> None:
     """Remove a folder, however deep it is. Nothing works in it any more."""
+    # Code may have taken its own rights to a folder away, so they are given back before the second attempt.
     for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
         if os.path.lexists(folder):
+            # A program, not `shutil.rmtree`: that fails on paths longer than the system takes in one call.
             subprocess.run([*command, "--", str(folder)], capture_output=True, check=False, timeout=REMOVE_SECONDS)
 
 
@@ -77,17 +81,20 @@ def _unlinked(root: int, device: int) -> int:
     """Return the bytes of files on a device that have no name any more, and are open or mapped below a process."""
     found: dict[int, int] = {}
     for pid in processes.tree(root):
+        # The first one is ours.
         if pid == root:
             continue
         for path in _held(pid):
             with contextlib.suppress(OSError):
                 about = os.stat(path)
                 if about.st_nlink == 0 and about.st_dev == device and stat.S_ISREG(about.st_mode):
+                    # By its inode: several processes may hold the same one.
                     found[about.st_ino] = about.st_blocks * 512
     return sum(found.values())
 
 
 def _held(pid: int) -> Iterator[str]:
+    # Mapped files need no descriptor.
     for folder in (f"/proc/{pid}/map_files", *(f"{thread}/fd" for thread in processes.threads(pid))):
         with contextlib.suppress(OSError):
             yield from (f"{folder}/{name}" for name in os.listdir(folder))
@@ -110,8 +117,9 @@ class Folders:
             remove_those_of_the_dead()
             self._all = Path(tempfile.mkdtemp(prefix=_PREFIX))
             atexit.register(remove, self._all)
+            # Others may enter, as the container's own user must, but not see what is in it.
             self._all.chmod(0o711)
-            _locked(self._all / _LOCK, os.O_CREAT)  # for good
+            _locked(self._all / _LOCK, os.O_CREAT)  # held as long as this process lives
         folder = Path(tempfile.mkdtemp(dir=self._all))
         folder.chmod(0o711)
         return folder
@@ -121,6 +129,7 @@ def remove_those_of_the_dead() -> None:
     """Remove what processes of this user have left that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
+            # `lstat`: a link of somebody else's is not followed.
             about = folder.lstat()
             if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
                 continue
@@ -128,7 +137,7 @@ def remove_those_of_the_dead() -> None:
         except FileNotFoundError:
             if time.time() - about.st_mtime < _YOUNG:
                 continue
-            lock = -1
+            lock = -1  # there is none to be closed
         except OSError:  # its process lives
             continue
         remove(folder)
@@ -140,6 +149,7 @@ def _locked(path: Path, flags: int = 0) -> int:
     """Lock a file, for as long as its descriptor is open. Raises `OSError` where another process has."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
     try:
+        # Not waiting: who has it lives.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)

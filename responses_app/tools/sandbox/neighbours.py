@@ -26,8 +26,8 @@ from typing import Any
 
 from responses_app.tools.sandbox.inside.respsite_kernel.frames import MAX_PAYLOAD
 
-MAX_JSON = 64 * 1024 * 1024  # the files of a container, listed
-_HEAD = struct.Struct(">IQ")
+MAX_JSON = 64 * 1024 * 1024  # bytes: the files of a container, listed
+_HEAD = struct.Struct(">IQ")  # of the JSON and of the bytes; big-endian, 32 and 64 bits
 _PLACE = "\0bytes"  # where bytes stand, the JSON has their first and their last place
 
 
@@ -45,6 +45,7 @@ def packed(value: object) -> bytes:
         if isinstance(each, bytes):
             parts.append(each)
             size += len(each)
+            # The place among the bytes stands in for them.
             return {_PLACE: [size - len(each), size]}
         if is_dataclass(each):
             return {field.name: getattr(each, field.name) for field in fields(each)}
@@ -59,12 +60,14 @@ def packed(value: object) -> bytes:
 async def received(reader: asyncio.StreamReader) -> Any:
     """Return the next value. Raises `MessageError`, and `asyncio.IncompleteReadError` where the other side is gone."""
     text, size = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    # Before anything is read: a worker of an older version may say anything.
     if text > MAX_JSON or size > MAX_PAYLOAD:
         raise MessageError("it is too long")
     said = await reader.readexactly(text)
     behind = await reader.readexactly(size)
 
     def whole(each: dict[str, Any]) -> Any:
+        # Any other object is what it is.
         if each.keys() != {_PLACE}:
             return each
         start, end = each[_PLACE]
@@ -79,8 +82,9 @@ async def received(reader: asyncio.StreamReader) -> Any:
 logger = logging.getLogger("respsite.sandbox")
 
 Answer = Callable[[str, Sequence[Any]], Awaitable[Any]]
-TAG_DIGITS = 8
+TAG_DIGITS = 8  # of a worker's tag, hexadecimal
 BACKLOG = 1024  # questions that nobody has looked at yet; one more would not find this worker
+# `0123abcd.sock`; a name without the ending is of a worker that does not listen yet.
 _SOCKET = re.compile(rf"[0-9a-f]{{{TAG_DIGITS}}}\.sock")
 
 
@@ -98,14 +102,15 @@ class Neighbours:
         self._folder = folder
         self._answer = answer
         self._server: asyncio.Server | None = None
-        self._open = contextlib.ExitStack()
-        self._opening = asyncio.Lock()
+        self._open = contextlib.ExitStack()  # the folder, as long as the socket is bound
+        self._opening = asyncio.Lock()  # so that it is tried once
         self._tried = False
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()  # questions of others that are being answered
         self.tag: str | None = None
 
     async def open(self) -> None:
         """Listen, if it has not been tried yet; where that cannot be, the log says so and `tag` stays None."""
+        # Calls at once wait for the one that tries.
         async with self._opening:
             if self._tried:
                 return
@@ -126,6 +131,7 @@ class Neighbours:
                 with _short(self._folder) as folder:
                     reader, writer = await asyncio.open_unix_connection(f"{folder}/{tag}.sock")
             except OSError as problem:
+                # A socket without a listener: its worker is dead, and nobody else would remove it.
                 if isinstance(problem, ConnectionRefusedError):  # it was killed
                     self._path(tag).unlink(missing_ok=True)
                 raise NeighbourGone(tag) from None
@@ -151,6 +157,7 @@ class Neighbours:
         """Stop listening, and stop what is done for others."""
         if self._server is None or self.tag is None:
             return
+        # First nothing new, then what is under way.
         self._server.close()
         self._open.close()
         self._path(self.tag).unlink(missing_ok=True)
@@ -164,6 +171,7 @@ class Neighbours:
 
     async def _listen(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        # Only this user's processes may ask.
         self._folder.chmod(0o700)
         tag = secrets.token_hex(TAG_DIGITS // 2)
         folder = self._open.enter_context(_short(self._folder))  # the socket keeps the name that it was bound to
@@ -173,6 +181,7 @@ class Neighbours:
         except OSError:
             bound.close()
             raise
+        # The backlog is the kernel's queue: a worker that is busy answers later.
         self._server = await asyncio.start_unix_server(self._hear, sock=bound, backlog=BACKLOG)
         (self._folder / tag).rename(self._path(tag))  # it is seen when it listens, so one that refuses is dead
         self.tag = tag
@@ -200,6 +209,7 @@ class Neighbours:
 async def _unless_gone(work: Awaitable[Any], reader: asyncio.StreamReader) -> Any:
     """Do it as long as the other side is there. Raises `CancelledError` when it is not."""
     doing = asyncio.ensure_future(work)
+    # Nobody says anything more on it: what can be read is the end.
     leaving = asyncio.create_task(reader.read(1))
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,6 +217,7 @@ async def _unless_gone(work: Awaitable[Any], reader: asyncio.StreamReader) -> An
         leaving.cancel()
         if not doing.done():
             doing.cancel()
+        # Both have ended when this returns, whichever was first.
         await asyncio.gather(doing, leaving, return_exceptions=True)
     return doing.result()
 

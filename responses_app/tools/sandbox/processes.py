@@ -10,28 +10,25 @@ from itertools import islice
 from pathlib import Path
 
 _MOST = 4096  # processes that are looked at: more than any limit allows
-_KILLS = 100
+_KILLS = 100  # rounds of kills, 5 ms apart
 # Page tables as well: mapping much takes them, though nothing is held. What is swapped out is still held.
-_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:")
-_SHARED_OUT = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:", "VmPTE:")  # lines of `/proc/PID/status`
+_SHARED_OUT = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")  # lines of `/proc/PID/smaps_rollup`
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A process as it was seen at one moment.
+    """A process as it was seen at one moment."""
 
-    `ticks` is the processor time of all its threads, `of_children` that of the children that it has outlived; both
-    count hundredths of a second. `state` is a letter of `/proc/PID/stat`, and that of the first thread alone.
-    """
-
-    state: str
-    ticks: int
-    of_children: int
-    threads: int
+    state: str  # a letter of `/proc/PID/stat`, of the first thread alone
+    ticks: int  # hundredths of a second of processor time, of all its threads
+    of_children: int  # the same of children that it has outlived
+    threads: int  # how many there are
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it is left but its entry; its first thread may end before the others do."""
+        # Z: a zombie; X: dead.
         return self.state in "ZX" and self.threads <= 1
 
 
@@ -40,10 +37,11 @@ def seen(pid: int) -> Seen | None:
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
         try:
-            said = os.read(descriptor, 4096)
+            line = os.read(descriptor, 4096)
         finally:
             os.close(descriptor)
-        fields = said.rpartition(b")")[2].split()
+        fields = line.rpartition(b")")[2].split()
+        # utime, stime, cutime and cstime (`man 5 proc`), counted from behind the name.
         times = list(map(int, fields[11:15]))
         return Seen(fields[0].decode(), sum(times[:2]), sum(times[2:]), int(fields[17]))
     except (OSError, IndexError, ValueError):
@@ -58,6 +56,7 @@ def tree(root: int) -> Iterator[int]:
         seen += 1
         yield pid
         try:
+            # Each thread has the children that it has forked itself.
             for thread in threads(pid):
                 waiting += map(int, Path(f"{thread}/children").read_text().split())
         except (OSError, ValueError):
@@ -75,18 +74,19 @@ def threads(pid: int) -> list[str]:
 def end_below(root: int) -> None:
     """Kill all that descend from a process, however fast they make others. Takes up to half a second."""
     for _ in range(_KILLS):
-        found = [pid for pid in tree(root) if pid != root and not _has_ended(pid)]
-        if not found:
+        living = [pid for pid in tree(root) if pid != root and not _has_ended(pid)]
+        if not living:
             return
-        for pid in found:
+        for pid in living:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+        # Some may fork while they are killed: looked at again when the others are gone.
         time.sleep(0.005)
 
 
 def _has_ended(pid: int) -> bool:
-    found = seen(pid)
-    return found is None or found.has_ended
+    process = seen(pid)
+    return process is None or process.has_ended
 
 
 def memory(root: int) -> int:
@@ -109,6 +109,7 @@ def sockets(root: int) -> int:
         lines = Path(f"/proc/{first_below(root)}/net/sockstat").read_text().splitlines()
     except OSError:  # it has ended
         return 0
+    # `sockets: used 12`.
     return next((int(line.split()[2]) for line in lines if line.startswith("sockets:")), 0)
 
 
@@ -116,6 +117,7 @@ def open_sockets(root: int, most: int) -> int:
     """Return how many sockets a process and all below it hold; more than `most` are not counted to their end."""
     found: set[str] = set()
     for pid in tree(root):
+        # As a set: several processes may hold the same socket.
         for thread in threads(pid):  # each may have descriptors of its own
             with contextlib.suppress(OSError):  # it ended meanwhile
                 for name in os.listdir(f"{thread}/fd"):
@@ -138,18 +140,20 @@ def _resident(pid: int) -> int:
 
 def _proportional(pid: int) -> int:
     proportional = _sum(pid, "smaps_rollup", _SHARED_OUT)  # a process can hide its map from all but root
+    # Page tables are in neither file of the proportional figures.
     return proportional + _sum(pid, "status", ("VmPTE:",)) if proportional else _resident(pid)
 
 
 def _sum(pid: int, file: str, names: tuple[str, ...]) -> int:
     """Return bytes that a file of `/proc` tells of: that of the process, or where it tells nothing, of a thread."""
-    told = _told(f"/proc/{pid}/{file}", names)
-    return told or next(filter(None, (_told(f"{thread}/{file}", names) for thread in threads(pid))), 0)
+    size = _bytes_of_lines(f"/proc/{pid}/{file}", names)
+    return size or next(filter(None, (_bytes_of_lines(f"{thread}/{file}", names) for thread in threads(pid))), 0)
 
 
-def _told(path: str, names: tuple[str, ...]) -> int:
+def _bytes_of_lines(path: str, names: tuple[str, ...]) -> int:
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
         return 0
+    # The lines say kB, and mean 1024 bytes.
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(names))

@@ -44,26 +44,26 @@ class TooManyTransfers(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """A container as it stands now, whichever worker has it. Times are Unix seconds, `idle` is in seconds."""
+    """A container as it stands now, whichever worker has it. Times are Unix seconds."""
 
     id: str
     project: str
-    name: str
+    name: str  # for people
     created_at: int
-    idle: float
-    memory: "MemoryLimit"
+    idle: float  # seconds without use, after which it expires
+    memory: "MemoryLimit"  # as OpenAI's API names it
     last_active: float
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFile:
-    """A file of a container, under the id by which clients know it. `source`: `user` or `assistant`."""
+    """A file of a container, under the id by which clients know it."""
 
     id: str
-    path: str
-    size: int
-    created_at: int
-    source: FileSource
+    path: str  # under the work folder
+    size: int  # bytes
+    created_at: int  # Unix seconds
+    source: FileSource  # who has written it
 
 
 MAX_FILES = 1000  # of a container that are told of; the warden itself tells of no more
@@ -90,7 +90,7 @@ class CellEnd(Enum):
 class Image:
     """A picture that a cell has shown."""
 
-    media_type: str
+    media_type: str  # `image/png` or `image/jpeg`
     content: bytes
 
 
@@ -104,30 +104,28 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A part of a file. `size` is that of the whole file in bytes; `written` tells one state of it from another."""
+    """A part of a file."""
 
     content: bytes
-    size: int
-    written: int
+    size: int  # bytes of the whole file
+    written: int  # tells one state of the file from another: nanoseconds, as the container says them
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What came of a cell. `output` is what it printed, with the traceback of `error` in it.
+    """What came of a cell."""
 
-    `files` are those that it wrote. `variables_lost`: all processes of the container were ended.
-    """
-
-    output: str
+    output: str  # what it printed, with the traceback of `error` in it
     ended: CellEnd
-    error: str | None = None
+    error: str | None = None  # the name of the exception; None where it raised nothing
     images: Sequence[Image] = ()
-    files: Sequence[StoredFile] = ()
-    variables_lost: bool = False
+    files: Sequence[StoredFile] = ()  # those that it wrote
+    variables_lost: bool = False  # all processes of the container were ended
 
 
 def clean(text: str) -> str:
     """Return a text that can be written as UTF-8: the name of a file in a container may be any bytes."""
+    # A half character (a surrogate) becomes a question mark.
     return text.encode(errors="replace").decode()
 
 
@@ -139,6 +137,7 @@ def checked_path(path: str) -> str:
         or clean(path) != path
         or len(path.encode()) > MAX_PATH
         or "\0" in path
+        # An empty part is a slash too many, or one at an end.
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise SandboxError("that is not the path of a file")
@@ -171,18 +170,19 @@ def images_in(answer: frames.Frame) -> list[Image]:
     return list(islice(_images(answer.header.get("images"), answer.payload), MAX_IMAGES))
 
 
-def _files(told: object) -> Iterator[StoredFile]:
-    for each in told if isinstance(told, list) else []:
+def _files(files: object) -> Iterator[StoredFile]:
+    for each in files if isinstance(files, list) else []:
         match each:
             case [str(path), int(size)] if 0 <= size <= MAX_FILE_SIZE:
                 with contextlib.suppress(SandboxError):
                     yield StoredFile(checked_path(path), int(size))
 
 
-def _images(told: object, payload: bytes) -> Iterator[Image]:
+def _images(images: object, payload: bytes) -> Iterator[Image]:
     begin = 0
-    for each in told if isinstance(told, list) else []:
+    for each in images if isinstance(images, list) else []:
         match each:
+            # More bytes than there are would be another image's.
             case ["image/png" | "image/jpeg" as media_type, int(size)] if 0 < size <= len(payload) - begin:
                 yield Image(media_type, payload[begin : begin + size])
                 begin += size
@@ -192,15 +192,16 @@ class Output:
     """Keeps the beginning and the end of a stream of bytes, `most` bytes in all; `size` counts all that came."""
 
     def __init__(self, most: int) -> None:
-        self.size = 0
+        self.size = 0  # of all that came
         self._head = bytearray()
-        self._most = most // 2
+        self._most = most // 2  # of each of the two
         self._tail: deque[bytes] = deque()
-        self._in_tail = 0
+        self._in_tail = 0  # bytes in `_tail`, which may be a little more than `_most`
 
     def add(self, content: bytes) -> None:
         """Take more."""
         self.size += len(content)
+        # The beginning first, until it is full.
         room = self._most - len(self._head)
         if room > 0:
             self._head += content[:room]
@@ -209,12 +210,14 @@ class Output:
             return
         self._tail.append(content)
         self._in_tail += len(content)
+        # Whole pieces go while what is left still fills the end.
         while self._in_tail - len(self._tail[0]) >= self._most:
             self._in_tail -= len(self._tail.popleft())
 
     def text(self) -> str:
         """Return it; what was left out of the middle is counted there."""
         tail = b"".join(self._tail)
+        # The tail may have more than is shown.
         left_out = self.size - len(self._head) - min(len(tail), self._most)
         if left_out <= 0:
             return (bytes(self._head) + tail).decode(errors="replace")

@@ -56,13 +56,16 @@ class Bubblewrap(BaseSandbox):
 
     def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
         reading, writing = os.pipe()
+        # Closed here: the other end finds the end of the filter behind it.
         with open(writing, "wb") as pipe:
             pipe.write(seccomp.program())  # some 1.5 KB: a pipe holds 64
         argument = warden_settings(settings, folder=WORK_FOLDER, uid=uid, has_own_processes=True)
         argv = [
             shutil.which("bwrap") or "bwrap",
+            # Namespaces of its own; `-try`: older kernels have none of cgroups.
             *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
             *(_as_user() if uid is None else _as_root()),
+            # `--new-session`: no terminal that code could type into.
             *("--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(reading)),
             *_system(),
             *("--proc", "/proc", "--dev", "/dev"),
@@ -89,6 +92,7 @@ def _as_user() -> Iterator[str]:
 
 def _system() -> Iterator[str]:
     for folder in map(Path, SYSTEM_FOLDERS):
+        # On most systems `/bin` and its like are links into `/usr`.
         if folder.is_symlink():
             yield from ("--symlink", str(folder.readlink()), str(folder))
         elif folder.is_dir():
@@ -106,11 +110,12 @@ def _in_place(folder: str, source: str) -> Iterator[str]:
 
 
 def _in_memory(folder: str, size: int) -> Iterator[str]:
+    # Anybody may write there, and nobody may remove what is another's: as `/tmp` is everywhere.
     yield from ("--perms", "1777", "--size", str(size), "--tmpfs", folder)
 
 
 _LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")  # what programs need of `/dev`
 
 
 class Sandlock(BaseSandbox):
@@ -133,6 +138,7 @@ class Sandlock(BaseSandbox):
             each.mkdir()
         if uid is not None:
             for each in (data, scratch):
+                # Made by root, written by the container's user.
                 os.chown(each, uid, uid)
         found = find_spec("sandlock")
         readable = [*SYSTEM_FOLDERS, "/proc", *(f"/etc/{name}" for name in OF_ETC), *interpreter.folders, *_DEVICES]
@@ -146,8 +152,10 @@ class Sandlock(BaseSandbox):
                     warden_settings(
                         settings,
                         folder=WORK_FOLDER,
+                        # The launcher becomes the user, before the sandbox begins.
                         uid=None,
                         has_own_processes=False,
+                        # No namespace hides the machine's local sockets here, so none may be reached by its name.
                         seccomp=seccomp.program(local_sockets=False),
                     ),
                 )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0  # between two looks at whether the server lives
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # `linux/prctl.h`
 
 
@@ -48,6 +48,7 @@ def main() -> None:
 
 def _end_behind(server: int, end_below: Callable[[int], None]) -> None:
     """Wait for the end of the server; then end all that runs here."""
+    # A process whose parent has ended gets another one.
     while os.getppid() == server:
         time.sleep(_LOOK_SECONDS)
     end_below(os.getpid())

@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+# BPF's codes: load a word, three tests, return.
 _LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # Offsets in `struct seccomp_data`; of an argument, that of its lower half.
 _NUMBER, _MACHINE, _FIRST_ARGUMENT, _FIFTH_ARGUMENT = 0, 4, 16, 48
-_ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
+_ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_…; an error has its number in the lower half
 _AF_UNIX = 1
 _NAMESPACES = 0x7E020000  # CLONE_NEW…: user, pid, network, ipc, uts, cgroup, mount
 _X32 = 0x40000000  # calls of another convention, on the same processor
@@ -32,6 +33,7 @@ _X32 = 0x40000000  # calls of another convention, on the same processor
 _FIRST_COMMON, _LAST_COMMON = 424, 466
 
 # (x86_64, aarch64); None where the machine does not have the call.
+# Numbers stand in one table: a call that is missing in one machine's column cannot be overlooked.
 _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272)},
     **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51)},
@@ -65,6 +67,7 @@ class _Machine:
     column: int  # in `_REFUSED`
     audit: int  # AUDIT_ARCH_… of `linux/audit.h`
     last_own: int  # the last number before those that all machines have
+    # Numbers of calls that are looked at more closely.
     socket: int
     socketpair: int
     clone: int
@@ -98,24 +101,30 @@ def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
         (
             _step(_LOAD, _MACHINE),
             _step(_EQUALS, known.audit, then=1),
+            # A call of another machine's convention has other numbers: none of them is judged.
             _step(_RETURN, _KILL),
             _step(_LOAD, _NUMBER),
+            # x32 calls have this bit; refused, not unknown, as such programs are none of ours.
             *_unless(_step(_AT_LEAST, _X32, otherwise=1), errno.EPERM),
             *_unless(_step(_AT_LEAST, _LAST_COMMON + 1, otherwise=1), errno.ENOSYS),
+            # Common numbers pass over the next test, which is of the machine's own.
             _step(_AT_LEAST, _FIRST_COMMON, then=2),
             *_unless(_step(_AT_LEAST, known.last_own + 1, otherwise=1), errno.ENOSYS),
             *(part for number in refused if number is not None for part in _refuse(number)),
             # Its flags lie in memory that a filter cannot read; told that there is no such call, the C library
             # uses `clone`, whose flags are an argument.
             *_unless(_step(_EQUALS, known.clone3, otherwise=1), errno.ENOSYS),
+            # `clone` makes threads, too: it is refused only with flags of new namespaces.
             _step(_EQUALS, known.clone, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
             *_unless(_step(_HAS_BITS, _NAMESPACES, otherwise=1), errno.EPERM),
+            # The argument was loaded over the number.
             _step(_LOAD, _NUMBER),
             *(() if local_sockets else _without_address(known)),
             _step(_EQUALS, known.socketpair, then=1),  # to ask for a kind of socket has the system load what makes it
             _step(_EQUALS, known.socket, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
+            # Nothing but local sockets.
             _step(_EQUALS, _AF_UNIX, then=1),
             _step(_RETURN, _ERROR | errno.EACCES),
             _step(_RETURN, _ALLOW),
@@ -125,6 +134,7 @@ def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
 
 def _without_address(known: _Machine) -> tuple[bytes, ...]:
     """Let `sendto` send to nobody but the other end of its socket: its address is to be a null pointer."""
+    # A pointer has 64 bits, and BPF loads 32.
     low, high = _FIFTH_ARGUMENT, _FIFTH_ARGUMENT + 4
     return (
         _step(_EQUALS, known.sendto, otherwise=6),
@@ -148,4 +158,5 @@ def _unless(test: bytes, error: int) -> tuple[bytes, bytes]:
 
 def _step(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
     """Return an instruction; a test goes on `then` or `otherwise` many further."""
+    # Code, two jumps and the value, in the machine's own order.
     return struct.pack("=HBBI", code, then, otherwise, value)

@@ -63,7 +63,7 @@ MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is int
 MAX_CODE = MIB  # bytes of a cell
 MAX_SOCKETS = 256  # of a container: each may hold 0.2 MB in memory that is no process's
 MAX_FILES_IN_MEMORY = 50_000  # of a container, folders and all: each takes 1 KB that is no process's, even if empty
-_READ = 64 * 1024
+_READ = 64 * 1024  # bytes read at once
 _NO_START = "the container does not start"
 _ENDED = "the container has ended"
 _NICENESS = 10  # the server itself comes first
@@ -89,24 +89,25 @@ class SandboxSession:
         user: UserClaim,
         launch: Launch,
     ) -> None:
-        self.why_ended = ""
+        self.why_ended = ""  # why it ended by itself; "" while it lives, and where it was closed
         self._process = process
+        # Processes that were there before any code ran: the sandbox's own.
         self._attendants: frozenset[int] = frozenset()
-        self._cgroup: Cgroup | None = None
+        self._cgroup: Cgroup | None = None  # None where there are no groups
         self._killed = 0  # processes that the system has ended for the group's memory
-        self._rest: Rest | None = None
-        self._guard: asyncio.Task[None] | None = None
+        self._rest: Rest | None = None  # watches that all stands still; None while a cell runs
+        self._guard: asyncio.Task[None] | None = None  # watches as long as the container lives
         self._settings = settings
-        self._folder = launch.folder
+        self._folder = launch.folder  # on the host, with its files; None where they lie in memory
         self._ends_together = launch.ends_together
         self._user = user
-        self._pipe = output
-        self._lock = asyncio.Lock()
-        self._output = Output(0)
-        self._halt: asyncio.Future[CellEnd] | None = None
-        self._reader: asyncio.StreamReader
+        self._pipe = output  # what is printed comes here
+        self._lock = asyncio.Lock()  # one call at a time has the warden
+        self._output = Output(0)  # of the running cell
+        self._halt: asyncio.Future[CellEnd] | None = None  # set to end the running cell; None between cells
+        self._reader: asyncio.StreamReader  # set once the warden is there
         self._writer: asyncio.StreamWriter | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None  # the one end, for all who close it
         self._asking: set[asyncio.Task[frames.Frame]] = set()  # each ends with its answer, or when this is closed
         self.is_alive = True
 
@@ -139,6 +140,7 @@ class SandboxSession:
                 await asyncio.to_thread(disk.remove, launch.folder)
             raise SandboxError(_NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
         finally:
+            # The container has its own copies now; with ours open the end of the channel would never be heard.
             theirs.close()
             os.close(writing)
             for descriptor in launch.pass_fds:
@@ -155,8 +157,10 @@ class SandboxSession:
             self._reader, self._writer = await asyncio.open_connection(sock=channel)
             async with asyncio.timeout(START_SECONDS):
                 await self._next_frame()
+            # Last: before it has answered, not all its processes are there.
             self._take_place(cgroups)
         except (SandboxGone, TimeoutError):
+            # What it has said so far may say why.
             self._hear()
             said = self._output.text().strip()
             await self.close()
@@ -172,6 +176,7 @@ class SandboxSession:
         started = list(processes.tree(self._process.pid))
         self._attendants = frozenset(pid for pid in started if processes.first_below(pid) is not None)
         cores = sorted(os.sched_getaffinity(0))
+        # Spread over the cores, so that not all containers share the first one.
         first = self._process.pid % len(cores)
         own = {cores[(first + place) % len(cores)] for place in range(min(CPUS, len(cores)))}
         for pid in started:
@@ -194,13 +199,16 @@ class SandboxSession:
     async def _awake(self, *, runs: bool) -> AsyncIterator[None]:
         """Have the warden to oneself, and awake. `runs`: so is what else there is in the container."""
         async with self._lock:
+            # It may have ended while this waited for the lock.
             self._check()
             try:
                 if self._cgroup is not None:
                     self._cgroup.thaw()
+                # The guard looks at the cell from now on.
                 if runs:
                     self._rest = None
                 yield
+            # Also where the call failed: nothing may run between calls.
             finally:
                 if self.is_alive and self._cgroup is not None:
                     self._cgroup.freeze()
@@ -216,12 +224,15 @@ class SandboxSession:
         if len(content) > MAX_CODE:
             raise SandboxError(f"the code is larger than {MAX_CODE} bytes")
         async with self._awake(runs=True):
+            # A new future for each cell: a halt of the one before must not end this one.
             halt = self._halt = asyncio.get_running_loop().create_future()
             cell = asyncio.create_task(self._run(content, seconds or self._settings.sandbox_call_seconds, halt))
             try:
+                # `shield`: the cell is ended by `halt` alone, so that the warden's answer is always read.
                 return await asyncio.shield(cell)
             except asyncio.CancelledError:
                 _resolve(halt, CellEnd.STOPPED)
+                # The next call must find the kernel free.
                 await self._settled(cell)
                 raise
             finally:
@@ -235,6 +246,7 @@ class SandboxSession:
         """Write a file; `path` is under the work folder. Raises `SandboxError`, `SandboxGone`."""
         part = unfinished(checked_path(path), "whole")
         await self.put_part(part, 0, content)
+        # Written beside it, then renamed: nobody reads half a file.
         await self.rename(part, path)
 
     async def put_part(self, path: str, begin: int, content: bytes) -> None:
@@ -263,28 +275,35 @@ class SandboxSession:
     async def close(self) -> None:
         """End the container, with all its processes; also where this is cancelled, though nobody waits for it then."""
         if self.is_alive:
+            # At once, so that nobody begins anything; all else happens in `_end`.
             self.is_alive = False
+            # Before it is closed: its number may be another file's soon.
             asyncio.get_running_loop().remove_reader(self._pipe)
             os.close(self._pipe)
             self._ending = asyncio.create_task(self._end())
+        # All who close wait for the same end; a cancelled one leaves it to go on.
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
         if self._guard is not None:
             self._guard.cancel()  # where it waits for this, it has nothing else to do
+            # Watching processes that end is no use, and their numbers may be others' soon.
             await asyncio.gather(self._guard, return_exceptions=True)
         if self._cgroup is not None:
             self._cgroup.kill()
         if not self._ends_together:
             await asyncio.to_thread(processes.end_below, self._process.pid)
         with contextlib.suppress(ProcessLookupError):  # a start that is cut has begun no other group of processes yet
+            # The group that `start_new_session` made.
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._writer is not None:
             self._writer.close()
+        # It is killed, so that ends soon; until then its number stays its own.
         await asyncio.to_thread(self._process.wait)
         if self._cgroup is not None:
             await asyncio.to_thread(self._cgroup.remove)
+        # Only now: processes of this user are gone.
         self._user.close()
         if self._folder is not None:
             await asyncio.to_thread(disk.remove, self._folder)
@@ -304,13 +323,16 @@ class SandboxSession:
         try:
             either: set[asyncio.Future[Any]] = {answer, halt}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            # The time is over, or something is too much.
             if not answer.done():
                 return await self._interrupt(answer, halt.result() if halt.done() else CellEnd.TIMED_OUT)
+            # Something may have grown between the last look and the end.
             if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess_of_memory()) is not None:
                 return await self._interrupt(answer, excess)
             return self._execution(await answer)
         finally:
             answer.cancel()
+            # Read by nobody else: its error must not be logged as forgotten.
             await asyncio.gather(answer, return_exceptions=True)
 
     async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: CellEnd) -> Execution:
@@ -318,6 +340,7 @@ class SandboxSession:
         if ended is CellEnd.TOO_MANY_FILES:  # nothing else is sure to remove them
             await self.close()
             raise SandboxGone("the container wrote too many files, and was ended")
+        # For too much memory or disk there is no grace.
         if ended not in (CellEnd.TOO_MUCH_MEMORY, CellEnd.TOO_MUCH_DISK):
             self._send({"do": "interrupt"})
             await asyncio.wait({answer}, timeout=GRACE_SECONDS)
@@ -326,6 +349,7 @@ class SandboxSession:
         self._send({"do": "restart", "clear": ended is CellEnd.TOO_MUCH_DISK})
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
+                # The answer of the cell itself may come before.
                 while "restarted" not in (await answer).header:
                     answer = asyncio.create_task(self._next_frame())
         except TimeoutError:
@@ -339,6 +363,7 @@ class SandboxSession:
         header = answer.header
         if "died" in header:
             output = f"{self._output.text()}\n[the interpreter ended {clean(str(header['died']))[:40]}]\n"
+            # The count only goes up: more than before means that the system has ended a process of this cell.
             killed, self._killed = self._killed, self._cgroup.killed_for_memory() if self._cgroup is not None else 0
             how = CellEnd.TOO_MUCH_MEMORY if self._killed > killed else CellEnd.DIED
             return Execution(output, how, files=files_in(header), variables_lost=True)
@@ -349,6 +374,7 @@ class SandboxSession:
     async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
         """Wait until a cell that was stopped has ended, so that the next one finds a kernel that is free."""
         while not cell.done():
+            # Cancelled again and again, it still waits: the warden is not free before.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({cell})
         if not cell.cancelled() and cell.exception() is not None:
@@ -357,6 +383,7 @@ class SandboxSession:
     async def _keep_guard(self) -> None:
         """Watch the container as long as it lives."""
         while self.is_alive:
+            # While a cell runs more often, as it may take more each moment.
             await asyncio.sleep(WATCH_SECONDS if self._rest is None else REST_SECONDS)
             try:
                 why = self._watch_rest(self._rest) if self._rest is not None else None
@@ -372,6 +399,7 @@ class SandboxSession:
     async def _watch_cell(self) -> None:
         """Halt a cell once the container has more of something than it may."""
         halt = self._halt
+        # Processes first: that is quick, and needs no thread.
         if halt is not None and (excess := self._excess_of_memory() or await self._excess_of_files()) is not None:
             _resolve(halt, excess)
 
@@ -379,6 +407,7 @@ class SandboxSession:
         """Return why the container must end, if it must."""
         if rest.cgroup is not None and self._lock.locked():  # it is awake, for its files
             return _TOO_LARGE if self._excess_of_memory() is not None else None
+        # Looked at once when it comes to rest: it cannot grow while it stands still.
         was_settled = rest.is_settled
         if not rest.is_kept():
             return _RAN_ON
@@ -392,6 +421,7 @@ class SandboxSession:
 
     def _excess_of_memory(self) -> CellEnd | None:
         root, most = self._process.pid, self._settings.sandbox_memory_bytes
+        # The quick count first, which may count too much; the right one only where that is exceeded.
         if processes.memory(root) > most and processes.proportional_memory(root) > most:
             return CellEnd.TOO_MUCH_MEMORY
         if self._folder is None and processes.sockets(root) > MAX_SOCKETS:
@@ -416,9 +446,11 @@ class SandboxSession:
         """Read what was printed, as much as is there, but some and no more at once: others want to work as well."""
         if not self.is_alive:  # the number of the closed pipe may be another file's by now
             return
+        # Sixteen times 64 KB: then others have their turn, and the loop calls again.
         for _ in range(16):
             try:
                 content = os.read(self._pipe, _READ)
+            # Nothing more now, or the pipe is broken.
             except (BlockingIOError, OSError):
                 return
             if not content:
@@ -427,6 +459,7 @@ class SandboxSession:
             self._output.add(content)
             if self._output.size > MAX_PRINTED:
                 if self._halt is None:  # between cells nothing has a reason to print
+                    # No longer listened to: the pipe fills up, and who prints waits.
                     asyncio.get_running_loop().remove_reader(self._pipe)
                     return
                 _resolve(self._halt, CellEnd.TOO_MUCH_OUTPUT)
@@ -435,6 +468,7 @@ class SandboxSession:
 
     async def _ask(self, header: Mapping[str, Any], payload: bytes = b"", *, max_payload: int = 0) -> frames.Frame:
         """Ask the warden. Whoever is cancelled does not wait for the answer, which is read all the same."""
+        # A task of its own: an answer that is not read would be taken for the next question's.
         asking = asyncio.create_task(self._answered(header, payload, max_payload))
         self._asking.add(asking)
         asking.add_done_callback(self._has_asked)
@@ -443,6 +477,7 @@ class SandboxSession:
     def _has_asked(self, asking: "asyncio.Task[frames.Frame]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
+            # Marked as read, so that asyncio logs nothing.
             asking.exception()  # where nobody waits any more, nobody is told
 
     async def _answered(self, header: Mapping[str, Any], payload: bytes, max_payload: int) -> frames.Frame:
@@ -462,6 +497,7 @@ class SandboxSession:
         assert self._writer is not None, "it was started"
         self._writer.write(frames.packed(dict(header), payload))
 
+    # Images are the largest that a cell may say; any other answer has its own bound.
     async def _next_frame(self, max_payload: int = MAX_IMAGE_BYTES) -> frames.Frame:
         try:
             head = await self._reader.readexactly(frames.LENGTHS.size)
@@ -469,6 +505,7 @@ class SandboxSession:
             said = frames.header_of(await self._reader.readexactly(header))
             return frames.Frame(said, await self._reader.readexactly(payload))
         except (asyncio.IncompleteReadError, OSError, frames.FrameError):
+            # What it printed last says why, as nothing else does.
             self._hear()
             if self.is_alive:
                 logger.warning("a sandbox ended by itself; the last it said: %r", self._output.text()[-500:])
@@ -481,5 +518,6 @@ class SandboxSession:
 
 
 def _resolve(halt: "asyncio.Future[CellEnd]", ended: CellEnd) -> None:
+    # The first reason counts.
     if not halt.done():
         halt.set_result(ended)

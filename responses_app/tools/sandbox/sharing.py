@@ -48,7 +48,7 @@ logger = logging.getLogger("respsite.sandbox")
 Result = TypeVar("Result")
 LOOK_SECONDS = 5.0  # a worker that does not say in this time what it has counts as gone
 FILE_SECONDS = 60.0  # to start a container, and to write or read a file of it
-ID_DIGITS = 32
+ID_DIGITS = 32  # of a container's id, behind its prefix; the last ones are the tag
 MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at once, each by parts of `PIECE_BYTES`
 
 
@@ -58,7 +58,7 @@ class SharedContainers:
     def __init__(self, own: Containers, folder: Path | None = None) -> None:
         self._own = own
         self._others = Neighbours(folder, self._answer) if folder is not None else None
-        self._asked: dict[str, Callable[..., Awaitable[Any]]] = {
+        self._actions: dict[str, Callable[..., Awaitable[Any]]] = {
             "find": self._found_here,
             "all_of": self._all_here,
             "delete": own.delete,
@@ -73,7 +73,7 @@ class SharedContainers:
             "remove_file": own.remove_file,
         }
         self._transfers: Counter[str] = Counter()  # of each project, files that are being read or written
-        self._dropping: set[asyncio.Task[None]] = set()
+        self._dropping: set[asyncio.Task[None]] = set()  # kept here, as asyncio keeps no task alive
 
     @property
     def choice(self) -> SandboxChoice | None:
@@ -89,6 +89,7 @@ class SharedContainers:
     ) -> ContainerRecord:
         """Make a container, in this process."""
         if self._others is not None:
+            # Only a worker that has containers listens.
             await self._others.open()
         tag = self._others.tag if self._others is not None else None
         return _record(await self._own.create(project, name=name, idle=idle, memory=memory, tag=tag or ""))
@@ -103,6 +104,7 @@ class SharedContainers:
         They are ids of containers, and of responses that `join_chain` has been told of here.
         """
         for key in keys:
+            # The first that is still there: an earlier key may be of a container that has expired.
             try:
                 return await self.find(project, self._own.id_of(key))
             except ContainerNotFound:
@@ -130,15 +132,17 @@ class SharedContainers:
 
     async def put_file(self, project: str, id: str, path: str, pieces: AsyncIterable[bytes]) -> ContainerFile:
         """Write a file, part by part. Raises `ContainerNotFound`, `SandboxError`, and `TooManyTransfers`."""
+        # A name of its own, so that two that write the same file do not meet.
         part, size = unfinished(checked_path(path), secrets.token_hex(8)), 0
         with self._transfer(project):
             try:
                 async for piece in parted(pieces, PIECE_BYTES):
-                    given = (project, id, part, size, piece)
-                    await self._where_it_is("put_part", _as_it_is, *given, seconds=FILE_SECONDS)
+                    arguments = (project, id, part, size, piece)
+                    await self._where_it_is("put_part", _as_it_is, *arguments, seconds=FILE_SECONDS)
                     size += len(piece)
                 whole = (project, id, part, path, size)
                 return await self._where_it_is("finish", _read_file, *whole, seconds=FILE_SECONDS)
+            # Being cancelled, too. Removed by a task of its own, as this one may be over at once.
             except BaseException:
                 dropping = asyncio.create_task(self._drop(project, id, part))
                 self._dropping.add(dropping)
@@ -171,9 +175,10 @@ class SharedContainers:
         begin, written = 0, None
         with self._transfer(project):
             while True:
-                given = (project, id, file_id, begin)
-                part = await self._where_it_is("part", _read_part, *given, seconds=FILE_SECONDS)
+                arguments = (project, id, file_id, begin)
+                part = await self._where_it_is("part", _read_part, *arguments, seconds=FILE_SECONDS)
                 begin += len(part.content)
+                # Another size or time, or an end before the end: somebody writes to it.
                 if written not in (None, (part.size, part.written)) or (not part.content and begin < part.size):
                     raise SandboxError("the file was changed while it was read")
                 written = (part.size, part.written)
@@ -218,24 +223,27 @@ class SharedContainers:
         seconds: float | None = None,
     ) -> Result:
         tag = self._tag_elsewhere(id)
+        # Made here, or by nobody: then it is not found here.
         if tag is None or self._others is None:
-            return await self._asked[what](project, id, *more)  # type: ignore[no-any-return]
+            return await self._actions[what](project, id, *more)  # type: ignore[no-any-return]
         try:
-            said = await self._others.ask(tag, what, [project, id, *more], seconds=seconds)
+            answer = await self._others.ask(tag, what, [project, id, *more], seconds=seconds)
         except NeighbourGone:
             raise ContainerNotFound(id) from None
         except TimeoutError:
             logger.warning("container %s: its worker did not answer within %s s", id, seconds)
+            # Whoever only looks for it may go on without it.
             if what == "find":
                 raise ContainerNotFound(id) from None
             raise SandboxError("the container did not answer in time") from None
-        if isinstance(said, dict) and "error" in said:
-            raise _error(said)
-        return read(said["result"])
+        if isinstance(answer, dict) and "error" in answer:
+            raise _error(answer)
+        return read(answer["result"])
 
     def _tag_elsewhere(self, id: str) -> str | None:
         """Return the tag of the worker that made a container; None for this one."""
         _, _, number = id.rpartition("_")
+        # Not an id of ours, or one that was made before this worker had a tag.
         if len(number) != ID_DIGITS or set(number) - _HEX or self._own.has(id):
             return None
         tag = number[-TAG_DIGITS:]
@@ -250,15 +258,16 @@ class SharedContainers:
     async def _all_there(self, tag: str, project: str) -> list[ContainerRecord]:
         assert self._others is not None
         try:
-            said = await self._others.ask(tag, "all_of", [project], seconds=LOOK_SECONDS)
+            answer = await self._others.ask(tag, "all_of", [project], seconds=LOOK_SECONDS)
         except (NeighbourGone, TimeoutError):
             return []
-        return [_read_record(each) for each in said["result"]] if "result" in said else []
+        return [_read_record(each) for each in answer["result"]] if "result" in answer else []
 
     async def _answer(self, what: str, arguments: Sequence[Any]) -> Any:
         """Do what another worker asks for, and return what came of it."""
+        # Errors as data: the other worker raises them again (`_error`).
         try:
-            return {"result": await self._asked[what](*arguments)}
+            return {"result": await self._actions[what](*arguments)}
         except (ContainerNotFound, SandboxError) as problem:
             detail = problem.detail if isinstance(problem, SandboxError) else ""
             return {"error": type(problem).__name__, "text": str(problem), "detail": detail}

@@ -30,14 +30,14 @@ from responses_app.tools.sandbox import processes
 
 _PREFIX = "respsite-"
 _OLD_SECONDS = 60.0  # an empty group is left over by then: what is moved into one is moved as soon as it is made
-_TRIAL_SECONDS = 2.0
+_TRIAL_SECONDS = 2.0  # for a group to freeze, and for its processes to end
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
     """The group of one container. What is written to it takes 10 us."""
 
-    path: Path
+    path: Path  # its folder in the file system of control groups
 
     def take(self, pids: Iterable[int]) -> None:
         """Move processes into it; what they start from then on is in it, too. Raises `OSError`."""
@@ -83,10 +83,10 @@ class Cgroup:
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """The group below which containers have theirs. `limits` are the controllers that bound them: memory, pids."""
+    """The group below which containers have theirs."""
 
     parent: Path
-    limits: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()  # the controllers that bound them: memory, pids
 
     def make(self, *, memory: int, processes: int) -> Cgroup:
         """Make a group with room for so many bytes and processes, where that can be bounded. Raises `OSError`."""
@@ -165,6 +165,7 @@ def _own() -> Path | None:
     """Return the server's own group in version 2, as a path below the mount."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
+            # `0::/path`: 0 is version 2; `..` is a group outside of what can be seen here.
             if line.startswith("0::/") and ".." not in line:
                 return Path(line.removeprefix("0::"))
     return None
@@ -230,10 +231,10 @@ class Rest:
     attendants: frozenset[int]  # run no code of the container's: the warden, and what started it
     cgroup: Cgroup | None = None
     is_settled: bool = False  # all of it was seen to stand still
-    _began: float = field(default_factory=time.monotonic)
+    _began: float = field(default_factory=time.monotonic)  # by the monotonic clock
     looks: int = 0  # how often it was looked at
     _seen: Mapping[int, int] = field(default_factory=dict)  # ticks, by process
-    _ticks_at_first: int | None = None
+    _ticks_at_first: int | None = None  # of all processes together, at the first look
 
     def is_kept(self) -> bool:
         """Look once; return whether it stands still, or has had no time to yet."""
@@ -241,9 +242,11 @@ class Rest:
         if self.cgroup is not None:
             self.is_settled = self.cgroup.is_frozen()
             return self.is_settled or self._has_time()
+        # Until all stands still, and then now and again: others may have come to be.
         walks = not self.is_settled or self.looks % LOOKS_UNTIL_WALK == 0
         ticks, is_still = self._look(processes.tree(self.root) if walks else self._seen)
         if self.is_settled:
+            # A process that was not there before has no ticks that were seen: so it counts as running.
             return is_still and all(self._seen.get(pid) == ticks[pid] for pid in ticks)
         # Twice the same: between the steps of one look a process that forks and ends could be passed by.
         self.is_settled = is_still and ticks == self._seen

@@ -8,8 +8,9 @@ import io
 import sys
 from typing import Any
 
-MAX_IMAGES = 16
+MAX_IMAGES = 16  # images of one cell; the host bounds them as well
 MAX_IMAGE_BYTES = 16 * 1024 * 1024  # of all images of one cell
+# Methods by which libraries show an object as a picture.
 _KINDS = (("image/png", "_repr_png_"), ("image/jpeg", "_repr_jpeg_"))
 
 
@@ -41,9 +42,11 @@ class Display:
         """Whether a value has a picture, which is kept."""
         figure = sys.modules.get("matplotlib.figure")
         if figure is not None and isinstance(value, figure.Figure):
+            # A figure is drawn at once: the code may change it later.
             self._add("image/png", _drawn(value))
             return True
         for kind, name in _KINDS:
+            # A class has the method, and no picture.
             draw = None if isinstance(value, type) else getattr(value, name, None)
             content = draw() if callable(draw) else None
             if isinstance(content, bytes):
@@ -52,6 +55,7 @@ class Display:
         return False
 
     def _add(self, kind: str, content: bytes) -> None:
+        # The bound is of all images of the cell, so the others count, too.
         size = sum(len(each) for _, each in self._images) + len(content)
         if len(self._images) == MAX_IMAGES or size > MAX_IMAGE_BYTES:
             sys.stdout.write("[an image was left out: there are too many, or they are too large]\n")

@@ -8,15 +8,15 @@ import socket
 import struct
 from typing import Any, NamedTuple, Optional
 
-LENGTHS = struct.Struct(">II")  # of the header, and of what is behind it
-MAX_HEADER = 1024 * 1024
-MAX_PAYLOAD = 512 * 1024 * 1024
+LENGTHS = struct.Struct(">II")  # of the header, and of what is behind it; big-endian, 32 bits each
+MAX_HEADER = 1024 * 1024  # bytes
+MAX_PAYLOAD = 512 * 1024 * 1024  # bytes: a file is sent in one frame
 
 
 class Frame(NamedTuple):
     """A message: what it says, and the bytes that it carries."""
 
-    header: dict[str, Any]
+    header: dict[str, Any]  # JSON
     payload: bytes = b""
 
 
@@ -26,22 +26,23 @@ class FrameError(Exception):
 
 def packed(header: dict[str, Any], payload: bytes = b"") -> bytes:
     """Return a frame as it is sent."""
-    said = json.dumps(header).encode()
-    return b"".join((LENGTHS.pack(len(said), len(payload)), said, payload))
+    text = json.dumps(header).encode()
+    return b"".join((LENGTHS.pack(len(text), len(payload)), text, payload))
 
 
 def lengths(head: bytes, max_payload: int = MAX_PAYLOAD) -> tuple[int, int]:
     """Return how long the parts of a frame are. Raises `FrameError` for too long ones."""
     header, payload = LENGTHS.unpack(head)
+    # Checked before anything of it is read: the sender may be code that nobody has looked at.
     if header > MAX_HEADER or payload > max_payload:
         raise FrameError("a frame is too long")
     return header, payload
 
 
-def header_of(said: bytes) -> dict[str, Any]:
+def header_of(text: bytes) -> dict[str, Any]:
     """Return what a header says. Raises `FrameError` for what is not a JSON object."""
     try:
-        header = json.loads(said)
+        header = json.loads(text)
     except (ValueError, RecursionError):
         raise FrameError("a header is not JSON") from None
     if not isinstance(header, dict):
@@ -55,18 +56,19 @@ def read_frame(channel: socket.socket) -> Optional[Frame]:  # noqa: UP045  # old
     if len(head) < LENGTHS.size:
         return None
     header, payload = lengths(head)
-    said, rest = _read(channel, header), _read(channel, payload)
-    if len(said) < header or len(rest) < payload:
+    text, rest = _read(channel, header), _read(channel, payload)
+    if len(text) < header or len(rest) < payload:
         return None
-    return Frame(header_of(said), rest)
+    return Frame(header_of(text), rest)
 
 
-def _read(channel: socket.socket, wanted: int) -> bytes:
+def _read(channel: socket.socket, size: int) -> bytes:
     parts = []
-    while wanted:
-        part = channel.recv(min(wanted, 1024 * 1024))
+    while size:
+        # At most a megabyte at once: a buffer of the whole length would be made first, and so much may never come.
+        part = channel.recv(min(size, 1024 * 1024))
         if not part:
             break
         parts.append(part)
-        wanted -= len(part)
+        size -= len(part)
     return b"".join(parts)

@@ -24,6 +24,7 @@ from respsite_kernel.frames import packed, read_frame
 
 _CO_COROUTINE = 0x80  # `inspect.CO_COROUTINE`: importing that would take longer than all of this
 _AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+# `!pip list`, `%matplotlib inline`, `%%time`: a line that begins with the sign.
 _MAGIC = re.compile(r"^(\s*)(!|%%?)(.*)$", re.MULTILINE)
 _MAX_MESSAGE = 1000  # characters of an error that the host is told; all of it is in the output
 
@@ -33,17 +34,20 @@ class Kernel:
 
     def __init__(self, folder: str) -> None:
         self._display = DISPLAY
-        self._cells = 0
-        self._loop: Any = None
-        self._out = (_stream(1), _stream(2))
+        self._cells = 0  # so far; they are named by their number
+        self._loop: Any = None  # of asyncio, made for the first cell that awaits something
+        self._out = (_stream(1), _stream(2))  # standard output and error, which the cell may replace
+        # What cells pickle or look up by module has to find their names: so the namespace is a module's.
         module = types.ModuleType("__main__")
         module.__dict__.update(__builtins__=builtins, display=self._display, __respsite_shell=_shell)
         sys.modules["__main__"] = module
+        # Modules that were written into the work folder can be imported.
         sys.path.insert(0, folder)
-        self._names = module.__dict__
+        self._names = module.__dict__  # what cells have defined
 
     def run(self, code: str) -> tuple[Optional[dict[str, str]], list[tuple[str, bytes]]]:  # noqa: UP045
         """Run a cell; return its error if it had one, and the images that it showed, with their media types."""
+        # A cell may have put something else in their place.
         sys.stdout, sys.stderr = self._out
         self._cells += 1
         name = f"<cell {self._cells}>"
@@ -54,6 +58,7 @@ class Kernel:
             error = _told(problem, name)
         with _errors_are_printed(name):
             self._display.show_figures()
+        # Also where the cell failed: what it printed before is to be read.
         for stream in self._out:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -61,14 +66,17 @@ class Kernel:
 
     def _run(self, code: str, name: str) -> None:
         tree, source = _parsed(code, name)
+        # For tracebacks, which read the lines of a cell there as those of a file.
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         last = tree.body[-1] if tree.body else None
+        # A semicolon at the end shows nothing, as in notebooks.
         shown = isinstance(last, ast.Expr) and not source.rstrip().endswith(";")
         statements = tree.body[:-1] if shown else tree.body
         self._evaluate(compile(ast.Module(statements, tree.type_ignores), name, "exec", _AWAITS))
         if isinstance(last, ast.Expr) and shown:
             value = self._evaluate(compile(ast.Expression(last.value), name, "eval", _AWAITS))
             if value is not None:
+                # As in an interactive Python.
                 self._names["_"] = value
                 self._display(value)
 
@@ -86,10 +94,12 @@ class Kernel:
 
 def serve(channel: socket.socket, folder: str) -> None:
     """Run the cells that come, one after another, until nobody sends any more."""
+    # Between cells an interruption is nobody's.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel, own = Kernel(folder), os.getpid()
     channel.sendall(packed({"ready": True}))
     while (frame := read_frame(channel)) is not None:
+        # From here on Ctrl-C is `KeyboardInterrupt` in the cell.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             error, images = kernel.run(frame.payload.decode())
@@ -109,16 +119,19 @@ def _parsed(code: str, name: str) -> tuple[ast.Module, str]:
         return ast.parse(code, name), code
     except SyntaxError as problem:
         without_magic = _MAGIC.sub(_as_python, code)
+        # Nothing was replaced: the error is the cell's own.
         if without_magic == code:
             raise
         with contextlib.suppress(SyntaxError):
             return ast.parse(without_magic, name), without_magic
+        # Of the code as it was written, not as it was changed.
         raise problem from None
 
 
 def _as_python(line: re.Match[str]) -> str:
     indent, mark, rest = line.groups()
     if mark == "!":
+        # In place of the line, so that the lines of a traceback stay right.
         return f"{indent}__respsite_shell({rest.strip()!r})"
     return f"{indent}pass  # {mark}{rest}"
 
@@ -137,6 +150,7 @@ def _told(problem: BaseException, name: str) -> dict[str, str]:
         return {}
     with _errors_are_printed(name):
         frames = problem.__traceback__
+        # The frames above the cell are ours, and say nothing to the model.
         while frames is not None and frames.tb_frame.f_code.co_filename != name:
             frames = frames.tb_next
         lines = traceback.format_exception(type(problem), problem, frames)
@@ -163,5 +177,6 @@ def _text(problem: BaseException) -> str:
 
 
 def _stream(descriptor: int) -> io.TextIOWrapper:
+    # `closefd`: the descriptor stays open, also where the cell closes the stream.
     raw = os.fdopen(descriptor, "wb", buffering=8192, closefd=False)
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -37,21 +37,19 @@ OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's process
 
 
 class WardenSettings(NamedTuple):
-    """What the host says. `uid`: the user to become; None: it is that user already.
+    """What the host tells the warden, as its argument."""
 
-    `has_own_processes`: it sees no process that is not its container's. If not, it must not reach any other by signals,
-    or it does not start: it would stop and kill them all. `seccomp` is a filter that the kernel loads itself, in
-    hexadecimal digits; empty where the sandbox has one already.
-    """
-
+    # The user to become; None: it is that user already.
     uid: Optional[int]  # noqa: UP045  # older Pythons read this, too
-    folder: str
-    memory: int
-    disk: int
-    processes: int
-    open_files: int
+    folder: str  # the work folder
+    memory: int  # bytes, of one process
+    disk: int  # bytes, of one file
+    processes: int  # of the container together
+    open_files: int  # of one process
+    # It sees no process that is not its container's. If it does, it must not reach any other by signals, or it does
+    # not start: it would stop and kill them all.
     has_own_processes: bool
-    seccomp: str = ""
+    seccomp: str = ""  # a filter that the kernel loads itself, hexadecimal; "" where the sandbox has one already
 
 
 class Warden:
@@ -60,8 +58,9 @@ class Warden:
     def __init__(self, host: socket.socket, settings: WardenSettings) -> None:
         self._host = host
         self._settings = settings
+        # Sizes and times of files as they were last told of, by their paths.
         self._seen: dict[str, tuple[int, int]] = {}
-        self._running = False
+        self._running = False  # a cell runs, and its end has not been told
         self._pid = 0  # of the kernel
         self._status: Optional[int] = None  # noqa: UP045  # of the kernel, when it has ended
         signal.signal(signal.SIGCHLD, self._reap)
@@ -78,20 +77,23 @@ class Warden:
                 if frame is None:
                     return
                 self._answer(frame)
+            # Only when the host says nothing: an interruption must not wait behind what the kernel says.
             elif self._kernel in readable:
                 self._hear_kernel()
 
     def _answer(self, frame: Frame) -> None:
-        asked = frame.header.get("do")
-        if asked == "run":
+        action = frame.header.get("do")
+        if action == "run":
+            # Between cells all are stopped.
             self._signal_all(signal.SIGCONT)
             self._running = True
             with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, which is heard next
                 self._kernel.sendall(packed(frame.header, frame.payload))
-        elif asked == "interrupt":
+        elif action == "interrupt":
+            # Else the signal would meet the next cell.
             if self._running:
                 os.kill(self._pid, signal.SIGINT)
-        elif asked == "restart":
+        elif action == "restart":
             self._running = False
             self._restart()
             if frame.header.get("clear"):
@@ -99,26 +101,26 @@ class Warden:
             self._say({"restarted": True})
         else:
             try:
-                self._say(*self._do(str(asked), frame))
+                self._say(*self._do(str(action), frame))
             except OSError as problem:
                 self._say({"problem": problem.strerror or "it cannot be done"})
 
-    def _do(self, asked: str, frame: Frame) -> tuple[dict[str, Any], bytes]:
+    def _do(self, action: str, frame: Frame) -> tuple[dict[str, Any], bytes]:
         path = self._inside(str(frame.header.get("path", "")))
-        if asked == "put":
+        if action == "put":
             os.makedirs(os.path.dirname(path), exist_ok=True)
             _add(path, int(frame.header["begin"]), frame.payload)
             return {}, b""
-        if asked == "rename":
+        if action == "rename":
             os.replace(path, self._inside(str(frame.header["to"])))
             self._changed()  # the next cell is not to be taken for its writer
             return {}, b""
-        if asked == "get":
+        if action == "get":
             return _part(path, int(frame.header["begin"]), int(frame.header["most"]))
-        if asked == "remove":
+        if action == "remove":
             os.remove(path)
             return {}, b""
-        if asked == "list":
+        if action == "list":
             return {"files": [[path, size] for path, (size, _) in self._listed().items()]}, b""
         return {"problem": "the host asked for something unknown"}, b""
 
@@ -129,11 +131,13 @@ class Warden:
         frame = read_frame(self._kernel)
         if frame is None:
             how = self._restart()
+            # It may also die between cells; then nobody waits.
             if self._running:
                 self._running = False
                 self._say({"died": how, "files": self._changed()})
         elif self._running:  # else it speaks without having been asked, and nobody waits for it
             self._running = False
+            # Before the answer: when the host reads it, nothing runs any more.
             self._signal_all(signal.SIGSTOP)
             self._say({**frame.header, "files": self._changed()}, frame.payload)
 
@@ -143,6 +147,7 @@ class Warden:
         self._kernel.close()
         status = self._ended_with()
         deadline = time.monotonic() + GONE_SECONDS
+        # They may fork while they are killed, so again until none is left.
         while self._others() and time.monotonic() < deadline:  # their memory is theirs until they are gone
             self._signal_all(signal.SIGKILL)
             time.sleep(0.002)
@@ -163,6 +168,7 @@ class Warden:
         """Take note of the ends of children: also of those that the kernel's have left behind."""
         with contextlib.suppress(ChildProcessError):
             while True:
+                # WNOHANG: the handler must not wait; several may have ended with one signal.
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return
@@ -181,6 +187,7 @@ class Warden:
         """Return the processes of the container that are neither the warden nor what started it."""
         others, user = [], os.getuid()
         for name in os.listdir("/proc"):
+            # Its parent and the first process started it.
             if name.isdigit() and int(name) not in (os.getpid(), os.getppid(), 1):
                 with contextlib.suppress(OSError):  # it ended meanwhile
                     if os.stat(f"/proc/{name}").st_uid == user and not _has_ended(name):
@@ -191,6 +198,7 @@ class Warden:
         """Remove all files."""
         for folder in (self._settings.folder, os.environ["HOME"]):
             for place, inner, names in os.walk(folder, topdown=False):
+                # From the bottom up, so that each folder is empty when its turn comes.
                 for name in (*names, *inner):
                     path = os.path.join(place, name)
                     with contextlib.suppress(OSError):
@@ -201,28 +209,33 @@ class Warden:
         self._status = None
         self._pid = os.fork()
         if self._pid == 0:
+            # The kernel's children are its own to wait for.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._host.close()
             self._kernel.close()
             _become_kernel(other, self._settings)
         other.close()
+        # It says that it is ready.
         if read_frame(self._kernel) is None:
             raise SystemExit("The kernel does not start.")
         os.kill(self._pid, signal.SIGSTOP)
 
     def _changed(self) -> list[list[Any]]:
         """Return the files that are new or were written since the last time, with their sizes."""
+        # All are looked at again: a cell may have written anything, anywhere.
         before, self._seen = self._seen, self._listed()
         return [[path, each[0]] for path, each in self._seen.items() if before.get(path) != each]
 
     def _listed(self) -> dict[str, tuple[int, int]]:
         found: dict[str, tuple[int, int]] = {}
         for folder, inner, names in os.walk(self._settings.folder):
+            # In place, so that `os.walk` goes into no hidden folder.
             inner[:] = sorted(each for each in inner if not each.startswith("."))
             for name in sorted(names):
                 path = os.path.join(folder, name)
                 with contextlib.suppress(OSError):
                     about = os.lstat(path)
+                    # `lstat`: links are not followed, and are no files.
                     if stat.S_ISREG(about.st_mode) and not name.startswith("."):
                         found[os.path.relpath(path, self._settings.folder)] = (about.st_size, about.st_mtime_ns)
                 if len(found) == MAX_LISTED:
@@ -236,6 +249,7 @@ class Warden:
 def _has_ended(pid: str) -> bool:
     """Whether a process has ended; it stays in the table (a zombie) until its parent has asked how."""
     with open(f"/proc/{pid}/stat") as file:
+        # Behind the last `)`: the name of a program may have spaces and brackets in it.
         return file.read().rpartition(")")[2].split()[0] == "Z"
 
 
@@ -244,6 +258,7 @@ def _part(path: str, begin: int, most: int) -> tuple[dict[str, Any], bytes]:
 
     `size` is that of the whole file, and `written` tells when it was written last.
     """
+    # A link or a pipe in place of the file must neither be followed nor waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         about = os.fstat(descriptor)
@@ -256,6 +271,7 @@ def _part(path: str, begin: int, most: int) -> tuple[dict[str, Any], bytes]:
 def _add(path: str, begin: int, content: bytes) -> None:
     """Write a part of a file behind those that are there already."""
     with open(path, "ab" if begin else "wb") as file:
+        # Somebody else has written to it since the last part.
         if file.tell() != begin:
             raise OSError(0, "it was changed meanwhile")
         file.write(content)
@@ -268,6 +284,7 @@ def _become_kernel(channel: socket.socket, settings: WardenSettings) -> NoReturn
             (resource.RLIMIT_DATA, settings.memory),
             (resource.RLIMIT_AS, 4 * settings.memory),  # files and unused reservations count here, too
             (resource.RLIMIT_FSIZE, settings.disk),
+            # The system counts them by user: without a user of its own a container would count the server's.
             *([(resource.RLIMIT_NPROC, settings.processes)] if settings.has_own_processes else []),
             (resource.RLIMIT_NOFILE, settings.open_files),
             (resource.RLIMIT_CORE, 0),
@@ -275,8 +292,10 @@ def _become_kernel(channel: socket.socket, settings: WardenSettings) -> NoReturn
             (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
             (resource.RLIMIT_MEMLOCK, 0),
         ):
+            # Both limits, soft and hard: it cannot be raised again.
             resource.setrlimit(limit, (most, most))
         if settings.seccomp:
+            # Last: the filter refuses what would come after it.
             _load_filter(bytes.fromhex(settings.seccomp))
         serve(channel, settings.folder)
     except BaseException:  # noqa: BLE001  # the host logs it
@@ -291,7 +310,9 @@ def _load_filter(program: bytes) -> None:
 
     steps = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))  # `struct sock_fprog`
+    # Without it only root may load a filter.
     _set(PR_SET_NO_NEW_PRIVS, 1)
+    # SECCOMP_MODE_FILTER.
     _set(PR_SET_SECCOMP, 2, described)
 
 
@@ -304,6 +325,7 @@ def _set(what: int, *values: Any) -> None:
 
 
 def _drop_privileges(uid: int) -> None:
+    # Groups and group before the user: afterwards it may not any more.
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -320,6 +342,7 @@ def _reaches_others() -> bool:
 
 def main() -> None:
     """Serve the host on the standard input until it is gone."""
+    # Kept under another number: code inside finds nothing at 0.
     host = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     settings = WardenSettings(**json.loads(sys.argv[1]))
@@ -333,6 +356,7 @@ def main() -> None:
         _set(PR_SET_CHILD_SUBREAPER, 1)  # in namespaces of its own, the first process is one
     if not settings.has_own_processes and _reaches_others():
         raise SystemExit("The sandbox does not keep signals in.")
+    # Files of a container are its own user's alone.
     os.umask(0o077)
     os.makedirs(settings.folder, exist_ok=True)
     os.chdir(settings.folder)
