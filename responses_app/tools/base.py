@@ -45,56 +45,46 @@ async def nothing_to_confirm() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """A tool as one request declares it.
+    """A tool as one request declares it."""
 
-    `declared` is the request's, as it is echoed; `private` are those of its fields that nobody keeps or shows, such as
-    credentials: they are missing where another worker goes on with the response. `chain_id` is the same for all
-    responses that continue each other: the id of the first. `include` is the request's. `items`, oldest first, are
-    those that the chain keeps for tools (`chain.kept_items`), and those of the request and its conversation that are
-    new to the chain. `state` is what calls of the tool have left in the chain before (`ToolResult.state`).
-    """
-
-    declared: JsonObject
+    declared: JsonObject  # the request's own declaration, as it is echoed
+    # Fields of it that nobody keeps or shows, such as credentials; missing where another worker goes on.
     private: JsonObject = field(default_factory=dict, repr=False)
-    project: str
+    project: str  # whose request it is
     response_id: str
-    chain_id: str
-    include: Collection[str] = ()
+    chain_id: str  # the same for all responses that continue each other: the id of the first
+    include: Collection[str] = ()  # what the request has in its `include`
+    # Oldest first: those that the chain keeps for tools (`chain.kept_items`), and new ones of this request.
     items: Sequence[JsonObject] = field(default=(), repr=False)
+    # What calls of the tool have left in the chain (`ToolResult.state`).
     state: JsonObject | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """The model calls `name` with `arguments`, which are whatever it wrote; `item_id` is the id of the call's item.
-
-    `tool` is the name that an MCP server has for it.
-    `state` is what an earlier call of the chain left by `ToolResult.state`. `report` says how far the work is: the call
-    has then `BaseTool.idle_seconds` again, and readers hear what the item's builder makes of the fields. `confirm` is
-    to be awaited right before it goes out, where time may have passed: where it raises, the call is not made.
-    """
+    """A call that the model makes."""
 
     use: ToolUse
-    name: str
-    arguments: str
-    item_id: str
-    tool: str = ""
-    state: JsonObject | None = None
+    name: str  # as the model calls it
+    arguments: str  # whatever the model wrote
+    item_id: str  # of the call's item
+    tool: str = ""  # the name that an MCP server has for it; "" for other tools
+    state: JsonObject | None = None  # what an earlier call of the chain left by `ToolResult.state`
+    # Says how far the work is: the call has `idle_seconds` again, and readers hear of it.
     report: Callable[[JsonObject], None] = field(default=lambda _: None, repr=False)
+    # Awaited right before the call goes out, where time may have passed; where it raises, the call is not made.
     confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call. `text` is for the model; a longer one than SERVER_TOOL_MAX_OUTPUT_BYTES is cut.
+    """What came of a call."""
 
-    `shown` are fields of the call's item: its outputs, or with `failed` a typed error. `state` is what later calls of
-    the chain want to know, on whatever worker: JSON of at most `MAX_STATE_BYTES`; None: what was kept stays.
-    """
-
-    text: str
+    text: str  # for the model; cut at SERVER_TOOL_MAX_OUTPUT_BYTES
+    # Fields of the call's item: its outputs, or with `failed` a typed error.
     shown: JsonObject = field(default_factory=dict)
-    failed: bool = False
+    failed: bool = False  # the tool ran, and says that it failed
+    # JSON for later calls of the chain, `MAX_STATE_BYTES` at most; None: what was kept stays.
     state: JsonObject | None = None
 
 
@@ -102,16 +92,15 @@ MAX_STATE_BYTES = 64 * 1024  # of one tool, as JSON; a state that is larger is n
 
 
 class BaseTool(ABC):
-    """One tool, or several under one namespace. `kinds` are the `type`s by which a request's `tools` ask for it.
+    """One tool, or several under one namespace.
 
-    A call may take `max_seconds`, and `idle_seconds` without a report, and what its item shows `max_shown_bytes` as
-    JSON. Which setting sets a tool up, `protocol.requests.server_tools` says: errors name it where there is no tool.
+    Which setting sets a tool up, `protocol.requests.server_tools` says: errors name it where there is no tool.
     """
 
-    kinds: ClassVar[Collection[str]]
-    max_seconds: float = 120.0
-    idle_seconds: float = 120.0
-    max_shown_bytes: int = 4 * 1024 * 1024
+    kinds: ClassVar[Collection[str]]  # the `type`s by which a request's `tools` ask for it
+    max_seconds: float = 120.0  # that one call may take
+    idle_seconds: float = 120.0  # that one call may take without a report
+    max_shown_bytes: int = 4 * 1024 * 1024  # of what a call's item shows, as JSON
 
     async def start(self) -> None:  # noqa: B027 - most tools have nothing to start
         """Get ready. Raises nothing: a tool that cannot be used says so by `problem`."""

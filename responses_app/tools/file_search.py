@@ -35,7 +35,7 @@ LEASE_SECONDS = READ_SECONDS + 120.0  # to read a file, and to write its chunks
 POLL_SECONDS = 3.0  # between looks for what other workers have left
 SWEEP_SECONDS = 60.0  # between looks for what is to be removed: those go over all files
 MAX_CHUNKS = 20_000  # of one file
-MAX_FILE_BYTES = 64 * 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024  # of one file; larger ones fail
 _PAUSE_SECONDS = 0.02  # between steps of sweeping, so that others write, too
 
 
@@ -56,7 +56,7 @@ class Indexer:
         self._reader = reader
         self._worker = worker
         self._poll_seconds = poll_seconds
-        self._rung = asyncio.Event()
+        self._rung = asyncio.Event()  # set when something has come, or has gone
         self._project = ""  # whose file was read last
         self._sweep_at = 0.0  # by the loop's clock
         self._task: asyncio.Task[None] | None = None
@@ -80,7 +80,9 @@ class Indexer:
     async def _keep_looking(self) -> None:
         while True:
             if self._rung.is_set():
+                # What was deleted is removed now.
                 self._sweep_at = 0.0
+            # Before the look: what comes during it leads to another one.
             self._rung.clear()
             try:
                 await self._do_all()
@@ -90,16 +92,19 @@ class Indexer:
                 logger.warning("files cannot be put into vector stores now: %s", problem)
             except Exception:
                 logger.exception("putting files into vector stores broke")
+            # Other workers cannot ring here, so it looks by itself as well.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_seconds):
                     await self._rung.wait()
 
     async def _do_all(self) -> None:
         while (pending := await self._claim()) is not None:
+            # The next claim begins behind this project, so that projects take turns.
             self._project = pending.project
             try:
                 await self._index(pending)
             except asyncio.CancelledError:
+                # `shield`: given back also while the server stops; else it would wait for the end of its lease.
                 await asyncio.shield(self._give_back(pending))
                 raise
         if asyncio.get_running_loop().time() >= self._sweep_at:
@@ -112,6 +117,7 @@ class Indexer:
     async def _sweep(self) -> None:
         has_more = True
         while has_more:
+            # In steps: each is a transaction, and between them others write.
             has_more = await self._stores.sweep()
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -122,6 +128,7 @@ class Indexer:
                 raise ReadFailed("invalid_file", f"It has more than {MAX_FILE_BYTES:,} bytes: cut it into several.")
             if not pending.room:
                 raise ReadFailed("invalid_file", "The vector store has as many chunks as it may have.")
+            # What the store has room for, if that is less.
             most = min(MAX_CHUNKS, pending.room)
             chunks = await self._reader.chunks(pending.filename, content, pending.chunking, most=most)
             del content
@@ -191,19 +198,20 @@ class FileSearchTool(BaseTool):
             hits = await self._hits(call.use, queries)
         except StoreError:
             raise ToolFailed("the files cannot be searched now.", shown={"queries": queries}) from None
-        found = FoundFiles(call.state)
-        number = found.next_search
-        found.add([(hit.file_id, hit.filename) for hit in hits])
+        cited = FoundFiles(call.state)
+        number = cited.next_search
+        cited.add([(hit.file_id, hit.filename) for hit in hits])
         shown: JsonObject = {"queries": queries}
         if RESULTS in call.use.include:
             shown["results"] = [_result(hit) for hit in hits]
-        return ToolResult(told(number, hits), shown, state=found.as_json())
+        return ToolResult(told(number, hits), shown, state=cited.as_json())
 
     async def _check(self, project: str, store_id: str) -> None:
         """Raise `ApiError` for a store that cannot be searched."""
         record = await self.stores.get(project, store_id)
         if record is None:
             raise store_not_found(store_id, param="tools")
+        # A search for nothing costs little, and says whether the store has expired.
         if await self.stores.search(project, store_id, Search(queries=())) is None:
             raise store_expired(store_id, param="tools")
 
@@ -222,15 +230,17 @@ class FileSearchTool(BaseTool):
         there = [hits for hits in every if hits is not None]
         if not there:
             raise ToolFailed("the files are gone.", shown={"queries": queries})
+        # A part that lies in several stores counts once.
         best = {hit.key: hit for hits in there for hit in hits}
+        # By their keys where scores are equal, so that the order is always the same.
         return sorted(best.values(), key=lambda hit: (-hit.score, hit.key))[: search.limit]
 
 
 def queries_of(arguments: str) -> list[str]:
     """Return what the model looks for. Raises `ToolFailed` for arguments that say nothing of it."""
-    asked = json_object(arguments) or {}
-    wanted = asked.get("queries", asked.get("query"))
-    every = wanted if isinstance(wanted, list) else [wanted]
+    values = json_object(arguments) or {}
+    value = values.get("queries", values.get("query"))
+    every = value if isinstance(value, list) else [value]
     queries = [query[:MAX_QUERY] for query in every if isinstance(query, str) and query.strip()]
     if not queries:
         raise ToolFailed("Invalid arguments: they should be a JSON object with 'queries', an array of strings.")

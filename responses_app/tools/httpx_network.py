@@ -23,6 +23,7 @@ from responses_app.tools.network import Network
 # A string from its beginning, or from within, up to its end. JSON has no line break in one: there it ends in any case.
 _STRING = re.compile(rb'"[^"\\\r\n]*(?:\\.[^"\\\r\n]*)*(?P<end>["\r\n])?', re.DOTALL)
 _WITHIN = re.compile(rb'[^"\\\r\n]*(?:\\.[^"\\\r\n]*)*(?P<end>["\r\n])?', re.DOTALL)
+# The empty line that ends an event, with any kind of line end.
 _END_OF_EVENT = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 _BETWEEN = (b'"', b",", b"[", b"{")  # what stands for a value: a quote is a whole string
 
@@ -35,22 +36,24 @@ class JsonWeight:
     """Takes one document as it comes, or with `events` the events of a stream, each of which is one."""
 
     def __init__(self, most: int, *, events: bool) -> None:
-        self._most = most
+        self._most = most  # that a document, or an event, may have
         self._events = events
-        self._values = 0
+        self._values = 0  # so far
         self._within = False  # a string goes on
         self._escaped = False  # and what comes next does not end it
-        self._last = b""
+        self._last = b""  # the last bytes of what was seen: the end of an event may be cut
 
     def add(self, part: bytes) -> None:
         """Take more. Raises `TooManyValues`."""
         start = 0
         if self._within:
+            # The character behind a backslash is part of the string, whatever it is.
             start = min(int(self._escaped), len(part))
-            found = _WITHIN.match(part, start)
-            assert found is not None, "it matches nothing at all, too"
-            self._note_end(found)
-            start = found.end() if not self._within else len(part)
+            match = _WITHIN.match(part, start)
+            assert match is not None, "it matches nothing at all, too"
+            self._note_end(match)
+            start = match.end() if not self._within else len(part)
+        # Each string becomes one quote, so that signs within strings are not counted.
         between = _STRING.sub(self._shortened, part[start:] if start else part)
         self._values += sum(map(between.count, _BETWEEN))
         if self._values > self._most:
@@ -58,26 +61,27 @@ class JsonWeight:
         if self._events:
             self._forget_past(between)
 
-    def _shortened(self, found: re.Match[bytes]) -> bytes:
-        self._note_end(found)
-        return b'"\n' if found["end"] in (b"\r", b"\n") else b'"'
+    def _shortened(self, match: re.Match[bytes]) -> bytes:
+        self._note_end(match)
+        return b'"\n' if match["end"] in (b"\r", b"\n") else b'"'
 
-    def _note_end(self, found: re.Match[bytes]) -> None:
-        self._within = found["end"] is None
-        self._escaped = self._within and found.string[found.end() : found.end() + 1] == b"\\"
+    def _note_end(self, match: re.Match[bytes]) -> None:
+        self._within = match["end"] is None
+        self._escaped = self._within and match.string[match.end() : match.end() + 1] == b"\\"
 
     def _forget_past(self, between: bytes) -> None:
         """Begin anew behind the last event that has ended."""
         seen = self._last + between
-        ends = [found.end() for found in _END_OF_EVENT.finditer(seen)]
+        ends = [match.end() for match in _END_OF_EVENT.finditer(seen)]
         if ends:
             self._values = sum(map(seen[ends[-1] :].count, _BETWEEN))
+        # Two line ends of two bytes are four: three of them may have come.
         self._last = seen[-3:]
 
 
 CONNECT_SECONDS = 10.0  # for one connection, its name and all of its addresses included
 MAX_CONNECTIONS = 300  # more than clients of MCP are kept: one of the oldest kind holds a connection all the time
-MAX_IDLE_CONNECTIONS = 20
+MAX_IDLE_CONNECTIONS = 20  # over all hosts
 KEEP_ALIVE_SECONDS = 30.0
 MAX_VALUES = 30_000  # of JSON; the library of MCP takes half a second for so many
 _EVENTS = "text/event-stream"
@@ -101,6 +105,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         try:
             async with asyncio.timeout(min(timeout or CONNECT_SECONDS, CONNECT_SECONDS)):
+                # Judged here, at the last moment: what is connected to is what was judged.
                 return await self._connect(await self._network.addresses(host, port), port, socket_options)
         except TimeoutError:
             raise httpcore2.ConnectTimeout("no connection in time") from None
@@ -109,6 +114,7 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         self, addresses: list[str], port: int, socket_options: Iterable[httpcore2.SOCKET_OPTION] | None
     ) -> httpcore2.AsyncNetworkStream:
         *others, last = addresses
+        # One after the other; the last one's error is the one that is told.
         for address in others:
             try:
                 return await self._backend.connect_tcp(address, port, socket_options=socket_options)
@@ -149,6 +155,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; its connection is made by the rules, unless one is open."""
         assert isinstance(request.stream, httpx2.AsyncByteStream)
+        # So that the bytes that are counted are the bytes that come.
         request.headers["Accept-Encoding"] = "identity"
         url = request.url
         with _as_httpx_errors():
@@ -163,6 +170,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             )
         assert isinstance(answer.stream, AsyncIterable)
         headers = httpx2.Headers(answer.headers)
+        # Parameters as `charset` stand behind a semicolon.
         is_events = headers.get("content-type", "").partition(";")[0].strip().lower() == _EVENTS
         weight = JsonWeight(self._max_values, events=is_events)
         body = _BoundedBody(answer.stream, None if is_events else self._max_body_bytes, weight)
@@ -192,6 +200,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 size += len(part)
                 if self._limit is not None and size > self._limit:
                     raise httpx2.ReadError(f"the answer has more than {self._limit} bytes")
+                # Before it is passed on: the reader would already take its time.
                 self._weigh(part)
                 yield part
 
@@ -203,6 +212,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Leave the rest of the body unread."""
+        # Some streams have nothing to close.
         close = getattr(self._parts, "aclose", None)
         if close is not None:
             await close()
@@ -214,4 +224,5 @@ def _as_httpx_errors() -> Iterator[None]:
     try:
         yield
     except (httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
+        # An error of httpcore2 that httpx2 has no name for is any error of a transport.
         raise getattr(httpx2, type(error).__name__, httpx2.TransportError)(str(error)) from error

@@ -41,6 +41,7 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last four bytes 
 # As URLs are read by browsers, a host that ends in a number is an IPv4 address, however it is written: 127.1, 0x7f.1.
 _ENDS_IN_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)\.?$", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
+# Letters, digits, `_`, `-` and dots; a dot at the end names the root.
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?\.?", re.IGNORECASE)
 
 
@@ -58,14 +59,11 @@ class NameNotFound(NetworkError):
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """Hosts that may be reached wherever they are.
+    """Hosts that may be reached wherever they are."""
 
-    `names` are host names, addresses, and each of them with a port (`mcp.internal:8900`); a name that begins with a dot
-    is all names below it. `networks` are addresses, whatever their name.
-    """
-
+    # Host names and addresses, with a port or without; one that begins with a dot is all names below it.
     names: frozenset[str] = frozenset()
-    networks: tuple[IPNetwork, ...] = ()
+    networks: tuple[IPNetwork, ...] = ()  # addresses, whatever their name
 
     @classmethod
     def parse(cls, value: str) -> "AllowedHosts":
@@ -93,6 +91,7 @@ class AllowedHosts:
         if {host, _with_port(host, port)} & self.names:
             return True
         labels = host.split(".")
+        # `.corp.example` for `mcp.corp.example`: each ending, with its dot.
         parents = {"." + ".".join(labels[index:]) for index in range(1, len(labels))}
         return bool(parents & self.names)
 
@@ -127,16 +126,12 @@ def hosts(value: str) -> AllowedHosts:
 
 @dataclass(slots=True)
 class Network:
-    """Finds the addresses of hosts, and refuses what is not public but for `allowed`.
+    """Finds the addresses of hosts, and refuses what is not public but for `allowed`."""
 
-    `setting` is what the operator sets to allow more; errors name it. `lookup` returns the addresses of a name; it
-    raises `OSError` where there is none.
-    """
-
-    setting: str
-    allowed: AllowedHosts = NOTHING_ALLOWED
-    lookup: Lookup | None = None
-    _threads: ThreadPoolExecutor | None = field(default=None, init=False)
+    setting: str  # what the operator sets to allow more; errors name it
+    allowed: AllowedHosts = NOTHING_ALLOWED  # beside what is public
+    lookup: Lookup | None = None  # returns the addresses of a name, `OSError` where there is none; None: the system's
+    _threads: ThreadPoolExecutor | None = field(default=None, init=False)  # made at the first lookup
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host, the first to be tried first. Connect to these, and to nothing else.
@@ -145,9 +140,9 @@ class Network:
         """
         host = normal_host(host)
         literal = _literal(host)
-        found = [literal] if literal is not None else await self._look_up(host, port)
-        self._check(found, host, port)
-        return [str(address) for address in found]
+        addresses = [literal] if literal is not None else await self._look_up(host, port)
+        self._check(addresses, host, port)
+        return [str(address) for address in addresses]
 
     def check_literal(self, host: str, port: int) -> None:
         """Judge a host that is written as an address, for a client that does not ask for the addresses of those.
@@ -165,10 +160,10 @@ class Network:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
 
-    def _check(self, found: Sequence[IPAddress], host: str, port: int) -> None:
+    def _check(self, addresses: Sequence[IPAddress], host: str, port: int) -> None:
         if self.allowed.has_name(host, port):
             return
-        for address in found:
+        for address in addresses:
             if not self._may_reach(address):
                 logger.warning("a tool was refused the host %r: it is at %s (%s)", host, address, self.setting)
                 raise AddressRefused(
@@ -178,6 +173,7 @@ class Network:
 
     def _may_reach(self, address: IPAddress) -> bool:
         real = embedded(address)
+        # Before what is allowed: a network that holds it does not allow it.
         if real in _METADATA:
             return False
         return is_public(real) or self.allowed.has_address(real)
@@ -196,14 +192,15 @@ class Network:
         """Ask the system, in threads of our own: slow name servers hold up nothing but these lookups."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_LOOKUPS, thread_name_prefix="name lookup")
-        found = await asyncio.get_running_loop().run_in_executor(
+        entries = await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         )
-        return [str(sockaddr[0]) for *_, sockaddr in found]
+        return [str(sockaddr[0]) for *_, sockaddr in entries]
 
 
 def normal_host(host: str) -> str:
     """Return a host in the form in which hosts are compared. Raises `AddressRefused` for what is not one."""
+    # As URLs write IPv6 addresses, and as people write names.
     plain = host.strip().removeprefix("[").removesuffix("]").lower()
     literal = _literal(plain)
     if literal is not None:
@@ -224,6 +221,7 @@ def embedded(address: IPAddress) -> IPAddress:
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address in _NAT64:
+        # The last 32 bits.
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
@@ -242,6 +240,7 @@ def _literal(host: str) -> IPAddress | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
+    # `fe80::1%eth0`: its meaning depends on who reads it.
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         raise AddressRefused(f"The host {host!r} is an address of one network only.")
     return address
@@ -249,6 +248,7 @@ def _literal(host: str) -> IPAddress | None:
 
 def _normal_entry(entry: str) -> str:
     name, port = entry, ""
+    # `[::1]:8900` or `name:8900`; an address of IPv6 without brackets has no port.
     if match := re.fullmatch(r"(\[[^\]]+\]|[^:]+):([0-9]{1,5})", entry):
         name, port = match[1], match[2]
     below = "." if name.startswith(".") else ""

@@ -31,9 +31,9 @@ class SharedPlaces:
     def __init__(self, *, most: int, share: int, seconds: float | None = None, most_waiting: int | None = None) -> None:
         self.most = most
         self.share = share
-        self._seconds = seconds
-        self._most_waiting = most_waiting
-        self._taken: Counter[str] = Counter()
+        self._seconds = seconds  # that work waits for a place; None: its caller bounds that
+        self._most_waiting = most_waiting  # of one project; None: any number
+        self._taken: Counter[str] = Counter()  # places, by project
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # of each project; who came first is first
 
     @asynccontextmanager
@@ -47,36 +47,39 @@ class SharedPlaces:
 
     async def take(self, project: str) -> None:
         """Wait for a place, and have it until `give_back`. Raises `NoPlace`."""
+        # Nobody of this project waits where a place is free for it: so nobody is passed over.
         if self._is_free(project):
             self._taken[project] += 1
             return
         waiting = self._waiting.setdefault(project, deque())
         if self._most_waiting is not None and len(waiting) >= self._most_waiting:
             raise self._full(project)
-        given = asyncio.get_running_loop().create_future()
-        waiting.append(given)
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
         try:
             async with asyncio.timeout(self._seconds):
-                await given
+                await turn
         except BaseException as ended:
-            if given.done() and not given.cancelled():  # it was given in the very turn of the loop
+            if turn.done() and not turn.cancelled():  # the place came in the same turn of the loop
                 self.give_back(project)
             if isinstance(ended, TimeoutError):
                 raise self._full(project) from None
             raise
         finally:
-            self._forget(project, given)
+            self._forget(project, turn)
 
     def give_back(self, project: str) -> None:
         """Give a place back, and to whoever is next."""
         self._taken[project] -= 1
         if not self._taken[project]:
             del self._taken[project]
+        # All that can go on: the share of this project and the whole may both have been in the way.
         while (following := self._next()) is not None:
-            given = self._waiting[following].popleft()
-            if not given.done():
+            turn = self._waiting[following].popleft()
+            if not turn.done():
+                # Taken for whoever waits, before that one runs: so nobody else gets it meanwhile.
                 self._taken[following] += 1
-                given.set_result(None)
+                turn.set_result(None)
 
     def _is_free(self, project: str) -> bool:
         return self._taken.total() < self.most and self._taken[project] < self.share
@@ -87,10 +90,10 @@ class SharedPlaces:
         by_few: Callable[[str], int] = self._taken.__getitem__
         return min(able, key=by_few, default=None)
 
-    def _forget(self, project: str, given: "asyncio.Future[None]") -> None:
+    def _forget(self, project: str, turn: "asyncio.Future[None]") -> None:
         waiting = self._waiting.get(project)
-        if waiting is not None and given in waiting:
-            waiting.remove(given)
+        if waiting is not None and turn in waiting:
+            waiting.remove(turn)
         if not waiting:
             self._waiting.pop(project, None)
 

@@ -28,18 +28,19 @@ SERVERS_WANTED = (
 )
 DDGS = "ddgs+"  # before the URL of a server of `ddgs`
 TransportKind = Literal["http", "sse", "stdio"]
+# That an entry of MCP_SERVERS may have.
 _SERVER_FIELDS = {"url", "headers", "command", "args", "env", "transport", "type"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccess:
-    """How a server is reached: at a `url`, with `headers`; or by a `command`, which is started here with `env`."""
+    """How an MCP server is reached: at a URL, or by a command that is started here."""
 
-    transport: TransportKind
-    url: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    command: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    transport: TransportKind  # a command that is started here, or HTTP of either kind
+    url: str = ""  # of HTTP; "" for a command
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with each request; may hold keys
+    command: tuple[str, ...] = ()  # the program and its arguments
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # of the command, beside the usual one
 
     @property
     def host(self) -> str:
@@ -54,11 +55,13 @@ def parse_servers(value: str) -> dict[str, ServerAccess]:
     """Read MCP_SERVERS. Raises `ValueError`, whose text says what it takes and shows nothing of it."""
     text = value.strip()
     try:
+        # JSON begins with a brace; anything else is the path of a file.
         parsed = json.loads(text if text.startswith("{") else Path(text).read_text())
     except (OSError, ValueError):
         raise ValueError(SERVERS_WANTED) from None
     if not isinstance(parsed, dict):
         raise ValueError(SERVERS_WANTED)
+    # The form of other programs has the servers one level deeper.
     servers = parsed.get("mcpServers", parsed)
     if not isinstance(servers, dict):
         raise ValueError(SERVERS_WANTED)
@@ -71,17 +74,17 @@ def allowed_with(servers: Mapping[str, ServerAccess], allowed: AllowedHosts) -> 
     return AllowedHosts(allowed.names.union(*(each.names for each in own)), allowed.networks)
 
 
-def _server(label: str, given: object) -> ServerAccess:
+def _server(label: str, entry: object) -> ServerAccess:
     if not re.fullmatch(LABEL, label) or label in RESERVED_LABELS:
         raise ValueError(f"{SERVERS_WANTED}; {label[:64]!r} cannot be a label")
-    if isinstance(given, str):
-        key = "url" if given.startswith(("http://", "https://")) else "command"
-        given = {key: given}
-    if not isinstance(given, dict) or not set(given) <= _SERVER_FIELDS or ("url" in given) == ("command" in given):
+    if isinstance(entry, str):
+        key = "url" if entry.startswith(("http://", "https://")) else "command"
+        entry = {key: entry}
+    if not isinstance(entry, dict) or not set(entry) <= _SERVER_FIELDS or ("url" in entry) == ("command" in entry):
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has a 'url' or a 'command'")
-    if "command" in given:
-        return _started(label, given)
-    url, kind = given["url"], str(given.get("transport", given.get("type", "http")))
+    if "command" in entry:
+        return _started(label, entry)
+    url, kind = entry["url"], str(entry.get("transport", entry.get("type", "http")))
     if (
         not isinstance(url, str)
         or operator_url(url) != url.rstrip("/")
@@ -89,26 +92,27 @@ def _server(label: str, given: object) -> ServerAccess:
     ):
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has a url, and as its 'transport' http or sse")
     return ServerAccess(
-        transport="sse" if kind == "sse" else "http", url=url, headers=_texts(label, given.get("headers"))
+        transport="sse" if kind == "sse" else "http", url=url, headers=_texts(label, entry.get("headers"))
     )
 
 
-def _started(label: str, given: Mapping[str, Any]) -> ServerAccess:
-    command, arguments = given["command"], given.get("args", [])
+def _started(label: str, entry: Mapping[str, Any]) -> ServerAccess:
+    command, arguments = entry["command"], entry.get("args", [])
     if not isinstance(command, str) or not isinstance(arguments, list):
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has a command, which is text, and 'args', which are an array")
+    # With arguments the command is the program alone; without, it is read as a shell would.
     words = (command, *map(str, arguments)) if arguments else tuple(shlex.split(command))
     if not words:
         raise ValueError(f"{SERVERS_WANTED}; {label!r} has an empty command")
-    return ServerAccess(transport="stdio", command=words, env=_texts(label, given.get("env")))
+    return ServerAccess(transport="stdio", command=words, env=_texts(label, entry.get("env")))
 
 
-def _texts(label: str, given: object) -> dict[str, str]:
-    if given is None:
+def _texts(label: str, texts: object) -> dict[str, str]:
+    if texts is None:
         return {}
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+    if not isinstance(texts, dict) or not all(isinstance(value, str) for value in texts.values()):
         raise ValueError(f"{SERVERS_WANTED}; the headers and the env of {label!r} are objects of texts")
-    return given
+    return texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +139,7 @@ class McpSettings(RoomSettings):
 
 def mcp_tool(value: str) -> str:
     """The label of an MCP server, or a tool of it."""
+    # `brave`, `brave.brave_web_search`.
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):
         raise ValueError("the label of an MCP server, or label.tool, like brave.brave_web_search")
     return value.strip()
@@ -177,6 +182,7 @@ def image_url(value: str) -> str:
     url = operator_url(value)
     if url is None:
         raise ValueError("the URL of a service with OpenAI's Images API, like http://127.0.0.1:8188/v1")
+    # The operator may have named the whole path.
     return url.removesuffix("/generations").removesuffix("/images")
 
 

@@ -34,7 +34,7 @@ MAX_PATTERN = 500  # characters
 MAX_VIEWS = 4  # a call may ask for so many times more lines than are shown by themselves
 LINES_BEFORE_MATCH = 4  # that are shown of a page which is opened at a match
 REST_NOT_READ = "[the page is longer, and was not read any further]"
-_PAGE, _SOURCE, _FIND, _SEARCH = "page", "source", "find", "search"
+_PAGE, _SOURCE, _FIND, _SEARCH = "page", "source", "find", "search"  # kinds of `ShownPage`
 
 
 class BrowsingFailed(Exception):
@@ -47,14 +47,11 @@ class BrowsingFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowsingOptions:
-    """How a request lets the web be browsed: pages of these `domains` only, or of all where it names none.
+    """How a request lets the web be browsed."""
 
-    About `view_tokens` of a page are shown at once, and `results` of a search at most.
-    """
-
-    domains: Collection[str] = ()
-    view_tokens: int = 1024
-    results: int = 10
+    domains: Collection[str] = ()  # pages of these only; none: of all
+    view_tokens: int = 1024  # about how much of a page is shown at once
+    results: int = 10  # of a search, at most
 
     @property
     def view_bytes(self) -> int:
@@ -66,8 +63,8 @@ class BrowsingOptions:
 class Browsed:
     """What the model reads, and the `action` that clients see."""
 
-    text: str
-    action: JsonObject
+    text: str  # for the model
+    action: JsonObject  # for clients, in the call's item
 
 
 class Browser:
@@ -81,34 +78,38 @@ class Browser:
         self._cache = cache
 
     async def act(
-        self, action: str, asked: JsonObject, stack: PageStack, options: BrowsingOptions, *, project: str
+        self, action: str, arguments: JsonObject, stack: PageStack, options: BrowsingOptions, *, project: str
     ) -> Browsed:
         """Do one of `ACTIONS`, and put what is shown on the stack. Raises `BrowsingFailed`."""
         visit = _Visit(self, stack, options, project)
         match action:
             case "search":
-                return await visit.search(asked)
+                return await visit.search(arguments)
             case "open":
-                return await visit.open(asked)
+                return await visit.open(arguments)
             case "find":
-                return await visit.find(asked)
+                return await visit.find(arguments)
         raise BrowsingFailed(f"Unknown function: {action[:80]}")
 
     async def results(self, query: str, options: BrowsingOptions, count: int) -> list[SearchResult]:
         """Search, and return what the options allow. Raises `SearchFailed`."""
-        found = await self._search.search(within(query, options.domains), count=count)
-        return [result for result in found if is_within(result.url, options.domains)][:count]
+        results = await self._search.search(within(query, options.domains), count=count)
+        # The backend may not know `site:`, so its results are looked at again.
+        return [result for result in results if is_within(result.url, options.domains)][:count]
 
     async def page(self, url: str, project: str, *, anew: bool = False) -> WebPage:
         """Return a page, from the cache where it is there. Raises `NetworkError`."""
         page = None if anew else self._cache.get(project, url)
         if page is None:
+            # Without `get`: what was opened by its address is to be as it is now.
             page = await self._fetched(url)
+            # Under the address that it has behind its redirects.
             self._cache.put(project, page.url, page)
         return page
 
     async def _fetched(self, url: str, *, as_written: bool = False) -> WebPage:
         async with self._pages_at_once:
+            # Fetching and reading share a place: both hold the page in memory.
             fetched = await self._fetcher.get(url, PAGE_LIMITS, accept=ACCEPTED)
             if not 200 <= fetched.status < 300:
                 raise NetworkError(f"The server answered with status {fetched.status}.")
@@ -136,34 +137,34 @@ class _Visit:
         self._project = project
         self._start = 0  # where a page is shown from, unless the model says it
 
-    async def search(self, asked: JsonObject) -> Browsed:
-        query = _text(asked, "query", MAX_QUERY)
+    async def search(self, arguments: JsonObject) -> Browsed:
+        query = _text(arguments, "query", MAX_QUERY)
         action: JsonObject = {"type": "search", "query": query, "queries": [query], "sources": []}
-        count = _whole(asked, "topn", self._options.results)
+        count = _whole(arguments, "topn", self._options.results)
         try:
-            found = await self._browser.results(query, self._options, min(max(count, 1), self._options.results))
+            results = await self._browser.results(query, self._options, min(max(count, 1), self._options.results))
         except SearchFailed as problem:
             raise BrowsingFailed(str(problem), action) from None
-        page, listed = results_page(query, found)
-        action["sources"] = [{"type": "url", "url": result.url} for result in found]
+        page, listed = results_page(query, results)
+        action["sources"] = [{"type": "url", "url": result.url} for result in results]
         shown = ShownPage(kind=_SEARCH, url="", title=page.title, pattern=query, listed=tuple(listed))
         return self._show(page, shown, action)
 
-    async def open(self, asked: JsonObject) -> Browsed:
-        kind = _SOURCE if asked.get("view_source") is True else _PAGE
-        target = _target(asked)
+    async def open(self, arguments: JsonObject) -> Browsed:
+        kind = _SOURCE if arguments.get("view_source") is True else _PAGE
+        target = _target(arguments)
         action: JsonObject = {"type": "open_page", "url": target if isinstance(target, str) else None}
         try:
-            page, shown = await self._opened(kind, target, _whole(asked, "cursor", -1), action)
+            page, shown = await self._opened(kind, target, _whole(arguments, "cursor", -1), action)
         except NetworkError as problem:
             raise BrowsingFailed(f"{action['url']} could not be opened. {problem}", action) from None
         except BrowsingFailed as problem:
             raise BrowsingFailed(str(problem), action) from None
-        return self._show(page, shown, action, asked)
+        return self._show(page, shown, action, arguments)
 
-    async def find(self, asked: JsonObject) -> Browsed:
-        pattern = _text(asked, "pattern", MAX_PATTERN)
-        shown = self._at(_whole(asked, "cursor", -1))
+    async def find(self, arguments: JsonObject) -> Browsed:
+        pattern = _text(arguments, "pattern", MAX_PATTERN)
+        shown = self._at(_whole(arguments, "cursor", -1))
         action: JsonObject = {"type": "find_in_page", "pattern": pattern, "url": shown.url}
         if shown.kind in (_SEARCH, _FIND):
             raise BrowsingFailed("Cannot run `find` on search results page or find results page", action)
@@ -171,12 +172,13 @@ class _Visit:
             page, _ = await self._again(shown)
         except NetworkError as problem:
             raise BrowsingFailed(f"{shown.url} could not be opened. {problem}", action) from None
-        found = ShownPage(kind=_FIND, url=shown.url, title=shown.title, pattern=pattern)
-        return self._show(page.find(pattern), found, action)
+        match = ShownPage(kind=_FIND, url=shown.url, title=shown.title, pattern=pattern)
+        return self._show(page.find(pattern), match, action)
 
     async def _opened(self, kind: str, target: int | str, cursor: int, action: JsonObject) -> tuple[WebPage, ShownPage]:
         """Return a page and what is remembered of it: one by its address, a link of another, or another place on it."""
         if isinstance(target, str):
+            # By its address it is fetched again; by a link the cache will do.
             return await self._visited(kind, target, anew=True)
         shown = self._at(cursor)
         action["url"] = shown.url or None
@@ -213,6 +215,7 @@ class _Visit:
         if number >= len(links):
             raise BrowsingFailed(f"Invalid link id `{number}`.")
         if matches:
+            # With some lines before it, so that the model sees where it is.
             self._start = max(0, matches[number] - LINES_BEFORE_MATCH)
         return links[number]
 
@@ -228,20 +231,25 @@ class _Visit:
         )
 
     def _check(self, url: str) -> None:
+        # Asked before the page is fetched, and again for where it redirected to.
         if not is_within(url, self._options.domains):
             allowed = ", ".join(sorted(self._options.domains)[:20])
             raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
 
-    def _show(self, page: WebPage, shown: ShownPage, action: JsonObject, asked: JsonObject | None = None) -> Browsed:
-        loc, count = _whole(asked or {}, "loc", -1), max(_whole(asked or {}, "num_lines", 0), 0)
+    def _show(
+        self, page: WebPage, shown: ShownPage, action: JsonObject, arguments: JsonObject | None = None
+    ) -> Browsed:
+        loc, count = _whole(arguments or {}, "loc", -1), max(_whole(arguments or {}, "num_lines", 0), 0)
         start = loc if loc >= 0 else self._start
         if start >= len(page.lines):
             last = len(page.lines) - 1
             raise BrowsingFailed(
                 f"Invalid location parameter: `{start}`. Cannot exceed page maximum of {last}.", action
             )
+        # With a number of lines of its own a call may see more; without, a view's usual size.
         max_bytes = self._options.view_bytes * (MAX_VIEWS if count else 1)
         text = page.view(self._stack.next_cursor, start=start, count=count, max_bytes=max_bytes)
+        # Only now: what fails shows nothing, and takes no cursor.
         self._stack.push(shown)
         return Browsed(text, action)
 
@@ -266,27 +274,29 @@ def _listed_again(shown: ShownPage) -> tuple[WebPage, ShownPage]:
     return page, replace(shown, listed=tuple(listed))
 
 
-def _target(asked: JsonObject) -> int | str:
+def _target(arguments: JsonObject) -> int | str:
     """Return what is to be opened: a link's number, -1 for none, or an address."""
-    target = asked.get("id", -1)
+    target = arguments.get("id", -1)
+    # `12` and `-1` as text are numbers, too: models write them so.
     if isinstance(target, str) and not target.strip().removeprefix("-").isdecimal():
         address = target.strip()
         return address if "://" in address or not address else f"https://{address}"
-    return _whole(asked, "id", -1)
+    return _whole(arguments, "id", -1)
 
 
-def _text(asked: JsonObject, name: str, most: int) -> str:
-    value = asked.get(name)
+def _text(arguments: JsonObject, name: str, most: int) -> str:
+    value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         _invalid(name, "a text")
     return value.strip()[:most]
 
 
-def _whole(asked: JsonObject, name: str, default: int) -> int:
+def _whole(arguments: JsonObject, name: str, default: int) -> int:
     """Return a whole number; models write it as a text, too."""
-    value = asked.get(name)
+    value = arguments.get(name)
     if value is None:
         return default
+    # Few enough digits for a number that means something.
     if isinstance(value, str) and value.strip().removeprefix("-").isdecimal() and len(value) < 12:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 10**9:
@@ -294,5 +304,5 @@ def _whole(asked: JsonObject, name: str, default: int) -> int:
     return int(value)
 
 
-def _invalid(name: str, wanted: str) -> NoReturn:
-    raise BrowsingFailed(f"Invalid function arguments: `{name}` should be {wanted}.")
+def _invalid(name: str, expected: str) -> NoReturn:
+    raise BrowsingFailed(f"Invalid function arguments: `{name}` should be {expected}.")

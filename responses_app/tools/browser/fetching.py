@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from aiohttp.abc import AbstractResolver
     from yarl import URL
 
-CONNECT_SECONDS = 10.0
-MAX_CONNECTIONS = 50
-MAX_CONNECTIONS_PER_HOST = 8
+CONNECT_SECONDS = 10.0  # for one connection
+MAX_CONNECTIONS = 50  # of this process
+MAX_CONNECTIONS_PER_HOST = 8  # so that one site never takes them all
 MAX_URL = 8 * KIB  # characters
+# Some sites refuse what does not say that it is a browser.
 USER_AGENT = "Mozilla/5.0 (compatible; respsite)"
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SCHEMES = ("http", "https")
 _PLAIN = ("", "identity")
 _GZIP = ("gzip", "x-gzip")
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS  # zlib's way to say that the header is gzip's
 
 
 class FetchFailed(NetworkError):
@@ -53,27 +54,24 @@ class FetchFailed(NetworkError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """What one page may take: `seconds` in all, redirects included, and bytes as sent and as unpacked.
+    """What one page may take."""
 
-    A longer body is cut there, unless it is to be whole: half a JSON document is of no use.
-    """
-
-    seconds: float = 20.0
-    max_bytes: int = 4 * MIB
-    max_redirects: int = 8
-    whole: bool = False
+    seconds: float = 20.0  # in all, redirects included
+    max_bytes: int = 4 * MIB  # as sent, and as unpacked
+    max_redirects: int = 8  # one more is an error
+    whole: bool = False  # a longer body is an error, as half a JSON document is of no use; else it is cut there
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a server answered. `url` is where it came from, behind all redirects; `truncated`: the body goes on."""
+    """What a server answered."""
 
-    url: str
-    status: int
-    content_type: str
-    charset: str | None
-    body: bytes
-    truncated: bool
+    url: str  # where it came from, behind all redirects
+    status: int  # of HTTP
+    content_type: str  # without parameters, in small letters; "" where the server says none
+    charset: str | None  # as the server says it; None: it does not
+    body: bytes  # unpacked, `FetchLimits.max_bytes` at most
+    truncated: bool  # the body goes on
 
 
 class Fetcher:
@@ -82,7 +80,7 @@ class Fetcher:
     def __init__(self, network: Network, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self._network = network
         self._ssl_context = ssl_context
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession | None = None  # made at the first page
 
     async def get(
         self, url: str, limits: FetchLimits, *, params: Mapping[str, str] | None = None, accept: str = "*/*"
@@ -103,6 +101,7 @@ class Fetcher:
         self._network.close()
 
     async def _follow(self, url: "URL", limits: FetchLimits, accept: str) -> Fetched:
+        # One request more than redirects: the last one may answer.
         for _ in range(limits.max_redirects + 1):
             answer = await self._get(url, limits, accept)
             if isinstance(answer, Fetched):
@@ -137,6 +136,7 @@ class Fetcher:
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 resolver=_resolver(self._network),
+                # A name is judged at every connection, so no answer may be kept.
                 use_dns_cache=False,
                 limit=MAX_CONNECTIONS,
                 limit_per_host=MAX_CONNECTIONS_PER_HOST,
@@ -145,8 +145,10 @@ class Fetcher:
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
+                # No total: `get` bounds the whole.
                 timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=CONNECT_SECONDS),
                 headers={"User-Agent": USER_AGENT},
+                # `_read` unpacks, and bounds what comes of it.
                 auto_decompress=False,
             )
         return self._session
@@ -189,6 +191,7 @@ def _parsed(url: str) -> "URL":
         parsed = None
     if parsed is None or parsed.scheme not in _SCHEMES or not parsed.host:
         raise FetchFailed(f"{url[:200]!r} is not a URL of the web: it begins with http:// or https://.")
+    # A user, a password and a part of the page are nothing for its server.
     return parsed.with_user(None).with_fragment(None)
 
 
@@ -212,9 +215,11 @@ async def _read(answer: "aiohttp.ClientResponse", url: "URL", limits: FetchLimit
         received += len(part)
         left = limits.max_bytes - len(body)
         try:
+            # One byte more than allowed, which is how too long a body is known.
             body += unpacked.decompress(part, left + 1) if unpacked is not None else part[: left + 1]
         except zlib.error:
             raise FetchFailed(f"What {url.host} sent is not gzip, though it says so.") from None
+        # Packed as well: a body may unpack to nothing.
         if len(body) > limits.max_bytes or received > limits.max_bytes:
             truncated = True
             break
@@ -250,9 +255,9 @@ class PageReader:
 
     def __init__(self, *, seconds: float = READ_SECONDS, processes: int = MAX_PROCESSES) -> None:
         self._seconds = seconds
-        self._places = asyncio.Semaphore(processes)
-        self._idle: list[ReadingProcess] = []
-        self._running: set[ReadingProcess] = set()
+        self._places = asyncio.Semaphore(processes)  # as many at once as there are processes
+        self._idle: list[ReadingProcess] = []  # that live, and have nothing to do
+        self._running: set[ReadingProcess] = set()  # all that were started
         self._documents = DocumentReader(seconds=DOCUMENT_SECONDS, at_once=processes)
 
     @property
@@ -267,19 +272,20 @@ class PageReader:
         async with self._places:
             process = await self._take()
             try:
-                said = await self._said(process, fetched)
+                answer = await self._answer(process, fetched)
             except BaseException:  # it may still answer, which would be taken for the next answer
                 self._running.discard(process)
                 await process.end()
                 raise
             self._idle.append(process)
-        if "error" in said:
-            raise FetchFailed(f"The page cannot be shown. {said['error']}")
-        truncated = said.pop("truncated") or fetched.truncated
-        return WebPage(url=fetched.url, truncated=truncated, **said)
+        if "error" in answer:
+            raise FetchFailed(f"The page cannot be shown. {answer['error']}")
+        truncated = answer.pop("truncated") or fetched.truncated
+        return WebPage(url=fetched.url, truncated=truncated, **answer)
 
     async def aclose(self) -> None:
         """End the processes."""
+        # Taken away first: one that ends while its page is read is not used again.
         running, self._running = self._running, set()
         self._idle.clear()
         await asyncio.gather(*(process.end() for process in running))
@@ -297,6 +303,7 @@ class PageReader:
         return WebPage(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
 
     async def _take(self) -> ReadingProcess:
+        # One may have died while nobody used it.
         while self._idle:
             process = self._idle.pop()
             if process.is_running:
@@ -306,8 +313,9 @@ class PageReader:
         self._running.add(process)
         return process
 
-    async def _said(self, process: ReadingProcess, fetched: Fetched) -> dict[str, Any]:
+    async def _answer(self, process: ReadingProcess, fetched: Fetched) -> dict[str, Any]:
         header = {"url": fetched.url, "content_type": fetched.content_type, "charset": fetched.charset}
+        # The first document of a process waits for its imports.
         seconds = self._seconds if process.is_warm else self._seconds + START_SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -345,8 +353,9 @@ class PageCache:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._now = now
+        # Until when, bytes, and the page; the one unused for longest first.
         self._pages: OrderedDict[tuple[str, str], tuple[float, int, WebPage]] = OrderedDict()
-        self.bytes = 0
+        self.bytes = 0  # of all of them, about
 
     def get(self, project: str, url: str) -> WebPage | None:
         """Return a page, None where it is not kept, or too old."""
@@ -363,6 +372,7 @@ class PageCache:
     def put(self, project: str, url: str, page: WebPage) -> None:
         """Keep a page; those that were not asked for the longest go first."""
         key, size = (project, url), _size(page)
+        # Before the bound: an older version must not stay in its place.
         self._drop(key)
         if size > self._max_bytes:
             return

@@ -37,7 +37,8 @@ MAX_QUERY = 1000  # characters
 MAX_SNIPPET = 400  # characters of what a result says of its page
 MAX_URL = 2048  # characters
 MAX_RESULTS = 20
-_FEW = 5  # domains that a query can name
+_FEW = 5  # domains that a query can name: search engines cut longer ones
+# `http://…` or `https://…`, up to white space or a control character.
 _URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
 
 
@@ -47,11 +48,11 @@ class SearchFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A page that was found. `snippet` is a little of its text."""
+    """A page that was found."""
 
     url: str
     title: str
-    snippet: str = ""
+    snippet: str = ""  # a little of its text
 
 
 class BaseSearch(ABC):
@@ -84,6 +85,7 @@ def within(query: str, domains: Collection[str]) -> str:
 
 def is_within(url: str, domains: Collection[str]) -> bool:
     """Whether a URL is of one of these domains, or of one below them; no domains are all."""
+    # Compared in one form: `BÜCHER.example` is `xn--bcher-kva.example`.
     host = normal_domain(domain_of(url))
     return not domains or any(host == domain or host.endswith(f".{domain}") for domain in domains)
 
@@ -103,6 +105,7 @@ def results_page(query: str, results: Iterable[SearchResult]) -> tuple[WebPage, 
         listed.append(ListedPage(len(lines), result.url, result.title))
         links.append(result.url)
         shown = link(number, result.title, domain_of(result.url))
+        # Lines behind the first are indented.
         lines += [
             f"    {line}" if place else f"  * {line}" for place, line in enumerate(wrapped(f"{shown} {result.snippet}"))
         ]
@@ -121,6 +124,7 @@ class JsonSearch(BaseSearch):
     fields: ClassVar[tuple[str, str, str]]  # of a result: address, title and text
 
     def __init__(self, url: str) -> None:
+        # The operator may have named the path or not.
         self._url = url.rstrip("/").removesuffix(self.path) + self.path
         self._fetcher = Fetcher(Network("SEARCH_URL", AllowedHosts.of_url(url)))
 
@@ -151,12 +155,12 @@ class JsonSearch(BaseSearch):
             answer = orjson.loads(fetched.body)
         except orjson.JSONDecodeError:
             raise SearchFailed("The search failed: the search server (SEARCH_URL) did not answer with JSON.") from None
-        found = answer.get("results") if isinstance(answer, dict) else None
-        if not isinstance(found, list):
+        entries = answer.get("results") if isinstance(answer, dict) else None
+        if not isinstance(entries, list):
             raise SearchFailed("The search failed: the answer of the search server (SEARCH_URL) has no 'results'.")
         address, title, text = self.fields
-        told = (each for each in found if isinstance(each, dict))
-        results = (result_of(each.get(address), each.get(title), each.get(text)) for each in told)
+        objects = (each for each in entries if isinstance(each, dict))
+        results = (result_of(each.get(address), each.get(title), each.get(text)) for each in objects)
         return [result for result in results if result is not None]
 
 
@@ -204,18 +208,21 @@ _ADDRESSES = ("url", "link", "href", "uri")
 _TITLES = ("title", "name", "heading")
 _TEXTS = ("snippet", "description", "content", "body", "text", "summary", "highlights")
 _DEEPEST = 5  # levels of JSON in which results are looked for
+# `[title](https://…)`.
 _MARKDOWN = re.compile(r"\[([^\]\n]{1,300})\]\((https?://[^\s)]{1,2048})\)")
+# `Title: …`, `1. **URL:** …`: a name, a colon and a value, whatever signs stand around them.
 _NAMED = re.compile(
     r"^[\W\d]*(title|name|url|link|description|snippet|content|text|summary)\W*:\W*(\S.*)$", re.IGNORECASE
 )
+# An address in a text, without the bracket or quote behind it.
 _BARE = re.compile(r"https?://[^\s<>\"'\])]{3,2048}")
 
 
 class McpSearch(BaseSearch):
     """Searches with a tool of one of the operator's MCP servers; `mcp` is what calls those, and another's to close."""
 
-    def __init__(self, mcp: BaseTool, wanted: str) -> None:
-        self._tool = NamedTool(mcp, wanted, words=("search",), about="whose name has search in it")
+    def __init__(self, mcp: BaseTool, named: str) -> None:
+        self._tool = NamedTool(mcp, named, words=("search",), about="whose name has search in it")
         # The server is the operator's, and is told nothing of who asks: all projects share one connection.
         self._use = ToolUse(declared={}, project="", response_id="web search", chain_id="web search")
 
@@ -235,17 +242,20 @@ class McpSearch(BaseSearch):
 def read_results(text: str) -> list[SearchResult]:
     """Return the results that a tool's output tells of, each address once."""
     try:
-        found = list(_of_json(orjson.loads(text), 0))
+        results = list(_of_json(orjson.loads(text), 0))
     except orjson.JSONDecodeError:
-        found = [*_of_json_lines(text)] or [*_of_named_lines(text)] or [*_of_links(text)]
-    results: dict[str, SearchResult] = {}
-    for result in found:
-        results.setdefault(result.url, result)
-    return list(results.values())
+        # From the surest form to the vaguest; the first that gives anything is meant.
+        results = [*_of_json_lines(text)] or [*_of_named_lines(text)] or [*_of_links(text)]
+    by_address: dict[str, SearchResult] = {}
+    for result in results:
+        # The first of an address counts: results come best first.
+        by_address.setdefault(result.url, result)
+    return list(by_address.values())
 
 
 def _arguments(tool: JsonObject, query: str, count: int) -> JsonObject:
     known = parameters_of(tool)
+    # Only a parameter that takes the number: a refused call is worse than other results.
     counted = next((name for name in _COUNTS if _takes(known.get(name), count)), None)
     return {parameter_of(tool, _QUERIES): query, **({counted: count} if counted else {})}
 
@@ -266,6 +276,7 @@ def _of_json(value: object, depth: int) -> Iterator[SearchResult]:
             yield from _of_json(each, depth + 1)
     elif isinstance(value, dict):
         result = result_of(_first(value, _ADDRESSES), _first(value, _TITLES), _first(value, _TEXTS))
+        # What lies within a result is part of it.
         if result is not None:
             yield result
             return
@@ -286,11 +297,14 @@ def _of_json_lines(text: str) -> Iterator[SearchResult]:
 def _of_named_lines(text: str) -> Iterator[SearchResult]:
     """Lines as `Title: …`, `Description: …` and `URL: …`, in any order; a field that comes again begins a result."""
     fields: dict[str, str] = {}
+    # The last line ends the last result.
     for line in [*text.split("\n"), "---", "Title: end"]:
+        # Bounded: a line may be megabytes long.
         named = _NAMED.match(line[:4096])
         if named is None:
             continue
         name = _FIELDS.get(named[1].lower(), "text")
+        # A field that comes again belongs to the next result.
         if name in fields:
             result = result_of(fields.get("url"), fields.get("title"), fields.get("text"))
             if result is not None:
@@ -315,9 +329,9 @@ def _of_links(text: str) -> Iterator[SearchResult]:
 
 def _first(value: JsonObject, names: Sequence[str]) -> object:
     for name in names:
-        found = value.get(name)
-        if isinstance(found, list) and found and isinstance(found[0], str):
-            return " ".join(each for each in found if isinstance(each, str))
-        if isinstance(found, str) and found:
-            return found
+        entry = value.get(name)
+        if isinstance(entry, list) and entry and isinstance(entry[0], str):
+            return " ".join(each for each in entry if isinstance(each, str))
+        if isinstance(entry, str) and entry:
+            return entry
     return None

@@ -97,11 +97,11 @@ class BrowserTool(BaseTool):
         stack = _stack_of(call)
         function = call.name.removeprefix(f"{NAMESPACE}.")
         try:
-            asked = json_object(call.arguments)
-            if asked is None:
+            arguments = json_object(call.arguments)
+            if arguments is None:
                 raise BrowsingFailed("Invalid function arguments: they should be a JSON object.")
             browsed = await self._browser.act(
-                function, asked, stack, options_of(call.use.declared), project=call.use.project
+                function, arguments, stack, options_of(call.use.declared), project=call.use.project
             )
         except BrowsingFailed as problem:
             error = {"type": "web_search_error", "message": str(problem)}
@@ -141,6 +141,7 @@ def _shown_before(items: Iterable[JsonObject]) -> Iterable[ShownPage]:
         action = item.get("action")
         if item.get("type") != PAGES or item.get("status") != "completed" or not isinstance(action, dict):
             continue
+        # Empty where the item does not say it.
         url, query, pattern = (_text(action, name) for name in ("url", "query", "pattern"))
         match action.get("type"):
             case "open_page":

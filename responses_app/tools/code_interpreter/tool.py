@@ -61,10 +61,10 @@ MAX_COPIED = 50  # of a chain that are remembered
 
 @dataclass(frozen=True, slots=True)
 class GivenFile:
-    """A file, and its path under the work folder."""
+    """A file of the Files API that a container is to have."""
 
     id: str
-    path: str
+    path: str  # under the work folder
 
 
 class GivenFiles:
@@ -82,6 +82,7 @@ class GivenFiles:
 
         Raises `FileUnknown`, `SandboxError` for one that is too large, and `StoreError`.
         """
+        # By their ids; the paths of those that are new must not be among them.
         paths = dict(copied or {})
         known = {record.id: record for record in await self._files.some(project, file_ids)}
         for file_id in file_ids:
@@ -92,6 +93,7 @@ class GivenFiles:
             if known[file_id].bytes > self._max_bytes:
                 raise SandboxError(f"{file_id} has more than the {self._max_bytes} bytes that a container may have")
             paths[file_id] = name_in_container(known[file_id].filename, set(paths.values()))
+        # `dict.fromkeys`: a file that is named twice is copied once.
         return [GivenFile(file_id, paths[file_id]) for file_id in dict.fromkeys(file_ids)]
 
     async def copy(self, project: str, container_id: str, given: Sequence[GivenFile]) -> list[ContainerFile]:
@@ -131,11 +133,12 @@ def copied_in(state: JsonObject | None, container_id: str) -> dict[str, str]:
 
 def with_copied(state: JsonObject, copied: Mapping[str, str]) -> JsonObject:
     """Return a chain's state with where files were copied to, by their ids."""
+    # The newest are kept, as the last ones of the dictionary.
     return {**state, COPIED: [list(each) for each in copied.items()][-MAX_COPIED:]} if copied else state
 
 
-def _pairs(told: object) -> Iterator[tuple[str, str]]:
-    for each in told if isinstance(told, list) else ():
+def _pairs(copied: object) -> Iterator[tuple[str, str]]:
+    for each in copied if isinstance(copied, list) else ():
         match each:
             case [str(file_id), str(path)]:
                 yield file_id, path
@@ -233,12 +236,15 @@ class CodeInterpreterTool(BaseTool):
         except SandboxError as problem:
             logger.warning("response %s: code could not be run: %s %s", call.use.response_id, problem, problem.detail)
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
+        # Without a state there was no call before: then it is no new container.
         earlier = (call.state or {}).get("container_id", container.id)
+        # Told to the model: what it has defined before is not there.
         is_new = run.begun_anew is not None or earlier != container.id
         notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
         notes += notes_of(run.execution, self._settings)
         shown: JsonObject = {"container_id": container.id}
         if OUTPUTS in call.use.include:
+            # Only where the client asks for it: images make an item large.
             shown["outputs"] = outputs_of(run.execution)
         text = "\n".join([*notes, told(run)])
         failed = run.execution.ended in _TOO_FAR
@@ -253,6 +259,7 @@ class CodeInterpreterTool(BaseTool):
         if not file_ids:
             return copied
         try:
+            # Those of the chain have their paths already.
             given = await self.given_files.find(call.use.project, file_ids, copied)
             provided = await self.given_files.provide(call.use.project, container.id, given)
         except FileUnknown:
@@ -274,31 +281,35 @@ class CodeInterpreterTool(BaseTool):
 
     async def _container(self, use: ToolUse) -> ContainerRecord:
         """Return the container of a request: the same one for its offer and for its calls."""
-        containers, wanted = self.containers, use.declared.get("container")
-        if isinstance(wanted, str):
-            return await containers.find(use.project, wanted)
-        found = await containers.of_chain(use.project, _keys(use))
-        if found is None:
-            memory = wanted.get("memory_limit") if isinstance(wanted, dict) else None
-            found = await containers.create(use.project, memory=cast("MemoryLimit | None", memory))  # it is validated
-        await containers.join_chain(found.id, [use.chain_id])
-        return found
+        containers, named = self.containers, use.declared.get("container")
+        if isinstance(named, str):
+            return await containers.find(use.project, named)
+        container = await containers.of_chain(use.project, _keys(use))
+        if container is None:
+            memory = named.get("memory_limit") if isinstance(named, dict) else None
+            # The request was validated, so it is one of the limits.
+            container = await containers.create(use.project, memory=cast("MemoryLimit | None", memory))
+        # So the calls of this request find the same one.
+        await containers.join_chain(container.id, [use.chain_id])
+        return container
 
 
 def _file_ids(use: ToolUse) -> Sequence[str]:
     """Return the files that a request's container is to begin with."""
-    wanted = use.declared.get("container")
-    named = wanted.get("file_ids") if isinstance(wanted, dict) else None
+    container = use.declared.get("container")
+    named = container.get("file_ids") if isinstance(container, dict) else None
     return [str(each) for each in named] if isinstance(named, list) else ()
 
 
 def _keys(use: ToolUse) -> Iterator[str]:
     """Yield by what the container of a chain may be known, the surest first."""
+    # The state says it for sure; the chain's id is known only in the process that made the container.
     if use.state is not None:
         yield str(use.state.get("container_id"))
     yield use.chain_id
     calls = (item for item in reversed(use.items) if item.get("type") == ITEM)
     named = (item["container_id"] for item in calls if isinstance(item.get("container_id"), str))
+    # Items come from clients: only a few of the containers that they name are looked for.
     yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
 
 
@@ -322,6 +333,7 @@ def code_of(arguments: str) -> str:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return arguments
+    # That one key alone: `{"code": …, "x": …}` may be a dictionary of Python's.
     wrapped = value.get("code") if isinstance(value, dict) and value.keys() == {"code"} else None
     return wrapped if isinstance(wrapped, str) else arguments
 
@@ -339,6 +351,7 @@ def outputs_of(execution: Execution) -> list[JsonObject]:
     outputs: list[JsonObject] = [{"type": "logs", "logs": execution.output}] if execution.output else []
     left = MAX_SHOWN_IMAGES
     for image in execution.images:
+        # In their order, as long as they fit; a smaller one behind a large one may still be shown.
         left -= len(image.content)
         if left >= 0:
             outputs.append({"type": "image", "url": _data_url(image)})
@@ -362,6 +375,7 @@ _ABOUT_MCP = (
     "see."
 )
 _RUNS_CODE = ("python", "code", "execute", "run")  # in the name of a tool that runs it
+# Parameters that may take the code, the likeliest first.
 _CODES = ("code", "python_code", "python", "script", "source", "command", "input")
 
 
@@ -370,14 +384,15 @@ class McpInterpreter(BaseTool):
 
     kinds: ClassVar = ("code_interpreter",)
 
-    def __init__(self, mcp: BaseTool, wanted: str) -> None:
-        self._tool = NamedTool(mcp, wanted, words=_RUNS_CODE, about="that runs code")
+    def __init__(self, mcp: BaseTool, named: str) -> None:
+        self._tool = NamedTool(mcp, named, words=_RUNS_CODE, about="that runs code")
         self.max_seconds, self.idle_seconds = mcp.max_seconds, mcp.idle_seconds
 
     async def offer(self, use: ToolUse) -> Offer:
         container = use.declared.get("container")
         if isinstance(container, str):
             raise container_not_found(container, param="tools")
+        # The chain's own digits: an item must name a container, and here is none.
         fields: JsonObject = {"container_id": f"cntr_{use.chain_id.partition('_')[2]}"}
         return Offer(ToolNamespace("python", _ABOUT_MCP), [OfferedTool(name="python", item=ITEM, fields=fields)])
 

@@ -13,8 +13,8 @@ import orjson
 from responses_app.protocol.errors import JsonObject
 
 MAX_TOLD = 300  # characters of a service's own words that are passed on
-MAX_REVISED = 32_000  # of the prompt that it says it has used
-_QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")
+MAX_REVISED = 32_000  # characters of the prompt that it says it has used
+_QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")  # what OpenAI's item may say
 _BACKGROUNDS = ("transparent", "opaque", "auto")
 
 
@@ -41,11 +41,11 @@ class ImageFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MadeImage:
-    """An image: what is in its file, and its format: png, jpeg or webp. `fields` are told of it beside."""
+    """An image of a known format."""
 
-    content: bytes = field(repr=False)
-    format: str
-    fields: JsonObject = field(default_factory=dict)
+    content: bytes = field(repr=False)  # of its file
+    format: str  # png, jpeg or webp
+    fields: JsonObject = field(default_factory=dict)  # of the call's item, as the service says them: size, quality, …
 
     @property
     def media_type(self) -> str:
@@ -62,6 +62,7 @@ def image_of(text: object, *, max_bytes: int) -> MadeImage:
     """Return the image that is written as base64. Raises `ImageFailed`."""
     if not isinstance(text, str) or not text:
         raise invalid("it answered without an image ('b64_json')")
+    # Before it is decoded: the text is a third longer than the image.
     if len(text) > base64_size(max_bytes):
         raise too_large(max_bytes)
     try:
@@ -82,6 +83,7 @@ def image_in(content: bytes) -> MadeImage | None:
 
 def base64_size(size: int) -> int:
     """Return how many characters so many bytes are at most, written as base64."""
+    # Three bytes are four characters, and the last group is filled up.
     return 4 * ((size + 2) // 3)
 
 
@@ -97,17 +99,19 @@ def answered(body: bytes, *, max_bytes: int) -> MadeImage:
         raise invalid("its answer has no 'data' with an image")
     if made.get("b64_json") is None and made.get("url") is not None:
         raise invalid("it answered with a URL instead of the image ('b64_json')")
+    # What is said of the image itself counts before what is said of the answer.
     return told_of(image_of(made.get("b64_json"), max_bytes=max_bytes), {**answer, **made})
 
 
-def told_of(image: MadeImage, told: JsonObject) -> MadeImage:
+def told_of(image: MadeImage, values: JsonObject) -> MadeImage:
     """Return an image with what its service tells of it."""
     fields: JsonObject = {"output_format": image.format}
-    if told.get("quality") in _QUALITIES:
-        fields["quality"] = told["quality"]
-    if told.get("background") in _BACKGROUNDS:
-        fields["background"] = told["background"]
-    size, revised = told.get("size"), told.get("revised_prompt")
+    if values.get("quality") in _QUALITIES:
+        fields["quality"] = values["quality"]
+    if values.get("background") in _BACKGROUNDS:
+        fields["background"] = values["background"]
+    size, revised = values.get("size"), values.get("revised_prompt")
+    # `1024x1024`: two numbers with an `x` between them.
     if isinstance(size, str) and len(size) <= len("99999x99999") and size.replace("x", "", 1).isdecimal():
         fields["size"] = size
     if isinstance(revised, str) and revised:
@@ -144,20 +148,21 @@ def refused(status: int, body: bytes, path: str) -> ImageFailed:
 
 def failed_in_stream(event: JsonObject) -> ImageFailed:
     """Return what an event `error` of a stream means."""
-    given = event.get("error")
-    return _bad_request(given if isinstance(given, dict) else event)
+    error = event.get("error")
+    return _bad_request(error if isinstance(error, dict) else event)
 
 
 def _bad_request(error: JsonObject) -> ImageFailed:
     """Return the refusal of a prompt or a parameter. The service is the operator's, so its own words are passed on."""
     code, message, parameter = error.get("code"), error.get("message"), error.get("param")
-    said = " ".join(message.split()) if isinstance(message, str) else ""
+    text = " ".join(message.split()) if isinstance(message, str) else ""
     return ImageFailed(
-        f"The image service refused the request: {said[:MAX_TOLD] or 'it does not say why.'}",
+        f"The image service refused the request: {text[:MAX_TOLD] or 'it does not say why.'}",
         type="image_generation_user_error",
         code=code[:64] if isinstance(code, str) and code else "image_request_refused",
         parameter=parameter if isinstance(parameter, str) else "",
-        said=said,
+        # All of it: whoever looks for the parameter that is refused reads more than is shown.
+        said=text,
     )
 
 
@@ -170,8 +175,8 @@ def _error(body: bytes) -> JsonObject:
     error = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(error, dict):
         return error
-    told = error or (answer.get("detail") if isinstance(answer, dict) else None)
-    return {} if told is None else {"message": told if isinstance(told, str) else orjson.dumps(told).decode()}
+    text = error or (answer.get("detail") if isinstance(answer, dict) else None)
+    return {} if text is None else {"message": text if isinstance(text, str) else orjson.dumps(text).decode()}
 
 
 def invalid(why: str) -> ImageFailed:
@@ -186,6 +191,7 @@ def too_large(max_bytes: int) -> ImageFailed:
 
 def _format(content: bytes) -> str | None:
     """Return the format of a file by how it begins."""
+    # The first bytes of each format (RFC 2083, JFIF, RFC 9649).
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if content.startswith(b"\xff\xd8\xff"):

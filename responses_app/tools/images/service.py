@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     import httpx2
 
 MAX_AT_ONCE = 16  # requests of this process; further ones wait, within their time
-MAX_OF_PROJECT = 8  # of them
+MAX_OF_PROJECT = 8  # of one project, of these
 MAX_LINES = 10_000  # of a stream: it has some for each image, and may have one a second that says that it works
 MAX_BESIDE = 64 * KIB  # bytes of an answer, or of an event, beside its image
 MAX_REFUSAL = 64 * KIB  # bytes of an answer that says why there is no image
 _STREAM = frozenset(("stream", "partial_images"))  # one is nothing without the other
+# A refusal of streaming in a service's own words: "'stream' is not supported", "unknown parameter: stream".
 _NO_STREAM = re.compile(
     r"['\"`]stream['\"`]|\bstreaming\b[^.]{0,40} not |(?:unknown|unsupported|unexpected)[^.]{0,40} stream\b",
     re.IGNORECASE,
@@ -56,15 +57,13 @@ Partial = Callable[[int, MadeImage], None]
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """An image that is wanted. `parameters` are the API's, without `None`; with `begin_with` those are edited.
+    """An image that is to be made."""
 
-    `confirm` is awaited before it is asked for, for which it may have waited.
-    """
-
-    parameters: Mapping[str, object]
-    begin_with: Sequence[MadeImage] = ()
-    mask: MadeImage | None = None
-    partial_images: int = 0
+    parameters: Mapping[str, object]  # of the API, without `None`
+    begin_with: Sequence[MadeImage] = ()  # images that are edited; none: a new one is made
+    mask: MadeImage | None = None  # where the first of them is edited
+    partial_images: int = 0  # how many unfinished images may come before
+    # Awaited right before the request is sent, which may have waited for its place.
     confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
 
 
@@ -73,10 +72,10 @@ class ImageService:
     """The service that the settings name. Belongs to one event loop, which closes it."""
 
     settings: ImageSettings
-    _unknown: set[str] = field(default_factory=set, init=False)
-    _places: SharedPlaces = field(init=False)
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _client: "httpx2.AsyncClient | None" = field(default=None, init=False)
+    _unknown: set[str] = field(default_factory=set, init=False)  # parameters that the service was found not to know
+    _places: SharedPlaces = field(init=False)  # how many requests there may be at once
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # so that calls at once open one client
+    _client: "httpx2.AsyncClient | None" = field(default=None, init=False)  # made at the first request
 
     def __post_init__(self) -> None:
         self._places = SharedPlaces(most=MAX_AT_ONCE, share=MAX_OF_PROJECT)
@@ -86,6 +85,7 @@ class ImageService:
 
         Raises `ImageFailed`.
         """
+        # Tells a service that is slow from a queue that is long.
         has_place = False
         try:
             async with asyncio.timeout(self.settings.image_service_seconds), self._places.taken(project):
@@ -102,6 +102,7 @@ class ImageService:
 
     async def _make(self, request: ImageRequest, partial: Partial) -> MadeImage:
         left_out = set(self._unknown)
+        # Each round leaves out something more, so it ends.
         while True:
             try:
                 image = await self._ask(request, partial, left_out)
@@ -118,6 +119,7 @@ class ImageService:
         import httpx2
 
         client = await self._opened()
+        # As late as can be: whoever asks may have waited for a place.
         await request.confirm()
         try:
             async with self._sent(client, request, left_out) as answer:
@@ -126,6 +128,7 @@ class ImageService:
                 if answer.headers.get("content-type", "").lower().startswith("text/event-stream"):
                     return await self._streamed(answer, request.partial_images, partial)
                 body = await self._whole(answer)
+                # On a thread: decoding some megabytes takes a while.
                 return await asyncio.to_thread(answered, body, max_bytes=self.settings.image_max_bytes)
         except NetworkError:
             raise _unreachable() from None
@@ -145,6 +148,7 @@ class ImageService:
         parameters = {**request.parameters, **{name: more[name] for name in more if name not in left_out}}
         if not request.begin_with:
             return client.stream("POST", f"{self.settings.image_service_url}/images/generations", json=parameters)
+        # One image is a field of its own; several are an array, as OpenAI's API names it.
         name = "image" if len(request.begin_with) == 1 else "image[]"
         files = [(name, _file(f"image_{at}", each)) for at, each in enumerate(request.begin_with, 1)]
         files += [] if request.mask is None else [("mask", _file("mask", request.mask))]
@@ -175,6 +179,7 @@ class ImageService:
 
     async def _whole(self, answer: "httpx2.Response") -> bytes:
         most = base64_size(self.settings.image_max_bytes) + MAX_BESIDE
+        # One byte more than allowed, which is how too much is known.
         body = await _start_of(answer, most + 1)
         if len(body) > most:
             raise too_large(self.settings.image_max_bytes)
@@ -182,6 +187,7 @@ class ImageService:
 
     async def _streamed(self, answer: "httpx2.Response", most: int, partial: Partial) -> MadeImage:
         """Read a stream: partial images, of which `most` are passed on, then the image."""
+        # Partial images beyond those asked for are passed over.
         async for event in self._events(answer, most):
             kind = str(event.get("type"))
             if kind == "error" or event.get("error") is not None:
@@ -214,6 +220,7 @@ class ImageService:
                 data = line.removeprefix(b"data:").strip()
                 if line.startswith(b"data:") and data != b"[DONE]":
                     yield await asyncio.to_thread(_object, data)
+            # `+ 2`: the image itself, and events that say other things.
             if lines.size > most or read > (partial_images + 2) * most:
                 raise too_large(self.settings.image_max_bytes)
 
@@ -228,16 +235,17 @@ def _unknown_to_service(failed: ImageFailed) -> set[str]:
 
 
 class _Lines:
-    """Cuts a stream into lines; `size` is what the unfinished one has."""
+    """Cuts a stream of bytes into lines."""
 
     def __init__(self) -> None:
-        self._kept: list[bytes] = []
-        self.size = 0
+        self._kept: list[bytes] = []  # parts of the line that has not ended
+        self.size = 0  # bytes of that line
 
     def feed(self, part: bytes) -> list[bytes]:
         """Return the lines that are whole now, without their ends."""
         *lines, rest = part.split(b"\n")
         if lines:
+            # The first line of a part ends the one that was kept.
             lines[0] = b"".join((*self._kept, lines[0]))
             self._kept, self.size = [], 0
         self._kept.append(rest)
@@ -270,6 +278,7 @@ def _file(name: str, image: MadeImage) -> tuple[str, bytes, str]:
 
 
 def _form_value(value: object) -> str:
+    # As JSON writes it: `true`.
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

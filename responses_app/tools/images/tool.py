@@ -32,7 +32,7 @@ from responses_app.tools.settings import ImageSettings
 
 MAX_BEGIN_WITH = 4  # images of one message that an edit begins with
 MAX_KEPT_BYTES = 64 * 1024 * 1024  # of the images of a process, the newest
-KEPT_SECONDS = 3600.0
+KEPT_SECONDS = 3600.0  # since it was made
 
 FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]  # of a project, by their ids
 
@@ -48,11 +48,12 @@ class EarlierImages:
         self._files = files
         self._max_bytes = settings.image_max_bytes
         self._kept: OrderedDict[tuple[str, str], tuple[float, MadeImage]] = OrderedDict()  # by project and item
-        self._size = 0
+        self._size = 0  # bytes of all of them
 
     def keep(self, project: str, item_id: str, image: MadeImage) -> None:
         """Keep what was made, for a while."""
         now = time.monotonic()
+        # Taken out first, so that it is the newest when it is put back.
         _, before = self._kept.pop((project, item_id), (now, None))  # a call that was made again
         self._size -= len(before.content) if before is not None else 0
         self._kept[project, item_id] = now, image
@@ -66,9 +67,11 @@ class EarlierImages:
 
     async def newest(self, project: str, items: Sequence[JsonObject]) -> list[MadeImage]:
         """Return the newest images of items, none where there are none. Raises `ImageFailed` where one is broken."""
+        # The newest message with images counts, whoever it is of.
         for item in newest_images(items):
             if item.get("type") == "image_generation_call":
                 made = await self._made(project, item)
+                # One that was made may be gone; the next older one is meant then.
                 if made is not None:
                     return [made]
                 continue
@@ -96,6 +99,7 @@ class EarlierImages:
         return image
 
     async def _of_data(self, data: str) -> MadeImage:
+        # On a thread: decoding some megabytes takes a while.
         try:
             return await asyncio.to_thread(image_of, data, max_bytes=self._max_bytes)
         except ImageFailed as broken:
@@ -104,6 +108,7 @@ class EarlierImages:
             raise ImageFailed(message, code=broken.code if is_large else "invalid_image") from None
 
     async def _made(self, project: str, item: JsonObject) -> MadeImage | None:
+        # Where the client sent the image itself back.
         if isinstance(item.get("result"), str):
             return await self._of_data(str(item["result"]))
         item_id = str(item["id"])
@@ -142,6 +147,7 @@ SCHEMA = {
     "required": ["prompt"],
     "additionalProperties": False,
 }
+# What a request may say of its images, passed on as it is.
 _PARAMETERS = ("size", "quality", "background", "moderation", "output_format", "output_compression")
 
 
@@ -154,6 +160,7 @@ class ImageTool(BaseTool):
         self._service = service
         self._earlier = earlier
         self._model = service.settings.image_service_model
+        # The service has its own time; the image is then kept and shown.
         self.max_seconds = self.idle_seconds = service.settings.image_service_seconds + GRACE_SECONDS
         self.max_shown_bytes = base64_size(service.settings.image_max_bytes) + MAX_BESIDE
 
@@ -169,6 +176,7 @@ class ImageTool(BaseTool):
                 param="tools",
                 code="invalid_value",
             )
+        # Only what the request allows.
         names = [name for name in _FUNCTIONS if action in ("auto", name)]
         schema = orjson.dumps(SCHEMA).decode()
         functions = tuple(FunctionTool(name, _FUNCTIONS[name], schema) for name in names)
@@ -180,6 +188,7 @@ class ImageTool(BaseTool):
         made = _made_here(call)
         try:
             prompt = _prompt(call.arguments)
+            # Counted by the state: the calls of one response know each other's images by it.
             if len(made) >= MAX_IMAGES:
                 raise ImageFailed(f"A response has at most {MAX_IMAGES} images.", code="too_many_images")
             request = await self._request(call, prompt, made)
@@ -197,6 +206,7 @@ class ImageTool(BaseTool):
         parameters |= {name: declared.get(name) for name in _PARAMETERS}
         images, mask = [], None
         if call.name == f"{NAMESPACE}.edit":
+            # Its own images behind those of the conversation: they are newer.
             own: list[JsonObject] = [{"type": ITEMS[NAMESPACE], "id": item_id} for item_id in made]
             images = await self._earlier.newest(call.use.project, [*call.use.items, *own])
             if not images:
@@ -244,8 +254,8 @@ def _settings(declared: Mapping[str, object]) -> JsonObject:
 
 def _teller(call: ToolCall) -> Partial:
     def tell(index: int, image: MadeImage) -> None:
-        told = {name: image.fields[name] for name in image.fields if name != "revised_prompt"}
-        call.report({"partial_image_index": index, "partial_image_b64": image.base64, **told})
+        fields = {name: image.fields[name] for name in image.fields if name != "revised_prompt"}
+        call.report({"partial_image_index": index, "partial_image_b64": image.base64, **fields})
 
     return tell
 

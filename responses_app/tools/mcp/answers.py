@@ -32,22 +32,24 @@ MAX_NAME = 128  # characters of a tool's name
 def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonObject]:
     """Return those of a server's tools that a request allows, bounded, as an `mcp_list_tools` item shows them."""
     allowed = declared.get("allowed_tools")
-    found: dict[str, JsonObject] = {}
+    # By their cleaned names, by which the model calls them.
+    kept: dict[str, JsonObject] = {}
     size = 0
     for tool in tools:
         name = tool.get("name")
         if not isinstance(name, str) or not name or len(name) > MAX_NAME or not _is_among(tool, allowed):
             continue
-        if cleaned_name(name) in found:
+        if cleaned_name(name) in kept:
             logger.warning("the tool %r of an MCP server is left out: another one reads the same", name)
             continue
         shown = _shown(name, tool)
+        # As JSON, as they are kept and shown.
         size += len(orjson.dumps(shown))
-        if len(found) == MAX_TOOLS or size > MAX_LIST_BYTES:
+        if len(kept) == MAX_TOOLS or size > MAX_LIST_BYTES:
             logger.warning("tools of the MCP server '%s' are left out: it has too many", declared.get("server_label"))
             break
-        found[cleaned_name(name)] = shown
-    return list(found.values())
+        kept[cleaned_name(name)] = shown
+    return list(kept.values())
 
 
 def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
@@ -62,6 +64,7 @@ def offer_of(declared: JsonObject, tools: Sequence[JsonObject]) -> Offer:
             server=label,
             tool=str(tool["name"]),
             asks=_asks(tool, declared.get("require_approval")),
+            # A call that was cut may be made again then.
             repeatable=bool(_hint(tool, "readOnlyHint") or _hint(tool, "idempotentHint")),
         )
         for tool in kept
@@ -89,7 +92,9 @@ def _function(tool: JsonObject) -> FunctionTool:
 def _content(schema: str) -> Content:
     try:
         with shared_budget():
+            # Held to its schema where that can be; else to any object.
             return JsonSchema(schema) if schema != "{}" and can_be_enforced(schema) else AnyObject()
+    # The schemas of one tool take more than one request may: it is not worth refusing the request.
     except SharedBudgetSpent:
         return AnyObject()
 
@@ -106,20 +111,21 @@ def _asks(tool: JsonObject, approval: object) -> bool:
         return True
     always, never = approval.get("always"), approval.get("never")
     if always is not None and _is_among(tool, always):
+        # A tool that both name is asked for: so `always` is looked at first.
         return True
     if never is not None:
         return not _is_among(tool, never)
     return always is None
 
 
-def _is_among(tool: JsonObject, wanted: object) -> bool:
+def _is_among(tool: JsonObject, names: object) -> bool:
     """Whether a list of names, or a filter, has a tool; None has all."""
-    if isinstance(wanted, list):
-        return tool.get("name") in wanted
-    if not isinstance(wanted, Mapping):
+    if isinstance(names, list):
+        return tool.get("name") in names
+    if not isinstance(names, Mapping):
         return True
-    names, read_only = wanted.get("tool_names"), wanted.get("read_only")
-    if names is not None and tool.get("name") not in names:
+    only, read_only = names.get("tool_names"), names.get("read_only")
+    if only is not None and tool.get("name") not in only:
         return False
     return read_only is None or bool(_hint(tool, "readOnlyHint")) == read_only
 
@@ -141,12 +147,14 @@ INVALID_PARAMS, CONNECTION_CLOSED = -32602, -32000  # JSON-RPC
 def result_of(content: Sequence[JsonObject], structured: object, *, failed: bool) -> ToolResult:
     """Return the result of a call: content blocks as MCP has them, and what it gave as JSON, if it did."""
     text = "\n".join(filter(None, map(_text_of, content)))
+    # What stands in both is text in the blocks: only without one the JSON is needed.
     if not text and structured is not None:
         text = orjson.dumps(structured).decode()
     text = text[:MAX_OUTPUT]
     if not failed:
         return ToolResult(text, {"output": text})
     blocks: list[JsonObject] = [{"type": "text", "text": text[:MAX_MESSAGE]}]
+    # "Error:" for the model; the item has a field for it.
     return ToolResult(f"Error: {text}", execution_error(blocks), failed=True)
 
 

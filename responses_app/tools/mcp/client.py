@@ -58,6 +58,7 @@ class _Shared(httpx2.AsyncBaseTransport):
         self._listens = listens
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        # A stream that broke is asked for again with the id of its last event.
         if request.method == "GET" and not self._listens and "last-event-id" not in request.headers:
             return httpx2.Response(NOT_ALLOWED, request=request)
         return await self._transport.handle_async_request(request)
@@ -90,7 +91,7 @@ class _OldestClient(httpx2.AsyncClient):
         return response
 
 
-class _Told:
+class _WatchedStream:
     """A transport's stream of messages; `ended` is called at its end, which else nobody hears of between calls."""
 
     def __init__(self, stream: Any, ended: Callable[[], None]) -> None:
@@ -110,17 +111,18 @@ class _Told:
         """Close it."""
         await self._stream.aclose()
 
-    def __aiter__(self) -> "_Told":
+    def __aiter__(self) -> "_WatchedStream":
         return self
 
     async def __anext__(self) -> Any:
         try:
             return await self._stream.__anext__()
+        # The end alone: an error is told by the library itself.
         except StopAsyncIteration:
             self._ended()
             raise
 
-    async def __aenter__(self) -> "_Told":
+    async def __aenter__(self) -> "_WatchedStream":
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -131,7 +133,7 @@ class _Told:
 async def _telling(transport: Any, ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
     """Enter a transport; `ended` is called when its server hangs up."""
     async with transport as (reads, writes):
-        yield _Told(reads, ended), writes
+        yield _WatchedStream(reads, ended), writes
 
 
 class Opener:
@@ -148,14 +150,15 @@ class Opener:
     async def open(self, access: ServerAccess, connection: McpConnection) -> AsyncIterator[Client]:
         """Connect. The connection hears when its server's tools have changed, and when the server hangs up."""
 
-        async def heard(message: Any) -> None:
+        async def on_message(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
+                # Listed anew when it is asked for next.
                 connection.listing = None
 
         async with AsyncExitStack() as stack:
 
             async def entered(transport: Any) -> Client:
-                client = Client(transport, client_info=INFO, cache=None, message_handler=heard, mode="auto")
+                client = Client(transport, client_info=INFO, cache=None, message_handler=on_message, mode="auto")
                 return await stack.enter_async_context(client)
 
             client = await self._connected(access, entered, connection.hung_up)
@@ -175,11 +178,12 @@ class Opener:
         if access.transport == "sse":
             async with asyncio.timeout(OLD_SECONDS):
                 return await entered(self._oldest(access, ended))
-        noted = statuses.get()
-        answered: list[int] = [] if noted is None else noted
+        failures = statuses.get()
+        answered: list[int] = [] if failures is None else failures
         try:
             return await entered(self._streamable(access))
         except Exception as refused:
+            # How many there were before the second attempt, whose own are taken away if it fails, too.
             known = len(answered)
             if not known or answered[-1] not in OLD_STATUSES:
                 raise
@@ -189,6 +193,7 @@ class Opener:
             except Exception as problem:  # noqa: BLE001 - whatever it is, it is no such server
                 logger.debug("no MCP server of the oldest kind is at %s: %s", access.host, cause_of(problem))
                 del answered[known:]
+                # The first error says more: the second transport was only a guess.
                 raise refused from None
             answered.clear()  # nothing has failed
             return client
@@ -216,6 +221,7 @@ class Opener:
             "transport": _Shared(self._transport, listens=listens),
             "headers": headers,
             "timeout": TIMEOUT,
+            # Proxies of the environment would connect where the rules do not allow it.
             "trust_env": False,
             "event_hooks": {"request": [_confirm], "response": [_note_status]},
         }
@@ -225,16 +231,19 @@ async def _confirm(request: httpx2.Request) -> None:
     waiting = confirming.get([])
     if request.method == "POST" and waiting:
         try:
+            # Taken out: it is awaited once, however many requests a call makes.
             await waiting.pop()()
         except Exception as problem:
+            # As an error of the connection: the library passes that on to the call.
             raise httpx2.ConnectError(str(problem), request=request) from problem
 
 
 async def _note_status(response: httpx2.Response) -> None:
-    noted = statuses.get()
+    failures = statuses.get()
+    # We refuse that ourselves: see `_Shared`.
     refused_here = response.request.method == "GET" and response.status_code == NOT_ALLOWED
-    if noted is not None and response.status_code >= 400 and not refused_here:
-        noted.append(response.status_code)
+    if failures is not None and response.status_code >= 400 and not refused_here:
+        failures.append(response.status_code)
 
 
 async def _unchecked(name: str, result: types.CallToolResult) -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger("respsite.tools")
 
 MAX_CONNECTIONS = 256  # clients that are kept; the one unused for longest makes room
 IDLE_SECONDS = 300.0  # after which an unused one is closed
-SWEEP_SECONDS = 30.0
+SWEEP_SECONDS = 30.0  # between two looks for those that are unused
 CLOSE_SECONDS = 5.0  # for one to close, and for all of them in a stop
 
 OpenClient = Callable[["McpConnection"], AbstractAsyncContextManager[Any]]
@@ -26,23 +26,25 @@ OpenClient = Callable[["McpConnection"], AbstractAsyncContextManager[Any]]
 
 @dataclass
 class Listing:
-    """The tools that a server has listed, until then (by the monotonic clock)."""
+    """The tools that a server has listed."""
 
-    tools: Sequence[JsonObject]
-    until: float
+    tools: Sequence[JsonObject]  # as `mcp_list_tools` items show them
+    until: float  # when they are to be asked for again, by the monotonic clock
 
 
 class McpConnection:
     """A kept client. `listing` is what its server has listed last; `problem` is why it has ended, if it has."""
 
     def __init__(self, open_client: OpenClient) -> None:
-        self.listing: Listing | None = None
-        self.problem: BaseException | None = None
-        self.users = 0
-        self.last_used = time.monotonic()
+        self.listing: Listing | None = None  # what its server has listed last; None: it is to be asked
+        self.problem: BaseException | None = None  # why it has ended; None while it lives
+        self.users = 0  # calls that use it now
+        self.last_used = time.monotonic()  # by the monotonic clock
         self._open = open_client
-        self._leave = asyncio.Event()
+        self._leave = asyncio.Event()  # set when it is to end
+        # Set once its server has answered; has the error where that failed.
         self._client: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # The one task that enters and leaves the client.
         self._task = asyncio.create_task(self._keep(), name="MCP connection")
 
     @property
@@ -62,19 +64,22 @@ class McpConnection:
 
     async def client(self) -> Any:
         """Return the client, once it is connected. Raises what its opening raised."""
+        # `shield`: a caller that is cancelled must not cancel what others wait for.
         return await asyncio.shield(self._client)
 
     async def ended_by(self) -> BaseException | None:
         """Return why it ended, if a call has failed since it did; None where it lives."""
-        for _ in range(3):  # the library tells the call first, and then ends
+        for _ in range(3):  # the library fails the call first, and then ends
             await asyncio.sleep(0)
         if self.problem is None and not self._task.done():
+            # It may need to close something first.
             await asyncio.wait([self._task], timeout=0.05)
         return self.problem
 
     def close(self) -> None:
         """Let it end: it takes its leave, if its server has answered before."""
         self._leave.set()
+        # Nobody to take leave of: the opening is cut off.
         if not self.is_connected:
             self._task.cancel()
 
@@ -103,6 +108,7 @@ class McpConnection:
             self.problem = cause_of(error)
             logger.debug("an MCP connection ended: %s: %s", type(self.problem).__name__, self.problem)  # calls tell it
         finally:
+            # Whoever waits for the client must be woken, however it ended.
             if not self._client.done():
                 self._client.set_exception(self._as_exception())
                 self._client.exception()  # marks it as seen: perhaps nobody waits for it
@@ -113,12 +119,13 @@ class McpConnection:
 
 @dataclass
 class Connections:
-    """All of a process. `_leaving` are those that nobody gets any more, and that have not ended yet."""
+    """The kept clients of a process."""
 
-    _kept: dict[Hashable, McpConnection] = field(default_factory=dict)
+    _kept: dict[Hashable, McpConnection] = field(default_factory=dict)  # by server, credentials and project
+    # That nobody gets any more, and that have not ended yet.
     _leaving: list[McpConnection] = field(default_factory=list)
-    _sweeper: asyncio.Task[None] | None = None
-    has_closed: bool = False
+    _sweeper: asyncio.Task[None] | None = None  # runs while any are kept
+    has_closed: bool = False  # nothing is opened any more
 
     @asynccontextmanager
     async def use(self, key: Hashable, open_client: OpenClient) -> AsyncIterator[McpConnection]:
@@ -126,6 +133,7 @@ class Connections:
         connection = self._kept.get(key)
         if connection is None or connection.has_ended:
             connection = self._open(key, open_client)
+        # Counted before anything is awaited: the sweeper leaves used ones alone.
         connection.users += 1
         try:
             yield connection
@@ -149,6 +157,7 @@ class Connections:
             late = [connection for connection in every if not connection.is_over]
             for connection in late:
                 connection.cancel()
+            # A second time with a bound: a library may not end when it is cancelled.
             await asyncio.gather(*(connection.closed(CLOSE_SECONDS) for connection in late))
             if stuck := sum(not connection.is_over for connection in late):
                 logger.warning("%d connections to MCP servers do not end, and are left as they are", stuck)
@@ -171,6 +180,7 @@ class Connections:
             is_idle = not connection.users and now - connection.last_used > IDLE_SECONDS
             if is_idle or connection.has_ended:
                 self._let_go(key)
+        # The one unused for longest first.
         unused = sorted((c.last_used, key) for key, c in self._kept.items() if not c.users)
         for _, key in unused[: max(0, len(self._kept) + room_for - MAX_CONNECTIONS)]:
             self._let_go(key)

@@ -37,6 +37,7 @@ class NamedTool:
     ) -> ToolResult:
         """Call it with what `arguments` makes of its declaration. Raises `NoSuchTool` and `ToolFailed`."""
         declared: JsonObject = {"type": "mcp", "server_label": self.label, "server_url": None}
+        # Nothing of the request's goes there: the server is the operator's.
         use = replace(use, declared=declared, private={}, items=())
         tool = self._chosen(await self._mcp.list_tools(use))
         call = ToolCall(
@@ -51,11 +52,12 @@ class NamedTool:
 
     def _chosen(self, tools: Sequence[JsonObject]) -> JsonObject:
         names = [str(tool.get("name")) for tool in tools]
+        # The likeliest word first, then the order of the server's list.
         likely = (name for word in self._words for name in names if word in name.lower())
-        wanted = self._tool or next(likely, "")
-        if wanted not in names:
-            raise NoSuchTool(f"no tool {wanted or self._about}. It has: {', '.join(names)[:500] or 'none'}.")
-        return tools[names.index(wanted)]
+        name = self._tool or next(likely, "")
+        if name not in names:
+            raise NoSuchTool(f"no tool {name or self._about}. It has: {', '.join(names)[:500] or 'none'}.")
+        return tools[names.index(name)]
 
 
 def parameters_of(tool: JsonObject) -> Mapping[str, Any]:

@@ -33,14 +33,17 @@ logger = logging.getLogger("respsite.tools")
 MAX_PAGES = 32  # of a server's list of tools
 MAX_LISTED = 1024  # tools on all pages
 LIST_SECONDS = 60.0  # how long a list is good whose server does not say
-MAX_LIST_SECONDS = 3600.0
+MAX_LIST_SECONDS = 3600.0  # however long a server says that its list is good
 MAX_CALL_SECONDS = 600.0  # of one call, whatever progress it reports; more where it may be silent for longer
 GONE = 404  # the HTTP status of a session that is not known
+# Headers that the connection or the protocol sets itself.
 FORBIDDEN_HEADERS = frozenset(
     "host connection content-length transfer-encoding te trailer upgrade accept accept-encoding content-type "
     "mcp-session-id mcp-protocol-version".split()
 )
+# Letters, digits and the signs that HTTP allows (RFC 9110, `token`).
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+# What HTTP allows in a value: no line end, which would begin a header of its own.
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]{0,8192}")
 
 
@@ -66,9 +69,9 @@ class McpTool(BaseTool):
         self.max_seconds = max(settings.server_tool_seconds, MAX_CALL_SECONDS)
         self.idle_seconds = settings.server_tool_seconds
         self._connections = Connections()
-        self._library: ModuleType | None = None
+        self._library: ModuleType | None = None  # imported at the first call: that takes a second
         self._openers: Mapping[bool, Any] = {}  # for requests' servers, and for the operator's
-        self._loading = asyncio.Lock()
+        self._loading = asyncio.Lock()  # so that calls at once load it once
 
     async def aclose(self) -> None:
         await self._connections.aclose()
@@ -80,12 +83,15 @@ class McpTool(BaseTool):
     async def offer(self, use: ToolUse) -> Offer | None:
         self._check(use)
         label, allowed = use.declared["server_label"], use.declared.get("allowed_tools")
+        # From the newest: an earlier list may be out of date.
         for item in reversed(use.items):
+            # A failed listing says nothing of what there is.
             if item.get("type") != "mcp_list_tools" or item.get("server_label") != label or item.get("error"):
                 continue
             tools = item.get("tools")
             listed = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
             names = {name for tool in listed if isinstance(name := tool.get("name"), str)}  # clients may write it
+            # A list that lacks a tool which is allowed now was made under another request.
             if listed and not (isinstance(allowed, list) and not names.issuperset(allowed)):
                 return offer_of(use.declared, listed)
         return None
@@ -106,6 +112,7 @@ class McpTool(BaseTool):
         arguments = arguments_of(call.arguments)
 
         async def made(_: McpConnection, client: Any) -> ToolResult:
+            # Before the library works on it, and once more right before it is sent.
             await call.confirm()
             token = self._module.confirming.set([call.confirm])
             try:
@@ -145,13 +152,14 @@ class McpTool(BaseTool):
             _check_headers(use.private)
 
     def _access(self, use: ToolUse) -> ServerAccess:
-        given = use.declared.get("server_url")
-        if given is None:
+        server_url = use.declared.get("server_url")
+        if server_url is None:
             access = self._servers.get(str(use.declared["server_label"]))
             if access is None:
                 raise protocol_failure("The server is not configured here any more.")
             return access
-        url = str(use.private.get("server_url") or given)
+        # The declared one is shown to clients, and may lack credentials that stand in it.
+        url = str(use.private.get("server_url") or server_url)
         headers = dict(use.private.get("headers") or {})  # type: ignore[call-overload]
         if use.private.get("authorization"):
             headers["Authorization"] = f"Bearer {use.private['authorization']}"
@@ -165,12 +173,13 @@ class McpTool(BaseTool):
         await self._load()
         try:
             return await self._try(access, use, work)
+        # The session was lost before anything was done, so trying again does nothing twice.
         except _SessionLost:
             return await self._try(access, use, work)
 
     async def _try(self, access: ServerAccess, use: ToolUse, work: Callable[[McpConnection, Any], Awaitable[T]]) -> T:
-        noted: list[int] = []
-        token = self._module.statuses.set(noted)
+        failures: list[int] = []
+        token = self._module.statuses.set(failures)
         try:
             own = use.declared.get("server_url") is None
             opening = partial(self._openers[own].open, access)
@@ -181,27 +190,29 @@ class McpTool(BaseTool):
                 except ToolFailed:
                     raise
                 except Exception as error:
-                    if noted and noted[-1] == GONE:  # a server of the old kind has forgotten the session
+                    if failures and failures[-1] == GONE:  # a server of the old kind has forgotten the session
                         connection.close()
+                        # A fresh one that gets a 404 has no session to lose: the address is wrong.
                         if is_kept:
                             raise _SessionLost from error
                     if getattr(error, "code", None) == CONNECTION_CLOSED:
                         connection.close()
-                    raise await self._failure(error, connection, noted, access) from error
+                    raise await self._failure(error, connection, failures, access) from error
         finally:
             self._module.statuses.reset(token)
 
     async def _failure(
-        self, error: Exception, connection: McpConnection, noted: Sequence[int], access: ServerAccess
+        self, error: Exception, connection: McpConnection, failures: Sequence[int], access: ServerAccess
     ) -> ToolFailed:
         """Return what the model and the client hear of an error, which the log has as it is."""
+        # The connection's own end says more than the call's error.
         ended_by = await connection.ended_by()
         cause = cause_of(ended_by if isinstance(ended_by, Exception) else error)
         logger.info("the MCP server at %s failed: %s: %s", access.host, type(cause).__name__, cause)
         if isinstance(cause, NetworkError):
             return protocol_failure(str(cause))
-        if noted:
-            return http_failure(noted[-1])
+        if failures:
+            return http_failure(failures[-1])
         if isinstance(cause, self._module.MCPError):
             return protocol_failure(cause.message, code=cause.code)
         if isinstance(cause, FileNotFoundError | PermissionError):
@@ -212,8 +223,9 @@ class McpTool(BaseTool):
         tools: list[JsonObject] = []
         cursor, seconds = None, LIST_SECONDS
         for page in range(MAX_PAGES):
-            found, cursor, ttl_ms = await self._module.page_of_tools(client, cursor)
-            tools += found
+            some, cursor, ttl_ms = await self._module.page_of_tools(client, cursor)
+            tools += some
+            # The first page says how long the list is good.
             seconds = min(ttl_ms / 1000, MAX_LIST_SECONDS) if ttl_ms and not page else seconds
             if cursor is None or len(tools) >= MAX_LISTED:
                 break
@@ -227,6 +239,7 @@ class McpTool(BaseTool):
         return self._library
 
     async def _load(self) -> None:
+        # Before the look: others wait for the first.
         async with self._loading:
             if self._library is None:
                 library = await asyncio.to_thread(_import_library)
@@ -247,8 +260,8 @@ def _key(access: ServerAccess, use: ToolUse, own: bool) -> bytes:
     started here is the operator's, and there is one.
     """
     whose = "" if access.transport == "stdio" else use.project
-    said = [access.transport, access.url, sorted(access.headers.items()), access.command, whose, own]
-    return blake2b(orjson.dumps(said), digest_size=16).digest()
+    parts = [access.transport, access.url, sorted(access.headers.items()), access.command, whose, own]
+    return blake2b(orjson.dumps(parts), digest_size=16).digest()
 
 
 def _check_headers(private: JsonObject) -> None:

@@ -27,16 +27,19 @@ MAX_PAGES = 5000  # of a PDF
 MAX_UNPACKED = 200 * 1024 * 1024  # bytes of a DOCX, which is a zip of XML
 MAX_UNPACKED_XML = 32 * 1024 * 1024  # bytes of its text: the tree that is made of it takes twenty times as much
 MAX_PARTS = 5000  # of a DOCX
-CPU_SECONDS = 60
+CPU_SECONDS = 60  # for one file; it ends a process whose server is gone
 MEMORY_BYTES = 2 * 1024**3  # of address space
-_PDF, _ZIP = b"%PDF-", b"PK\x03\x04"
-_OLD_WORD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_PDF, _ZIP = b"%PDF-", b"PK\x03\x04"  # how PDFs and zips begin
+_OLD_WORD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # how files of Word up to 2003 begin
 _BEGINNING = 1024  # bytes in which PDFs and pages begin
 _DOCX_TEXT = "word/document.xml"
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
+# Twenty blanks or more, as tables of PDFs have them.
 _BLANKS = re.compile(r"[^\S\n]{20,}")
+# Two empty lines or more.
 _EMPTY_LINES = re.compile(r"\n{3,}")
-_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # PostgreSQL takes no NUL
+# Control characters, of which PostgreSQL takes no NUL, and half characters.
+_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 Code = Literal["unsupported_file", "invalid_file"]
 
@@ -52,6 +55,7 @@ class UnreadableFile(Exception):
 def text_of(name: str, body: bytes) -> str:
     """Return the text of a file. Raises `UnreadableFile`, and whatever a parser does."""
     beginning = body[:_BEGINNING]
+    # Anywhere in the beginning: some PDFs have a line of something else first.
     if _PDF in beginning:
         text = _bounded(_pdf_texts(body))
     elif beginning.startswith(_ZIP):
@@ -60,6 +64,7 @@ def text_of(name: str, body: bytes) -> str:
         text = _plain_text(name, body)
     if len(text) > MAX_TEXT:
         raise _too_long()
+    # Lines without the blanks at their ends; `splitlines` takes all kinds of line ends.
     lines = "\n".join(line.rstrip() for line in _UNSEEN.sub("", text).splitlines())
     return _EMPTY_LINES.sub("\n\n", _BLANKS.sub(" " * 20, lines))
 
@@ -68,9 +73,11 @@ def _plain_text(name: str, body: bytes) -> str:
     beginning = body[:_BEGINNING]
     if beginning.startswith(_OLD_WORD):
         raise UnreadableFile("unsupported_file", "It is an Office document of the old format: save it as DOCX or PDF.")
+    # Zero bytes are in every binary file, and in text only where it is UTF-16.
     if b"\x00" in beginning and not beginning.startswith(_UTF_16):
         raise UnreadableFile("unsupported_file", "It is not text, nor a PDF, DOCX or HTML file.")
     is_page = name.lower().endswith((".html", ".htm", ".xhtml")) or _looks_like_page(beginning)
+    # The byte order mark would be a character of the first line.
     text = decoded(body, "utf-16" if beginning.startswith(_UTF_16) else None, is_html=is_page).removeprefix("\ufeff")
     if not is_page:
         return text
@@ -91,10 +98,12 @@ def _pdf_texts(body: bytes) -> Iterator[str]:
 
     try:
         reader = PdfReader(io.BytesIO(body))
+        # Many PDFs are encrypted with an empty password, which only forbids printing.
         if reader.is_encrypted and not reader.decrypt(""):
             raise UnreadableFile("invalid_file", "The PDF can only be read with a password.")
         for page in islice(reader.pages, MAX_PAGES):
             yield f"{page.extract_text()}\n\n"
+    # Of the parser's own errors, and of Python's where a damaged file leads it astray.
     except (PyPdfError, RecursionError, ValueError, KeyError, TypeError, AttributeError, IndexError) as problem:
         raise UnreadableFile("invalid_file", "The PDF is damaged.") from problem
 
@@ -119,9 +128,11 @@ def _check_zip(body: bytes) -> None:
         parts = zipfile.ZipFile(io.BytesIO(body)).infolist()
     except (zipfile.BadZipFile, ValueError, OSError) as problem:
         raise UnreadableFile("invalid_file", "It is a damaged archive.") from problem
+    # Also an ODT or a JAR is a zip.
     if _DOCX_TEXT not in [part.filename for part in parts]:
         raise UnreadableFile("unsupported_file", "It is an archive, and not a DOCX file.")
     xml = sum(part.file_size for part in parts if part.filename.endswith((".xml", ".rels")))
+    # Sizes as the archive's own directory says them: nothing is unpacked for this.
     if len(parts) > MAX_PARTS or xml > MAX_UNPACKED_XML or sum(part.file_size for part in parts) > MAX_UNPACKED:
         raise UnreadableFile("invalid_file", "The DOCX file unpacks to more than this server reads.")
 
@@ -140,6 +151,7 @@ def _bounded(texts: Iterator[str]) -> str:
     parts, length = [], 0
     for text in texts:
         length += len(text)
+        # While it grows: a PDF of a megabyte may have gigabytes of text.
         if length > MAX_TEXT:
             raise _too_long()
         parts.append(text)
@@ -157,6 +169,7 @@ def answer(header: dict[str, Any], body: bytes) -> dict[str, Any]:
             return {"text": text_of(header["name"], body)[: header["max_text"]]}
         chunking = Chunking(header["chunk_size"], header["chunk_overlap"])
         most = header["max_chunks"]
+        # One more than allowed, which is how too many are known.
         chunks = list(islice(chunks_of(text_of(header["name"], body), chunking), most + 1))
     except UnreadableFile as problem:
         return {"code": problem.code, "message": str(problem)}

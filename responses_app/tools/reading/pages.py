@@ -38,29 +38,28 @@ MAX_MATCHES = 50  # that `find` shows
 MATCH_LINES = 4  # that it shows of each
 MAX_TITLE = 200  # characters
 MAX_SHOWN_URL = 1024  # characters
+# `【3†text†domain】` or `【3†text】`: the text is the first group.
 _LINK = re.compile(r"【\d+†([^†】]*)(?:†[^†】]*)?】")
 _CUT_BEFORE = re.compile(r"^[^【】]*】")  # the end of a link that began on the line before
 _CUT_BEHIND = re.compile(r"【(?:\d+(?:†([^†】]*)(?:†[^†】]*)?)?)?$")  # the beginning of one that goes on
 _BRACKETS = str.maketrans({"【": "〖", "】": "〗"})  # a page cannot forge links, nor the model's citations
+# Control characters, characters without width, and half characters.
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2060\ufeff\ud800-\udfff]")
+# Two empty lines or more.
 _BLANKS = re.compile(r"\n{3,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
-    """Something that was read of the web. `links` are URLs by the numbers under which its lines show them.
+    """Something that was read of the web; its lines are numbered from 0."""
 
-    `truncated`: it goes on, but nobody has read further. `is_list`: it lists results of a search or matches of `find`;
-    `matches` are the lines of those, on the page that they were found on.
-    """
-
-    url: str
+    url: str  # its address behind all redirects; "" for results of a search
     title: str
-    lines: Sequence[str]
-    links: Sequence[str] = ()
-    truncated: bool = False
-    is_list: bool = False
-    matches: Sequence[int] = ()
+    lines: Sequence[str]  # of at most `WIDTH` columns, links in them by number
+    links: Sequence[str] = ()  # URLs, by the numbers under which the lines show them
+    truncated: bool = False  # it goes on, but nobody has read further
+    is_list: bool = False  # it lists results of a search, or matches of `find`
+    matches: Sequence[int] = ()  # of `find`: the lines of the matches, on the page that they were found on
 
     def view(self, cursor: int, *, start: int = 0, count: int = 0, max_bytes: int) -> str:
         """Return what the model reads from line `start` on: `count` lines, or without one as many as `max_bytes` hold.
@@ -71,7 +70,9 @@ class WebPage:
         left = max_bytes
         for number in range(start, min(len(self.lines), start + count) if count > 0 else len(self.lines)):
             line = f"L{number}: {self.lines[number]}"
+            # With the line end.
             left -= len(line.encode()) + 1
+            # At least one line is shown, however long it is.
             if left < 0 and shown:
                 break
             shown.append(line)
@@ -86,22 +87,23 @@ class WebPage:
 
     def find(self, pattern: str) -> "WebPage":
         """Return a page with the places where a text stands, whatever its case."""
-        wanted = pattern.lower()
+        text = pattern.lower()
         matches: list[str] = []
-        found: list[int] = []
+        places: list[int] = []
         plain = [without_links(line) for line in self.lines]
         number = 0
-        while number < len(plain) and len(found) < MAX_MATCHES:
-            if wanted not in plain[number].lower():
+        while number < len(plain) and len(places) < MAX_MATCHES:
+            if text not in plain[number].lower():
                 number += 1
                 continue
-            matches += ["", f"# 【{len(found)}†match at L{number}】", *plain[number : number + MATCH_LINES]]
-            found.append(number)
+            matches += ["", f"# 【{len(places)}†match at L{number}】", *plain[number : number + MATCH_LINES]]
+            places.append(number)
+            # Behind what was shown: two matches within a few lines are one.
             number += MATCH_LINES
         lines = matches[1:] or wrapped(f"No `find` results for pattern: `{escaped(pattern)}`")
         title = f"Find results for text: `{escaped(pattern)}` in `{self.title}`"
-        links = [self.url] * len(found)
-        return WebPage(url=self.url, title=one_line(title), lines=lines, links=links, is_list=True, matches=found)
+        links = [self.url] * len(places)
+        return WebPage(url=self.url, title=one_line(title), lines=lines, links=links, is_list=True, matches=places)
 
 
 def escaped(text: str) -> str:
@@ -117,6 +119,7 @@ def one_line(text: str) -> str:
 
 def link(number: int, text: str, domain: str = "") -> str:
     """Return how a link is shown; `domain` is where it leads, if that is elsewhere."""
+    # `†` separates the parts of a link.
     shown = escaped(text).replace("†", "‡")
     return f"【{number}†{shown}†{domain}】" if domain else f"【{number}†{shown}】"
 
@@ -146,6 +149,7 @@ def wrapped(line: str) -> list[str]:
 
 def without_links(line: str) -> str:
     """Return a line with links as the text that they show."""
+    # A link may be cut by a line end: what is left of it on this line is text.
     line = _CUT_BEHIND.sub(lambda cut: cut[1] or "", _CUT_BEFORE.sub("", line))
     return _LINK.sub(lambda whole: whole[1], line)
 
@@ -158,15 +162,17 @@ def _wrapped_lines(text: str) -> Iterator[str]:
 def _wrapped(line: str) -> Iterator[str]:
     start = 0
     while len(line) - start > WIDTH:
+        # The last space that still leaves the line narrow enough; without one a word is cut.
         space = line.rfind(" ", start + 1, start + WIDTH + 1)
         end = space if space > 0 else start + WIDTH
         yield line[start:end]
+        # The space itself is left out.
         start = end + (space > 0)
     yield line[start:]
 
 
-MAX_LINES = 20_000
-MAX_LINKS = 2000
+MAX_LINES = 20_000  # of one document; more are not read
+MAX_LINKS = 2000  # of one document; more are shown as text
 MAX_LINK_URL = 2048  # characters
 MAX_LINK_TEXT = 300  # characters
 CPU_SECONDS = 15  # for one document
@@ -176,7 +182,7 @@ _AROUND = ["nav", "footer", "dialog", "[role=navigation]", "[role=contentinfo]",
 _BEGINNING = 1024  # bytes that are looked at where nothing says what a document is
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXT = ("application/json", "application/xml", "application/javascript", "application/x-ndjson", "application/yaml")
-_NO_KIND = ("", "application/octet-stream")  # told nothing: then the document itself is looked at
+_NO_KIND = ("", "application/octet-stream")  # the server says nothing: then the document itself is looked at
 
 
 class Unreadable(Exception):
@@ -189,8 +195,8 @@ class Document:
 
     title: str
     lines: list[str]
-    links: list[str] = field(default_factory=list)
-    truncated: bool = False
+    links: list[str] = field(default_factory=list)  # URLs, by the numbers that the lines show
+    truncated: bool = False  # it goes on behind the last line
 
 
 def read_document(body: bytes, *, url: str, content_type: str = "", charset: str | None = None) -> Document:
@@ -206,6 +212,7 @@ def read_document(body: bytes, *, url: str, content_type: str = "", charset: str
 def _is_html(content_type: str, body: bytes) -> bool:
     if content_type in _HTML:
         return True
+    # `application/ld+json` and its like are text.
     if content_type.startswith("text/") or content_type in _TEXT or content_type.endswith(("+json", "+xml")):
         return False
     if content_type not in _NO_KIND or b"\x00" in body[:_BEGINNING]:
@@ -218,7 +225,7 @@ def decoded(body: bytes, charset: str | None = None, *, is_html: bool = False) -
     """Return the text of a document."""
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
-    with suppress(UnicodeDecodeError, LookupError):  # what is UTF-8 is so by no chance; what is told may be wrong
+    with suppress(UnicodeDecodeError, LookupError):  # what is UTF-8 is so by no chance; the server may be wrong
         return body.decode(charset or "utf-8")
     known = detect_encoding(body, from_html_meta=is_html) or "utf-8"
     return str(bytes_to_str(body, known, errors="replace"))
@@ -251,8 +258,8 @@ class _Links:
     """
 
     def __init__(self, url: str) -> None:
-        self.urls: list[str] = []
-        self._numbers: dict[str, int] = {}
+        self.urls: list[str] = []  # by the numbers under which they are shown
+        self._numbers: dict[str, int] = {}  # of the URLs, so that each has one number
         self._url = url
         self._domain = domain_of(url)
         mark = secrets.token_hex(6)
@@ -262,6 +269,7 @@ class _Links:
         """Put marks around what links show."""
         # In one walk: the tree's own queries look for the nth element by counting from the first.
         nodes = [node for node in tree.document if node.tag in ("a", "base") and node.getattr("href")]
+        # A page may say from where its links are to be read.
         base = next((node.getattr("href") for node in nodes if node.tag == "base"), "")
         where = _joined(self._url, base) or self._url
         for node in nodes:
@@ -275,10 +283,11 @@ class _Links:
         marked = re.compile(f"{re.escape(self._open)}([0-9]+):(.*?){re.escape(self._end)}", re.DOTALL)
         return marked.sub(self._show, text)
 
-    def _show(self, found: re.Match[str]) -> str:
-        number = int(found[1])
+    def _show(self, match: re.Match[str]) -> str:
+        number = int(match[1])
         domain = domain_of(self.urls[number])
-        return link(number, one_line(found[2]), "" if domain == self._domain else domain)
+        # The domain is shown only where the link leads elsewhere.
+        return link(number, one_line(match[2]), "" if domain == self._domain else domain)
 
     def _number(self, target: str) -> int | None:
         if target not in self._numbers:
@@ -291,6 +300,7 @@ class _Links:
 
 def _joined(base: str, target: str) -> str:
     """Return where a link leads, "" where that is nowhere in the web, or on the same page."""
+    # `#part` leads to a place on the same page.
     if not target or target.startswith("#"):
         return ""
     try:

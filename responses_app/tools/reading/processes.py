@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 
 from responses_app.protocol.files.searches import Chunking
 
-LENGTH_BYTES = 4
-_ROOT = str(Path(__file__).parents[3])
+LENGTH_BYTES = 4  # of a length, big-endian
+_ROOT = str(Path(__file__).parents[3])  # the project's own folder, from which the module is found
 
 
 class ReadingProcess:
@@ -43,7 +43,7 @@ class ReadingProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             cwd=_ROOT,
-            env={"LANG": "C.UTF-8"},
+            env={"LANG": "C.UTF-8"},  # nothing of the server's, and so none of its secrets
             start_new_session=True,  # a Ctrl-C is for the server, which ends it
         )
         return cls(process, max_answer)
@@ -68,12 +68,15 @@ class ReadingProcess:
         assert target is not None
         written = json.dumps({**header, "size": len(body)}).encode()
         source.write(len(written).to_bytes(LENGTH_BYTES) + written + body)
+        # Waits where the process does not read: its pipe is full then.
         await source.drain()
         size = int.from_bytes(await target.readexactly(LENGTH_BYTES))
+        # Before it is read: the process has read what strangers wrote.
         if size > self._max_answer:
             raise OSError("the answer is too long")
-        said = await target.readexactly(size)
-        answer: dict[str, Any] = await asyncio.to_thread(json.loads, said) if size > 2**20 else json.loads(said)
+        content = await target.readexactly(size)
+        # A long answer is parsed on a thread; a short one takes less than that.
+        answer: dict[str, Any] = await asyncio.to_thread(json.loads, content) if size > 2**20 else json.loads(content)
         self.is_warm = True
         return answer
 
@@ -81,6 +84,7 @@ class ReadingProcess:
         """Kill it."""
         with suppress(ProcessLookupError):
             self._process.kill()
+        # Waited for: a process that has ended stays in the table until then.
         await self._process.wait()
 
 
@@ -93,6 +97,7 @@ def serve(answer: Answer, *, cpu_seconds: int, memory: int) -> None:
     `memory` is what all of them may take, in bytes of address space.
     """
     limit(resource.RLIMIT_AS, memory)
+    # It writes no files, and leaves no core behind.
     limit(resource.RLIMIT_FSIZE, 0)
     limit(resource.RLIMIT_CORE, 0)
     _serve(answer, sys.stdin.buffer, sys.stdout.buffer, cpu_seconds)
@@ -102,16 +107,18 @@ def _serve(answer: Answer, source: BinaryIO, target: BinaryIO, cpu_seconds: int)
     while length := source.read(LENGTH_BYTES):
         header = json.loads(source.read(int.from_bytes(length)))
         used = resource.getrusage(resource.RUSAGE_SELF)
+        # Used so far, and this much more: the limit counts from the start of the process.
         limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu_seconds)
         written = json.dumps(answer(header, source.read(header.pop("size")))).encode()
         target.write(len(written).to_bytes(LENGTH_BYTES) + written)
         target.flush()
 
 
-def limit(what: int, wanted: int) -> None:
+def limit(what: int, bound: int) -> None:
     """Bound what this process may take of a resource, no higher than it is bounded already."""
     _, most = resource.getrlimit(what)
-    resource.setrlimit(what, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+    # The soft limit alone: only root could raise the hard one again.
+    resource.setrlimit(what, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
 
 
 logger = logging.getLogger("respsite.tools")
@@ -134,7 +141,7 @@ class DocumentReader:
 
     def __init__(self, *, seconds: float = READ_SECONDS, at_once: int = 1) -> None:
         self._seconds = seconds
-        self._places = asyncio.Semaphore(at_once)
+        self._places = asyncio.Semaphore(at_once)  # how many files are read at once
 
     async def chunks(self, name: str, body: bytes, chunking: Chunking, *, most: int) -> Sequence[str]:
         """Return the chunks of a file, from one to `most`. Raises `ReadFailed`."""
@@ -144,27 +151,28 @@ class DocumentReader:
             "chunk_overlap": chunking.overlap,
             "max_chunks": most,
         }
-        found: Sequence[str] = (await self._said(header, body))["chunks"]
-        return found
+        chunks: Sequence[str] = (await self._answer(header, body))["chunks"]
+        return chunks
 
     async def text(self, name: str, body: bytes, *, most: int) -> str:
         """Return the text of a file, up to `most` characters. Raises `ReadFailed`."""
-        text: str = (await self._said({"name": name, "max_text": most}, body))["text"]
+        text: str = (await self._answer({"name": name, "max_text": most}, body))["text"]
         return text
 
-    async def _said(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
+    async def _answer(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
         async with self._places:
             process = await ReadingProcess.start(MODULE, max_answer=MAX_ANSWER)
             try:
                 async with asyncio.timeout(self._seconds):
-                    said = await process.ask(header, body)
+                    answer = await process.ask(header, body)
             except TimeoutError:
                 raise ReadFailed("invalid_file", f"It could not be read within {self._seconds:g} s.") from None
             except (OSError, ValueError, asyncio.IncompleteReadError):
                 logger.warning("the process that read a file of %d bytes ended", len(body))
                 raise ReadFailed("invalid_file", "It broke the program that reads it.") from None
+            # A process for one file alone: what a file has done to it harms no other one.
             finally:
                 await process.end()
-        if "code" in said:
-            raise ReadFailed(said["code"], said["message"])
-        return said
+        if "code" in answer:
+            raise ReadFailed(answer["code"], answer["message"])
+        return answer
