@@ -22,7 +22,6 @@ NO_TEXT = "\u00ff"  # stands for the byte 0xff
 def write_vocabulary(folder: Path) -> None:
     """Write the files into a folder, which is made: 4 MB, in a second."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The other way round: `BYTE_OF` reads what is written here.
     spelled = {byte: character for character, byte in BYTE_OF.items()}
     ordinary = range(SPECIAL_TOKENS.start)
     special = {token: NO_TEXT + decode_tokens((token,)) for token in SPECIAL_TOKENS}

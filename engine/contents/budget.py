@@ -52,7 +52,6 @@ def shared_budget() -> Iterator[None]:
 
 def current_share() -> Share:
     """Return what the schemas and grammars of the request at hand share; outside of one, each has its own."""
-    # A new one each time, which is never used up by others.
     return _shared.get() or Share()
 
 

@@ -112,7 +112,6 @@ class _GrammarReader:
             raise GrammarRefused("The grammar has no rule named 'start'.")
         self.ignored = bool(self.loaded.ignore)
         rules: dict[str, Tree] = {}
-        # Only what `start` leads to: rules that nothing uses are not looked at.
         waiting = [START]
         while waiting:
             name = waiting.pop()
@@ -318,7 +317,6 @@ class _Matcher:
     def rule(self, name: str, begin: int) -> set[int]:
         """Return where a rule's derivations end that begin at `begin`."""
         here = self._ends.setdefault(begin, {})
-        # A rule at a place is looked at once; its ends are then known for all who ask.
         if name in here:
             return here[name]
         ends = here[name] = set()

@@ -166,5 +166,4 @@ def _name(of: Ranges | Specials) -> str:
 
 
 def _spelled(character: int) -> Tree:
-    # Without the quotes that `dumps` writes around it.
     return Concatenation(tuple(OneCharacter(((ord(each), ord(each)),)) for each in json.dumps(chr(character))[1:-1]))

@@ -197,10 +197,8 @@ class Alternative:
         if self.kinds is not None and other.kinds is not None and not self.kinds & other.kinds:
             return True
         if self.values is not None and other.values is not None:
-            # Before the comparison, which looks at each value of the smaller set.
             budget.take(min(len(self.values), len(other.values)))
             return self.values.isdisjoint(other.values)
-        # The fewer tags are looked up among the others.
         fewer, more = sorted((self.tags, other.tags), key=len)
         budget.take(1 + len(fewer))
         return any(_apart(values, more.get(name), budget) for name, values in fewer.items())

@@ -140,7 +140,6 @@ def _literals(tree: Tree) -> Iterator[int | None]:
             for part in parts:
                 yield from _literals(part)
         case Alternation(options):
-            # The same option twice is one.
             for index, option in enumerate(dict.fromkeys(options)):
                 if index:
                     yield None
@@ -157,7 +156,6 @@ def _literals(tree: Tree) -> Iterator[int | None]:
 
 def nice_character(ranges: Ranges) -> str:
     """Return one of the characters, a readable one where there is one."""
-    # In this order: what reads well in an example.
     for each in "x1_ X-.":
         if any(first <= ord(each) <= last for first, last in ranges):
             return each
@@ -291,7 +289,6 @@ def check_regex(pattern: str) -> None:
         # POSIX classes stand within a class, which `plain` has no more.
         if unknown.search(pattern if "POSIX" in what else plain):
             raise GrammarRefused(f"The regular expression {pattern[:100]!r} {what}, which cannot be enforced.")
-    # At the ends they say nothing.
     inner = _ESCAPED_OR_CLASS.sub("_", pattern).removeprefix("^").removesuffix("$")
     if "^" in inner or "$" in inner:
         raise GrammarRefused(

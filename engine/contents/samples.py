@@ -95,7 +95,6 @@ class _Sampler:
 
     def _object(self, schema: Schema, inside: tuple[str, ...]) -> object:
         properties, required = schema.get("properties", {}), frozenset(schema.get("required", ()))
-        # Required ones first; then others until there are as many as asked for.
         made = {name: self.value(properties[name], inside) for name in properties if name in required}
         for name in properties:
             if len(made) >= schema.get("minProperties", 0):

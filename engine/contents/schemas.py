@@ -50,7 +50,7 @@ REFUSED = {
     "$dynamicRef": "is resolved while a value is read",
     "$recursiveRef": "is resolved while a value is read",
 }
-# Which keywords say something of which type; all others are passed over in it.
+# Which keywords count for which type; a type passes over all others.
 OF_TYPE: dict[str, tuple[str, ...]] = {
     "object": ("properties", "required", "additionalProperties", "propertyNames", "minProperties", "maxProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
@@ -169,7 +169,6 @@ class _Translation:
         except Unsatisfiable as error:
             raise GrammarRefused(f"No value fits the schema: {error}.") from error
         definitions: Schema = {}
-        # Translating a definition may find references to others.
         while self._waiting:
             reference = self._waiting.pop()
             try:
@@ -212,7 +211,6 @@ class _Translation:
         if not isinstance(schema, dict):
             raise GrammarRefused(f"{place!r} in the schema is not a schema.")
         _refuse_unknown(schema, place)
-        # Annotations (`title`, `default`, …) are gone.
         node = {name: schema[name] for name in schema if name in KNOWN}
         if set(node) == {"$ref"}:
             return node
@@ -225,7 +223,6 @@ class _Translation:
             branches = node.pop("oneOf")
             self._require_disjoint(branches, place, inside)
             parts.append({"anyOf": branches})
-        # One after the other: what holds for all of them is what is left.
         for part in parts:
             node = self._both(node, self._resolved(part, place, inside))
         return node

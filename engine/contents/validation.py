@@ -36,7 +36,6 @@ def target(root: object, reference: str) -> object:
     if not reference.startswith("#"):
         raise GrammarRefused(f"{reference[:200]!r} is outside of the schema; a $ref may only begin with '#'.")
     node: Any = root
-    # `#` alone is the whole schema.
     for part in filter(None, reference[1:].split("/")):
         # JSON Pointer: `~1` stands for `/`, `~0` for `~`. In this order: `~01` is `~1`.
         key = part.replace("~1", "/").replace("~0", "~")
@@ -152,7 +151,6 @@ _CHECKS: dict[str, Callable[..., Any]] = {
     "patternProperties": _refused,
     "unevaluatedProperties": _refused,
 }
-# Each of them counted.
 BoundedValidator: Any = extend(Draft202012Validator, {name: _counted(check) for name, check in _CHECKS.items()})
 
 

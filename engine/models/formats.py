@@ -57,7 +57,7 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     named = family.vllm_parsers
 
     def manners(read: Vocabulary) -> Manners:
-        # Where nothing is said, it may think; whether a grammar lets it is told by its vocabulary.
+        # Where no parser is named, it may think. Whether a grammar lets it, its vocabulary decides.
         thinks, thinks_first = thoughts or (True, False)
         held = thinks if thoughts else THINK in read.added
         return Manners(

@@ -54,7 +54,8 @@ class ToolUse:
     response_id: str
     chain_id: str  # the same for all responses that continue each other: the id of the first
     include: Collection[str] = ()  # what the request has in its `include`
-    # Oldest first: those that the chain keeps for tools (`chain.kept_items`), and new ones of this request.
+    # Oldest first: those that the chain keeps for tools (`chain.kept_items`), and those of the request and its
+    # conversation that are new to the chain.
     items: Sequence[JsonObject] = field(default=(), repr=False)
     # What calls of the tool have left in the chain (`ToolResult.state`).
     state: JsonObject | None = field(default=None, repr=False)
@@ -70,7 +71,8 @@ class ToolCall:
     item_id: str  # of the call's item
     tool: str = ""  # the name that an MCP server has for it; "" for other tools
     state: JsonObject | None = None  # what an earlier call of the chain left by `ToolResult.state`
-    # Says how far the work is: the call has `idle_seconds` again, and readers hear of it.
+    # Says how far the work is: the call has then `BaseTool.idle_seconds` again, and readers hear what the item's
+    # builder makes of the fields.
     report: Callable[[JsonObject], None] = field(default=lambda _: None, repr=False)
     # Awaited right before the call goes out, where time may have passed; where it raises, the call is not made.
     confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
@@ -84,7 +86,7 @@ class ToolResult:
     # Fields of the call's item: its outputs, or with `failed` a typed error.
     shown: JsonObject = field(default_factory=dict)
     failed: bool = False  # the tool ran, and says that it failed
-    # JSON for later calls of the chain, `MAX_STATE_BYTES` at most; None: what was kept stays.
+    # For later calls of the chain, on whatever worker: JSON of `MAX_STATE_BYTES` at most. None: what was kept stays.
     state: JsonObject | None = None
 
 

@@ -80,7 +80,6 @@ class Indexer:
     async def _keep_looking(self) -> None:
         while True:
             if self._rung.is_set():
-                # What was deleted is removed now.
                 self._sweep_at = 0.0
             # Before the look: what comes during it leads to another one.
             self._rung.clear()
@@ -128,7 +127,6 @@ class Indexer:
                 raise ReadFailed("invalid_file", f"It has more than {MAX_FILE_BYTES:,} bytes: cut it into several.")
             if not pending.room:
                 raise ReadFailed("invalid_file", "The vector store has as many chunks as it may have.")
-            # What the store has room for, if that is less.
             most = min(MAX_CHUNKS, pending.room)
             chunks = await self._reader.chunks(pending.filename, content, pending.chunking, most=most)
             del content

@@ -212,7 +212,6 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         """Leave the rest of the body unread."""
-        # Some streams have nothing to close.
         close = getattr(self._parts, "aclose", None)
         if close is not None:
             await close()

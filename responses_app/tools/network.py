@@ -61,7 +61,8 @@ class NameNotFound(NetworkError):
 class AllowedHosts:
     """Hosts that may be reached wherever they are."""
 
-    # Host names and addresses, with a port or without; one that begins with a dot is all names below it.
+    # Host names and addresses, with a port (`mcp.internal:8900`) or without. A name that begins with a dot is all
+    # names below it.
     names: frozenset[str] = frozenset()
     networks: tuple[IPNetwork, ...] = ()  # addresses, whatever their name
 
@@ -221,7 +222,6 @@ def embedded(address: IPAddress) -> IPAddress:
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address in _NAT64:
-        # The last 32 bits.
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 

@@ -28,7 +28,6 @@ SERVERS_WANTED = (
 )
 DDGS = "ddgs+"  # before the URL of a server of `ddgs`
 TransportKind = Literal["http", "sse", "stdio"]
-# That an entry of MCP_SERVERS may have.
 _SERVER_FIELDS = {"url", "headers", "command", "args", "env", "transport", "type"}
 
 
@@ -139,7 +138,6 @@ class McpSettings(RoomSettings):
 
 def mcp_tool(value: str) -> str:
     """The label of an MCP server, or a tool of it."""
-    # `brave`, `brave.brave_web_search`.
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}(?:\.[^\s.]\S{0,127})?", value.strip()):
         raise ValueError("the label of an MCP server, or label.tool, like brave.brave_web_search")
     return value.strip()

@@ -104,7 +104,6 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     """Choose the reply to a conversation."""
     message = transcript.last_user
     text = message.text() if message else ""
-    # The first rule that fits, in the order of the list above.
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_THOUGHT_SUMMARY_WANTED):

@@ -27,7 +27,6 @@ from engine.types import FinishReason, GenerationRequest, SamplingOptions, Token
 
 JsonObject = dict[str, Any]
 
-# Loopback: it asks nobody for a key.
 HOST = "127.0.0.1"
 MODEL = "demo"
 MAX_BODY = 16 * 1024 * 1024  # bytes: the longest prompt is some 131,000 tokens of 7 bytes
@@ -65,7 +64,6 @@ class DemoServer:
         await self.embeddings.aclose()
 
     async def _health(self, request: web.Request) -> web.Response:
-        # 503, as vLLM says that its engine has died.
         try:
             await self.engine.health()
         except EngineError:

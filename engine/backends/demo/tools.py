@@ -35,7 +35,6 @@ _SEARCH_WEB = re.compile(r"\bsearch(?: the web)? for ([^\n.?!]{1,200})", re.IGNO
 _CURSOR = re.compile(r"\[(\d+)\] ")
 # `L12: text`, a line of a page with its number.
 _LINE = re.compile(r"^L(\d+): (.*\S)", re.MULTILINE)
-# How the first link of a page begins.
 _FIRST_LINK = "【0†"
 
 
@@ -60,7 +59,6 @@ class DemoCall:
 
 def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall | None:
     """Return what is done with the server's own tools, None where the user wants nothing of them."""
-    # The first that wants something: no text asks for two of them.
     return (
         _python(transcript, text)
         or _file_search(transcript, text)
@@ -128,7 +126,6 @@ def _browser(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall |
         title = page[cursor.end() :].partition("\n")[0]
         # Brackets of citations in the text of a page would end ours.
         quote = " ".join(line for _, line in lines)[:MAX_QUOTE].replace("【", "[").replace("】", "]")
-        # The first three lines, or as many as there are.
         cited = f"【{cursor[1]}†L{lines[0][0]}-L{lines[min(len(lines), 3) - 1][0]}】"
         answer = f'The demo engine searched for "{query}" and opened {title}. It says: {quote}{cited}'
     return DemoAnswer("The web has said something. I tell the user.", answer)

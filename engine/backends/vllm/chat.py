@@ -192,8 +192,7 @@ class VllmReader(BaseReader):
             self._call = call.index
         if function is not None and function.arguments:
             self._held += function.arguments
-            # It may yet turn out to be `{"input": "…"}` of a tool that takes text: as long as that is so, nothing is
-            # said of it.
+            # While they may be those of a tool that takes text (`FREEFORM`), nothing is said of them.
             if FREEFORM_ARGUMENTS.match(self._held, partial=True) is None:
                 read.append(Said(self._held))
                 self._held = ""

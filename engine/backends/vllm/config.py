@@ -78,7 +78,6 @@ def configure(
     # Any other model brings its own tokenizer; without one at all there is nothing to be written.
     if has_tokenizer(options) and speaks_harmony(options):
         write_vocabulary(vocabulary)
-    # The later ones win: the operator's options come last.
     arguments: dict[str, Any] = {"tokenizer": str(vocabulary), **DEFAULT_OPTIONS, **options}
     outputs = arguments.get("structured_outputs_config", {})
     if isinstance(outputs, Mapping):  # an operator's own words count before ours
@@ -108,7 +107,6 @@ def spawn_processes() -> None:
     """
     from vllm import envs
 
-    # An operator's own choice counts.
     if not envs.is_set("VLLM_WORKER_MULTIPROC_METHOD"):
         envs.VLLM_WORKER_MULTIPROC_METHOD = "spawn"
 

@@ -227,7 +227,6 @@ class CoreHost:
         """Throw away what the core sends to place 0, such as its statistics; unread it would pile up."""
         import zmq
 
-        # Nothing is left to take.
         with suppress(zmq.Again):
             while True:
                 self._answers.recv_multipart(zmq.NOBLOCK)

@@ -50,7 +50,6 @@ class VllmEngine(CheckingEngine):
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None, core: str = "") -> None:
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
-        # Made here, started in `start()`: neither does any I/O before.
         self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
         self._max_model_len = 0  # prompt and output together; known once it has started
         self._template: Any = None  # the tokenizer that renders conversations

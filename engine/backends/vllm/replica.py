@@ -193,7 +193,6 @@ class Replica:
             raise EngineConfigurationError(
                 f"{self} refuses our key with {status}: ENGINE_API_KEY is to be what it was given as --api-key."
             )
-        # None where the answer is not a list of models.
         models = _models(content) if status == 200 else None
         if models is None:
             raise EngineUnavailable(f"{self} answers {status} to GET /v1/models, and not like vLLM.")
@@ -332,7 +331,6 @@ class Replica:
     def _meaning(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
     ) -> EngineError:
-        # From the surest to the least sure. No connection: the server is gone, whatever was asked.
         if isinstance(error, OutOfReach):
             self.lose(str(error))
             return error
@@ -349,7 +347,7 @@ class Replica:
             self.doubted.set()  # nothing is counted against it: where the grammar is at fault, it works
             problem = f"{problem}. {REJECTED}."
             return GrammarCut(problem) if begun else ReplicaFailed(problem)
-        # 503 is not among them: a full queue is no failure.
+        # 503 is not among them: a full queue is not a failure.
         if error.status in (500, 502, 504):
             self.note_failure(problem)
         return self._refused(error, problem, len(request.prompt_token_ids))

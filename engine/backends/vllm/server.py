@@ -74,7 +74,6 @@ class VllmServerEngine(CheckingEngine):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_connections = MAX_CONNECTIONS
         self._session: aiohttp.ClientSession | None = None
-        # Made in the first `start()` that gets as far, and kept when that is tried again.
         self._pool: ReplicaPool | None = None
         self._started = False
         self._closed = asyncio.Event()  # an event, as a start that waits has to be ended by it
@@ -118,7 +117,6 @@ class VllmServerEngine(CheckingEngine):
         self._loop = asyncio.get_running_loop()
         if self._harmony:
             await load_vocabulary()
-        # Loading has taken a while.
         self._require_open()
         pool = self._open_pool()
         await self._unless_closed(pool.inspect())
@@ -156,7 +154,6 @@ class VllmServerEngine(CheckingEngine):
         max_tokens = room(request, min(each.service.max_model_len for each in replicas if each.service))
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
-        # What is said where each of them went away between the choice and the attempt.
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
         failed = 0
         for replica in replicas:
@@ -175,7 +172,7 @@ class VllmServerEngine(CheckingEngine):
                 # Closing the engine breaks its connections. That is no fault of the server's.
                 self._require_open()
                 problem = error
-                # A full server is no server that broke: the others are still to be asked, all of them.
+                # A full server has not broken, so all others are still to be asked.
                 failed += not isinstance(error, EngineOverloaded)
             if failed >= MAX_FAILED:
                 break

@@ -67,7 +67,6 @@ def has_secret(url: object) -> bool:
     """Whether a URL has a user or a password in it."""
     try:
         return isinstance(url, str) and "@" in URL(url).raw_authority
-    # What cannot be read has no authority to hide.
     except ValueError:
         return False
 
@@ -80,7 +79,6 @@ def named_servers(
     if any(map(has_secret, parts)):
         raise EngineConfigurationError(secret)
     servers = [server for each in parts if isinstance(each, str) and (server := read(each)) is not None]
-    # Fewer than there were: one of them cannot be read.
     if not servers or len(servers) < len(parts):
         raise options.wrong("urls", expected)
     return servers

@@ -230,7 +230,7 @@ class _Place:
         self._writer.close()
 
     def _tell(self, what: bytes, name: bytes) -> None:
-        # A host that reads nothing must not fill our memory; what it misses it aborts too little of.
+        # A host that reads nothing must not fill our memory. What it is not told, it cannot have aborted later.
         if not self.is_lost and self._writer.transport.get_write_buffer_size() < MAX_UNREAD_BYTES:
             self._writer.write(b"%b%b\n" % (what, name))
 

@@ -33,7 +33,6 @@ from engine.types import (
 )
 
 JsonObject = dict[str, Any]
-# Token ids with their log probabilities.
 Alternatives = list[tuple[int, float]]
 
 # The buffer of a stream holds one event at most.
@@ -42,7 +41,6 @@ MAX_ANSWER = 256 * 1024 * 1024  # bytes: 20 alternatives to each of 100,000 toke
 MAX_TEXT = 300  # characters of a server's own words in a message of ours
 MAX_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
 IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
-# By vLLM's names, which are the values of ours.
 FINISH_REASONS = {each.value: each for each in FinishReason}
 NO_TOKEN_IDS = "vLLM sent text and no token ids: it knows no return_token_ids."
 
@@ -79,7 +77,6 @@ class Wire(ABC):
         }
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
-        # 0 is vLLM's default.
         if priority:
             body["priority"] = priority
         if request.kv_transfer_params is not None:
@@ -136,7 +133,6 @@ class CompletionsWire(Wire):
         read = []
         rows = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
         for token, logprob, likely in rows:
-            # None for a token without alternatives.
             alternatives = [(_number(name), value) for name, value in (likely or {}).items()]
             read.append(_logprob(_number(token), IMPOSSIBLE if logprob is None else logprob, alternatives, top))
         return read
@@ -210,7 +206,6 @@ class TokenStream(AnswerReader):
         whole = b"".join((*self._kept, lines))
         self._kept, self._kept_bytes = [], 0
         self._keep(rest)
-        # Without "data:"; blank lines and comments are dropped.
         return [line[5:] for line in whole.split(b"\n") if line.startswith(b"data:")]
 
     def _keep(self, part: bytes) -> None:

@@ -42,7 +42,6 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
     if rules.must_call and style is CallStyle.NONE:
         return None
     calls = [_call(rule, style) for rule in rules.calls] if style is not CallStyle.NONE else []
-    # Nothing but calls is held to rules.
     if not rules.must_call and isinstance(rules.answer, AnyText):
         # Calls without a tag cannot be told from text, so nothing can be held in the middle of it.
         if not calls or style is CallStyle.JSON or all(isinstance(rule.content, AnyText) for rule in rules.calls):
@@ -57,7 +56,6 @@ def turn_grammar(rules: TurnRules, style: CallStyle, *, thinks: bool, open: bool
                 "stop_after_first": False,
             },
         )
-    # A sequence of calls is one option, an answer the other.
     options = [_row(calls, style)] if calls else []
     if not rules.must_call:
         options.append(_answer(rules.answer))
@@ -121,10 +119,8 @@ def rest_of(whole: TurnGrammar, text: str, *, open: bool) -> TurnGrammar:
         # Behind the last end tag, or before the first tag: the next call is still to begin.
         is_between = text.rfind(CALL) <= text.rfind(CALL_END) and not _may_begin(text, CALL)
         return whole if is_between else _loose(whole.rules)
-    # Only a sequence has a thought before what is held.
     if shape["type"] != "sequence":
         return _loose(whole.rules)
-    # As `turn_grammar` has made it: the thought, then the rest.
     _, held = shape["elements"]
     begun, ends, behind = text.partition(THINK_END)
     if not ends:

@@ -142,7 +142,6 @@ def template_kwargs(effort: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
     An operator's word counts before the effort's, but not before a request that wants no thoughts.
     """
-    # The later ones win over those before them.
     return {"reasoning_effort": effort, **own, **(_WITHOUT_THOUGHTS if effort == NONE else {})}
 
 
@@ -231,7 +230,6 @@ class _Writer:
         return self._made
 
     def _frame(self, said: Saying) -> None:
-        # ISO 8601, as `frame_of` was given it.
         year, month, day = said["date"].split("-")
         self._made.tools = said["tools"]
         # As templates of Llama 3 write the date: 26 Jul 2024.
@@ -344,7 +342,6 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
             before = b"" if begin is None else text[ends[bisect_right(ends, begin) - 1] : begin]
         if begin is None or (before and before not in pieces):
             continue
-        # What was not sampled here stays as it was rendered.
         prompt.extend(rendered[done : places[begin - len(before)]])
         prompt.extend([pieces.index(before)] if before else ())
         prompt.extend(turn)

@@ -184,7 +184,6 @@ class Reader(BaseReader):
         return read
 
     def _taken(self) -> list[Read]:
-        # Until a state needs more text.
         while self._state():
             pass
         read, self._read = self._read, []
@@ -202,7 +201,6 @@ class Reader(BaseReader):
             self._read.append(Said(text))
 
     def _close(self, *, truncated: bool = False, is_last: bool = False) -> None:
-        # Also before each beginning: items do not overlap.
         if self._open is not None:
             self._read.append(ReadEnded(truncated, is_last, self._freeform))
         self._open, self._is_whole, self._freeform = None, False, False

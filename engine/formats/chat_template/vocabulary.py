@@ -15,7 +15,6 @@ from hashlib import blake2b
 from typing import Any
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()  # the bytes of an id that stands for nothing known
-# The ends of a turn that open families have.
 KNOWN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<end_of_turn>")
 _FENCE = b"\xff"  # no UTF-8 text has this byte
 
@@ -85,7 +84,6 @@ def _spelled(vocab: Any) -> Iterator[tuple[int, str]]:
 
 
 def _is_byte_level(tokenizer: Mapping[str, Any]) -> bool:
-    # Somewhere in the parts: they may stand in a sequence of several.
     return any('"ByteLevel"' in json.dumps(tokenizer.get(part)) for part in ("pre_tokenizer", "decoder"))
 
 
@@ -102,7 +100,6 @@ def _of_sentencepiece(piece: str) -> bytes:
     # `<0x0A>` is a byte that no piece has.
     if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
         return bytes((int(piece[3:5], 16),))
-    # The block stands for a space.
     return piece.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 

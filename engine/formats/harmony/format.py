@@ -61,7 +61,6 @@ from engine.types import TurnGrammar, TurnRules
 _TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
 # What a header must not have in a name: see `TOOL_NAME`.
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]")
-# Of the kinds that are no calls.
 _CHANNELS = {ItemKind.REASONING: ANALYSIS, ItemKind.PREAMBLE: COMMENTARY, ItemKind.ANSWER: FINAL}
 
 
@@ -203,7 +202,6 @@ class HarmonyFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
-        # Between `<|message|>` and the token that ends it.
         return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:

@@ -52,7 +52,6 @@ Step = int | bytes  # a special token, or the bytes of ordinary ones
 MAX_REMEMBERED_CHARACTERS = 128 * 1024  # of the schemas and grammars of one turn
 MAX_SHOWN = 60  # tokens of a completion in a sentence about it
 
-# Types of content that a header may name.
 _KINDS = ("json", "code", "text")
 # What may end a turn; `<|endoftext|>` is sampled in place of a stop token.
 _LAST = frozenset((*STOP_TOKENS, ENDOFTEXT))
@@ -147,7 +146,6 @@ class InOrder(Shape):
         for index, part in enumerate(self.parts):
             behind = self.parts[index + 1 :]
             for left, rest in part.advance(step):
-                # What is left of the step goes on to the parts behind.
                 if rest == b"" or not behind:
                     yield in_order(left, *behind), rest
                 else:
@@ -189,7 +187,6 @@ class Many(Shape):
         return {"type": "star", "content": self.part.tag()}
 
     def advance(self, step: Step) -> Iterator[tuple[Shape, Step]]:
-        # Once more, or not: what is left of this one comes first.
         for left, rest in self.part.advance(step):
             yield in_order(left, self), rest
 

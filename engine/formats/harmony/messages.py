@@ -62,7 +62,6 @@ def _header(text: str) -> Json:
     match = _AUTHOR.match(text)
     author = match[1] if match else ""
     recipient, channel = _RECIPIENT.search(text), _CHANNEL.search(text)
-    # What is neither the author, the recipient nor the channel.
     rest = _CHANNEL.sub("", _RECIPIENT.sub("", text.removeprefix(author)))
     content_type = _CONTENT_TYPE.search(rest)
     named = author not in ROLES  # a tool is the author by its name
@@ -178,6 +177,5 @@ def _told(message: Json) -> Told:
         # `code` is how a call with text is marked (`render_call`).
         hosted, is_text = not recipient.startswith(FUNCTIONS), message.get("content_type") == "code"
         return Told(ToldKind.CALL, text, recipient.removeprefix(FUNCTIONS), hosted=hosted, freeform=is_text)
-    # Any other channel is read as an answer.
     kinds = {ANALYSIS: ToldKind.REASONING, COMMENTARY: ToldKind.PREAMBLE}
     return Told(kinds.get(message.get("channel", ""), ToldKind.ANSWER), text)

@@ -42,7 +42,6 @@ _RECIPIENT = re.compile(r'(?:^|(?<=[\s>])|(?<=assistant))to=([^\s<{\["]+)')
 _CONTENT_TYPE = re.compile(r"^(?:<\|constrain\|>\s*\w*|json|code|text)$")
 # `<|channel|>thinking`: a word that is none of the three; `finally` is one, too.
 _UNKNOWN_CHANNEL = re.compile(r"<\|channel\|>(?!(?:analysis|commentary|final)\b)([A-Za-z][\w-]*)(?![^\s<])")
-# Special tokens that a header may have in it.
 _SPECIAL = re.compile(r"<\|(?:channel|constrain|start)\|>")
 
 
@@ -82,7 +81,6 @@ def _parse(text: str) -> Header:
     channel, after = _take_last_channel(channels)
     role, before = _take_role(before)
     loose = f"{_without_content_type(before)} {_without_content_type(after)}".strip()
-    # Exactly one channel, known, and nothing left over.
     well_formed = len(channels) == 1 and channel is not None and role == ASSISTANT and not loose
     if role != ASSISTANT:  # the model plays the user or a tool: nobody's answer, so it is kept as reasoning
         return Header(ANALYSIS, None, loose, well_formed=False)

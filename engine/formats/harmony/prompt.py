@@ -134,7 +134,6 @@ def _property_of_variants(named: str, schema: Schema, variants: Sequence[Schema]
     own = _text(schema, "description")
     descriptions = [_text(each, "description") for each in variants]
     comments = list(_comments(schema))
-    # The first variant says it then.
     if own is not None and own not in descriptions[:1]:
         comments.append(f"// {own}")
     if _has(schema, "default"):
@@ -281,7 +280,6 @@ def render_note(text: str) -> RenderedMessage:
 
 def render_assistant(channel: str, text: str) -> RenderedMessage:
     """Render a message of the assistant that was not sampled here."""
-    # Harmony writes role and channel as the header's text.
     return RenderedMessage(_kind_of(channel), _render(f"assistant<|channel|>{channel}", text))
 
 

@@ -303,7 +303,6 @@ class PageReader:
         return WebPage(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
 
     async def _take(self) -> ReadingProcess:
-        # One may have died while nobody used it.
         while self._idle:
             process = self._idle.pop()
             if process.is_running:
@@ -353,7 +352,7 @@ class PageCache:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._now = now
-        # Until when, bytes, and the page; the one unused for longest first.
+        # When it expires, its bytes, and the page; the one unused for longest first.
         self._pages: OrderedDict[tuple[str, str], tuple[float, int, WebPage]] = OrderedDict()
         self.bytes = 0  # of all of them, about
 

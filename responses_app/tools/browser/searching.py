@@ -105,7 +105,6 @@ def results_page(query: str, results: Iterable[SearchResult]) -> tuple[WebPage, 
         listed.append(ListedPage(len(lines), result.url, result.title))
         links.append(result.url)
         shown = link(number, result.title, domain_of(result.url))
-        # Lines behind the first are indented.
         lines += [
             f"    {line}" if place else f"  * {line}" for place, line in enumerate(wrapped(f"{shown} {result.snippet}"))
         ]
@@ -276,7 +275,6 @@ def _of_json(value: object, depth: int) -> Iterator[SearchResult]:
             yield from _of_json(each, depth + 1)
     elif isinstance(value, dict):
         result = result_of(_first(value, _ADDRESSES), _first(value, _TITLES), _first(value, _TEXTS))
-        # What lies within a result is part of it.
         if result is not None:
             yield result
             return

@@ -141,7 +141,6 @@ def _shown_before(items: Iterable[JsonObject]) -> Iterable[ShownPage]:
         action = item.get("action")
         if item.get("type") != PAGES or item.get("status") != "completed" or not isinstance(action, dict):
             continue
-        # Empty where the item does not say it.
         url, query, pattern = (_text(action, name) for name in ("url", "query", "pattern"))
         match action.get("type"):
             case "open_page":

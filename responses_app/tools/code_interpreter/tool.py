@@ -238,7 +238,6 @@ class CodeInterpreterTool(BaseTool):
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
         # Without a state there was no call before: then it is no new container.
         earlier = (call.state or {}).get("container_id", container.id)
-        # Told to the model: what it has defined before is not there.
         is_new = run.begun_anew is not None or earlier != container.id
         notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
         notes += notes_of(run.execution, self._settings)
@@ -259,7 +258,6 @@ class CodeInterpreterTool(BaseTool):
         if not file_ids:
             return copied
         try:
-            # Those of the chain have their paths already.
             given = await self.given_files.find(call.use.project, file_ids, copied)
             provided = await self.given_files.provide(call.use.project, container.id, given)
         except FileUnknown:
@@ -289,7 +287,6 @@ class CodeInterpreterTool(BaseTool):
             memory = named.get("memory_limit") if isinstance(named, dict) else None
             # The request was validated, so it is one of the limits.
             container = await containers.create(use.project, memory=cast("MemoryLimit | None", memory))
-        # So the calls of this request find the same one.
         await containers.join_chain(container.id, [use.chain_id])
         return container
 

@@ -278,7 +278,6 @@ def _file(name: str, image: MadeImage) -> tuple[str, bytes, str]:
 
 
 def _form_value(value: object) -> str:
-    # As JSON writes it: `true`.
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

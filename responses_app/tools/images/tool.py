@@ -99,7 +99,6 @@ class EarlierImages:
         return image
 
     async def _of_data(self, data: str) -> MadeImage:
-        # On a thread: decoding some megabytes takes a while.
         try:
             return await asyncio.to_thread(image_of, data, max_bytes=self._max_bytes)
         except ImageFailed as broken:
@@ -176,7 +175,6 @@ class ImageTool(BaseTool):
                 param="tools",
                 code="invalid_value",
             )
-        # Only what the request allows.
         names = [name for name in _FUNCTIONS if action in ("auto", name)]
         schema = orjson.dumps(SCHEMA).decode()
         functions = tuple(FunctionTool(name, _FUNCTIONS[name], schema) for name in names)

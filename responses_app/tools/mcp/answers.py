@@ -43,7 +43,6 @@ def kept_tools(declared: JsonObject, tools: Sequence[JsonObject]) -> list[JsonOb
             logger.warning("the tool %r of an MCP server is left out: another one reads the same", name)
             continue
         shown = _shown(name, tool)
-        # As JSON, as they are kept and shown.
         size += len(orjson.dumps(shown))
         if len(kept) == MAX_TOOLS or size > MAX_LIST_BYTES:
             logger.warning("tools of the MCP server '%s' are left out: it has too many", declared.get("server_label"))

@@ -152,7 +152,6 @@ class Opener:
 
         async def on_message(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
-                # Listed anew when it is asked for next.
                 connection.listing = None
 
         async with AsyncExitStack() as stack:

@@ -72,7 +72,6 @@ class McpConnection:
         for _ in range(3):  # the library fails the call first, and then ends
             await asyncio.sleep(0)
         if self.problem is None and not self._task.done():
-            # It may need to close something first.
             await asyncio.wait([self._task], timeout=0.05)
         return self.problem
 
@@ -122,7 +121,7 @@ class Connections:
     """The kept clients of a process."""
 
     _kept: dict[Hashable, McpConnection] = field(default_factory=dict)  # by server, credentials and project
-    # That nobody gets any more, and that have not ended yet.
+    # Those that nobody gets any more, and that have not ended yet.
     _leaving: list[McpConnection] = field(default_factory=list)
     _sweeper: asyncio.Task[None] | None = None  # runs while any are kept
     has_closed: bool = False  # nothing is opened any more
@@ -180,7 +179,6 @@ class Connections:
             is_idle = not connection.users and now - connection.last_used > IDLE_SECONDS
             if is_idle or connection.has_ended:
                 self._let_go(key)
-        # The one unused for longest first.
         unused = sorted((c.last_used, key) for key, c in self._kept.items() if not c.users)
         for _, key in unused[: max(0, len(self._kept) + room_for - MAX_CONNECTIONS)]:
             self._let_go(key)

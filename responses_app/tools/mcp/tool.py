@@ -225,7 +225,6 @@ class McpTool(BaseTool):
         for page in range(MAX_PAGES):
             some, cursor, ttl_ms = await self._module.page_of_tools(client, cursor)
             tools += some
-            # The first page says how long the list is good.
             seconds = min(ttl_ms / 1000, MAX_LIST_SECONDS) if ttl_ms and not page else seconds
             if cursor is None or len(tools) >= MAX_LISTED:
                 break
@@ -239,7 +238,6 @@ class McpTool(BaseTool):
         return self._library
 
     async def _load(self) -> None:
-        # Before the look: others wait for the first.
         async with self._loading:
             if self._library is None:
                 library = await asyncio.to_thread(_import_library)

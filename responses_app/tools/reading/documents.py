@@ -36,7 +36,6 @@ _DOCX_TEXT = "word/document.xml"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # byte order marks
 # Twenty blanks or more, as tables of PDFs have them.
 _BLANKS = re.compile(r"[^\S\n]{20,}")
-# Two empty lines or more.
 _EMPTY_LINES = re.compile(r"\n{3,}")
 # Control characters, of which PostgreSQL takes no NUL, and half characters.
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")

@@ -45,7 +45,6 @@ _CUT_BEHIND = re.compile(r"【(?:\d+(?:†([^†】]*)(?:†[^†】]*)?)?)?$") 
 _BRACKETS = str.maketrans({"【": "〖", "】": "〗"})  # a page cannot forge links, nor the model's citations
 # Control characters, characters without width, and half characters.
 _INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2060\ufeff\ud800-\udfff]")
-# Two empty lines or more.
 _BLANKS = re.compile(r"\n{3,}")
 
 
@@ -70,9 +69,7 @@ class WebPage:
         left = max_bytes
         for number in range(start, min(len(self.lines), start + count) if count > 0 else len(self.lines)):
             line = f"L{number}: {self.lines[number]}"
-            # With the line end.
             left -= len(line.encode()) + 1
-            # At least one line is shown, however long it is.
             if left < 0 and shown:
                 break
             shown.append(line)
@@ -166,7 +163,6 @@ def _wrapped(line: str) -> Iterator[str]:
         space = line.rfind(" ", start + 1, start + WIDTH + 1)
         end = space if space > 0 else start + WIDTH
         yield line[start:end]
-        # The space itself is left out.
         start = end + (space > 0)
     yield line[start:]
 
@@ -286,7 +282,6 @@ class _Links:
     def _show(self, match: re.Match[str]) -> str:
         number = int(match[1])
         domain = domain_of(self.urls[number])
-        # The domain is shown only where the link leads elsewhere.
         return link(number, one_line(match[2]), "" if domain == self._domain else domain)
 
     def _number(self, target: str) -> int | None:
@@ -300,7 +295,6 @@ class _Links:
 
 def _joined(base: str, target: str) -> str:
     """Return where a link leads, "" where that is nowhere in the web, or on the same page."""
-    # `#part` leads to a place on the same page.
     if not target or target.startswith("#"):
         return ""
     try:

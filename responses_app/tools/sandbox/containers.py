@@ -109,7 +109,6 @@ class Containers:
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
-        # Whoever comes during the trial waits for it.
         async with self._choosing:
             if self.choice is None:
                 self.choice = await self._choose()
@@ -173,7 +172,6 @@ class Containers:
             self._of_responses[key] = id
             container.chain[key] = None
             container.chain.move_to_end(key)
-            # The oldest ones: hardly anybody goes on from a response so far back.
             while len(container.chain) > MAX_CHAIN:
                 self._forget_key(container.chain.popitem(last=False)[0], id)
 
@@ -233,10 +231,8 @@ class Containers:
             return []
         async with self._at_work(container) as session:
             there = {each.path: each for each in await session.list_files()}
-            # Removed by code, or lost with its process.
             for path in [path for path in container.files if path not in there]:
                 del container.files[path]
-            # Written by something that ran behind a cell.
             for each in there.values():
                 if each.path not in container.files:
                     self._note_file(container, each, "assistant")

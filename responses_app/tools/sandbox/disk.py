@@ -81,7 +81,6 @@ def _unlinked(root: int, device: int) -> int:
     """Return the bytes of files on a device that have no name any more, and are open or mapped below a process."""
     found: dict[int, int] = {}
     for pid in processes.tree(root):
-        # The first one is ours.
         if pid == root:
             continue
         for path in _held(pid):

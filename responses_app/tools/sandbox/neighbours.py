@@ -67,7 +67,6 @@ async def received(reader: asyncio.StreamReader) -> Any:
     behind = await reader.readexactly(size)
 
     def whole(each: dict[str, Any]) -> Any:
-        # Any other object is what it is.
         if each.keys() != {_PLACE}:
             return each
         start, end = each[_PLACE]
@@ -157,7 +156,6 @@ class Neighbours:
         """Stop listening, and stop what is done for others."""
         if self._server is None or self.tag is None:
             return
-        # First nothing new, then what is under way.
         self._server.close()
         self._open.close()
         self._path(self.tag).unlink(missing_ok=True)

@@ -182,7 +182,6 @@ def _images(images: object, payload: bytes) -> Iterator[Image]:
     begin = 0
     for each in images if isinstance(images, list) else []:
         match each:
-            # More bytes than there are would be another image's.
             case ["image/png" | "image/jpeg" as media_type, int(size)] if 0 < size <= len(payload) - begin:
                 yield Image(media_type, payload[begin : begin + size])
                 begin += size
@@ -201,7 +200,6 @@ class Output:
     def add(self, content: bytes) -> None:
         """Take more."""
         self.size += len(content)
-        # The beginning first, until it is full.
         room = self._most - len(self._head)
         if room > 0:
             self._head += content[:room]
@@ -217,7 +215,6 @@ class Output:
     def text(self) -> str:
         """Return it; what was left out of the middle is counted there."""
         tail = b"".join(self._tail)
-        # The tail may have more than is shown.
         left_out = self.size - len(self._head) - min(len(tail), self._most)
         if left_out <= 0:
             return (bytes(self._head) + tail).decode(errors="replace")

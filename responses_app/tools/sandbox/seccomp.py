@@ -67,7 +67,6 @@ class _Machine:
     column: int  # in `_REFUSED`
     audit: int  # AUDIT_ARCH_… of `linux/audit.h`
     last_own: int  # the last number before those that all machines have
-    # Numbers of calls that are looked at more closely.
     socket: int
     socketpair: int
     clone: int
@@ -118,13 +117,11 @@ def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
             _step(_EQUALS, known.clone, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
             *_unless(_step(_HAS_BITS, _NAMESPACES, otherwise=1), errno.EPERM),
-            # The argument was loaded over the number.
             _step(_LOAD, _NUMBER),
             *(() if local_sockets else _without_address(known)),
             _step(_EQUALS, known.socketpair, then=1),  # to ask for a kind of socket has the system load what makes it
             _step(_EQUALS, known.socket, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
-            # Nothing but local sockets.
             _step(_EQUALS, _AF_UNIX, then=1),
             _step(_RETURN, _ERROR | errno.EACCES),
             _step(_RETURN, _ALLOW),

@@ -160,7 +160,6 @@ class SandboxSession:
             # Last: before it has answered, not all its processes are there.
             self._take_place(cgroups)
         except (SandboxGone, TimeoutError):
-            # What it has said so far may say why.
             self._hear()
             said = self._output.text().strip()
             await self.close()
@@ -288,14 +287,13 @@ class SandboxSession:
     async def _end(self) -> None:
         if self._guard is not None:
             self._guard.cancel()  # where it waits for this, it has nothing else to do
-            # Watching processes that end is no use, and their numbers may be others' soon.
+            # From here on processes end, and their numbers may be others' soon: nothing is to be watched any more.
             await asyncio.gather(self._guard, return_exceptions=True)
         if self._cgroup is not None:
             self._cgroup.kill()
         if not self._ends_together:
             await asyncio.to_thread(processes.end_below, self._process.pid)
         with contextlib.suppress(ProcessLookupError):  # a start that is cut has begun no other group of processes yet
-            # The group that `start_new_session` made.
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._writer is not None:
             self._writer.close()
@@ -323,7 +321,6 @@ class SandboxSession:
         try:
             either: set[asyncio.Future[Any]] = {answer, halt}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            # The time is over, or something is too much.
             if not answer.done():
                 return await self._interrupt(answer, halt.result() if halt.done() else CellEnd.TIMED_OUT)
             # Something may have grown between the last look and the end.
@@ -340,7 +337,6 @@ class SandboxSession:
         if ended is CellEnd.TOO_MANY_FILES:  # nothing else is sure to remove them
             await self.close()
             raise SandboxGone("the container wrote too many files, and was ended")
-        # For too much memory or disk there is no grace.
         if ended not in (CellEnd.TOO_MUCH_MEMORY, CellEnd.TOO_MUCH_DISK):
             self._send({"do": "interrupt"})
             await asyncio.wait({answer}, timeout=GRACE_SECONDS)
@@ -383,7 +379,6 @@ class SandboxSession:
     async def _keep_guard(self) -> None:
         """Watch the container as long as it lives."""
         while self.is_alive:
-            # While a cell runs more often, as it may take more each moment.
             await asyncio.sleep(WATCH_SECONDS if self._rest is None else REST_SECONDS)
             try:
                 why = self._watch_rest(self._rest) if self._rest is not None else None
@@ -477,7 +472,6 @@ class SandboxSession:
     def _has_asked(self, asking: "asyncio.Task[frames.Frame]") -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
-            # Marked as read, so that asyncio logs nothing.
             asking.exception()  # where nobody waits any more, nobody is told
 
     async def _answered(self, header: Mapping[str, Any], payload: bytes, max_payload: int) -> frames.Frame:
@@ -518,6 +512,5 @@ class SandboxSession:
 
 
 def _resolve(halt: "asyncio.Future[CellEnd]", ended: CellEnd) -> None:
-    # The first reason counts.
     if not halt.done():
         halt.set_result(ended)

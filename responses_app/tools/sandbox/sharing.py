@@ -89,7 +89,6 @@ class SharedContainers:
     ) -> ContainerRecord:
         """Make a container, in this process."""
         if self._others is not None:
-            # Only a worker that has containers listens.
             await self._others.open()
         tag = self._others.tag if self._others is not None else None
         return _record(await self._own.create(project, name=name, idle=idle, memory=memory, tag=tag or ""))

@@ -58,7 +58,6 @@ class Kernel:
             error = _told(problem, name)
         with _errors_are_printed(name):
             self._display.show_figures()
-        # Also where the cell failed: what it printed before is to be read.
         for stream in self._out:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
@@ -76,7 +75,6 @@ class Kernel:
         if isinstance(last, ast.Expr) and shown:
             value = self._evaluate(compile(ast.Expression(last.value), name, "eval", _AWAITS))
             if value is not None:
-                # As in an interactive Python.
                 self._names["_"] = value
                 self._display(value)
 

@@ -84,7 +84,6 @@ class Warden:
     def _answer(self, frame: Frame) -> None:
         action = frame.header.get("do")
         if action == "run":
-            # Between cells all are stopped.
             self._signal_all(signal.SIGCONT)
             self._running = True
             with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, which is heard next
@@ -215,7 +214,6 @@ class Warden:
             self._kernel.close()
             _become_kernel(other, self._settings)
         other.close()
-        # It says that it is ready.
         if read_frame(self._kernel) is None:
             raise SystemExit("The kernel does not start.")
         os.kill(self._pid, signal.SIGSTOP)
@@ -356,7 +354,6 @@ def main() -> None:
         _set(PR_SET_CHILD_SUBREAPER, 1)  # in namespaces of its own, the first process is one
     if not settings.has_own_processes and _reaches_others():
         raise SystemExit("The sandbox does not keep signals in.")
-    # Files of a container are its own user's alone.
     os.umask(0o077)
     os.makedirs(settings.folder, exist_ok=True)
     os.chdir(settings.folder)
