@@ -46,7 +46,7 @@ def turn_beginnings(token_ids: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptMessage:
-    """One message of a prompt. `header` is the text between `<|start|>` and `<|message|>`, special tokens as text."""
+    """One message of a prompt."""
 
     header: str  # between `<|start|>` and `<|message|>`, special tokens as text
     token_ids: Sequence[int]  # of the whole prompt

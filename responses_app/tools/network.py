@@ -181,10 +181,10 @@ class Network:
 
     async def _look_up(self, host: str, port: int) -> list[IPAddress]:
         try:
-            found = await (self.lookup or self._ask_resolver)(host, port)
+            names = await (self.lookup or self._ask_resolver)(host, port)
         except (OSError, UnicodeError):
             raise NameNotFound(f"The host {host!r} was not found.") from None
-        addresses = [ipaddress.ip_address(address) for address in dict.fromkeys(found)]
+        addresses = [ipaddress.ip_address(address) for address in dict.fromkeys(names)]
         if not addresses:
             raise NameNotFound(f"The host {host!r} was not found.")
         return addresses[:MAX_ADDRESSES]

@@ -330,14 +330,14 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
     places = {end: place for place, end in enumerate(ends)}  # of a token that begins there, by its first byte
     prompt, done = as_tokens(), 0
     for turn in turns:
-        said = b"".join([pieces[token] for token in turn]) if max(turn) < len(pieces) else b""
+        content = b"".join([pieces[token] for token in turn]) if max(turn) < len(pieces) else b""
         # Turns stand there in their order, so each is looked for behind the one before; one that is not there is left.
-        begin = _found(text, said, ends[done], places) if said else None
+        begin = _place_of(text, content, ends[done], places) if content else None
         # See the module's docstring: white space at the beginning of a turn may be one token with the line end before
         # it.
         before = b""  # of the token that is split
-        if begin is None and said[:1].isspace():
-            begin = _found(text, said, ends[done], places, splits=True)
+        if begin is None and content[:1].isspace():
+            begin = _place_of(text, content, ends[done], places, splits=True)
             # The token within which the turn begins: what it has before the turn has to become a token of its own.
             before = b"" if begin is None else text[ends[bisect_right(ends, begin) - 1] : begin]
         if begin is None or (before and before not in pieces):
@@ -345,17 +345,17 @@ def spliced(rendered: Sequence[int], turns: Sequence[Sequence[int]], pieces: Seq
         prompt.extend(rendered[done : places[begin - len(before)]])
         prompt.extend([pieces.index(before)] if before else ())
         prompt.extend(turn)
-        done = places[begin + len(said)]
+        done = places[begin + len(content)]
     prompt.extend(rendered[done:])
     return prompt
 
 
-def _found(text: bytes, said: bytes, start: int, places: dict[int, int], *, splits: bool = False) -> int | None:
+def _place_of(text: bytes, content: bytes, start: int, places: dict[int, int], *, splits: bool = False) -> int | None:
     """Return where something is said, from the beginning of a token to the end of one; `splits`: or from within one."""
     # A found place counts where tokens begin and end there: a token is never cut.
-    begin = text.find(said, start)
+    begin = text.find(content, start)
     while begin >= 0:
-        if (splits or begin in places) and begin + len(said) in places:
+        if (splits or begin in places) and begin + len(content) in places:
             return begin
-        begin = text.find(said, begin + 1)
+        begin = text.find(content, begin + 1)
     return None

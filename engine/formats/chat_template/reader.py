@@ -284,10 +284,10 @@ class Reader(BaseReader):
     def _reasoning(self) -> bool:
         # The prompt ended with the tag, and the model may write it once more.
         if self._may_think_again:
-            said = self._held.lstrip()
-            if THINK.startswith(said) and not self._final and said != THINK:
+            text = self._held.lstrip()
+            if THINK.startswith(text) and not self._final and text != THINK:
                 return False
-            self._held = said.removeprefix(THINK) if said.startswith(THINK) else self._held
+            self._held = text.removeprefix(THINK) if text.startswith(THINK) else self._held
             self._may_think_again = False
         place = self._held.find(THINK_END)
         if place < 0:
@@ -424,8 +424,8 @@ class Reader(BaseReader):
         """Go on with what looked like a call, as the answer's text."""
         self._state = self._content
         # Its first character is text; from the next one on a call may begin anew.
-        said, self._held = self._held[:1], self._held[1:]
-        self._answer(said)
+        first, self._held = self._held[:1], self._held[1:]
+        self._answer(first)
         return bool(self._held) or self._final
 
 

@@ -258,8 +258,8 @@ class CodeInterpreterTool(BaseTool):
         if not file_ids:
             return copied
         try:
-            given = await self.given_files.find(call.use.project, file_ids, copied)
-            provided = await self.given_files.provide(call.use.project, container.id, given)
+            files = await self.given_files.find(call.use.project, file_ids, copied)
+            provided = await self.given_files.provide(call.use.project, container.id, files)
         except FileUnknown:
             raise ToolFailed("a file of the request has been deleted.", shown=_failed()) from None
         except StoreError:

@@ -227,9 +227,9 @@ class ImageService:
 
 def _unknown_to_service(failed: ImageFailed) -> set[str]:
     """Return which parameters a refusal names that can be left out."""
-    said = failed.parameter or failed.said
-    named = {"response_format"} if "response_format" in said else set()
-    if failed.parameter == "stream" or "partial_images" in said or _NO_STREAM.search(said):
+    text = failed.parameter or failed.said
+    named = {"response_format"} if "response_format" in text else set()
+    if failed.parameter == "stream" or "partial_images" in text or _NO_STREAM.search(text):
         named |= _STREAM
     return named
 

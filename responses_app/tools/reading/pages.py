@@ -243,8 +243,8 @@ def said_by(tree: "HTMLTree") -> str:
     from resiliparse.extract.html2text import extract_plain_text
 
     # The library can also look for the main part, but leaves out lists and tables of it.
-    said = str(extract_plain_text(tree, skip_elements=_AROUND))
-    return said if len(said) >= _MIN_TEXT else str(extract_plain_text(tree))  # else a page of links
+    text = str(extract_plain_text(tree, skip_elements=_AROUND))
+    return text if len(text) >= _MIN_TEXT else str(extract_plain_text(tree))  # else a page of links
 
 
 class _Links:

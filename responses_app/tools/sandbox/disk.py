@@ -41,8 +41,8 @@ def used(folder: Path, root: int, most: int) -> int:
         if len(place) > MAX_PATH:
             return most + 1
         try:
-            with os.scandir(place) as found:
-                for each in found:
+            with os.scandir(place) as entries:
+                for each in entries:
                     with contextlib.suppress(FileNotFoundError):
                         # `st_blocks` counts blocks of 512 bytes, whatever the file system's own are.
                         total += max(each.stat(follow_symlinks=False).st_blocks * 512, ENTRY_BYTES)
@@ -79,7 +79,7 @@ def remove(folder: Path) -> None:
 
 def _unlinked(root: int, device: int) -> int:
     """Return the bytes of files on a device that have no name any more, and are open or mapped below a process."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for pid in processes.tree(root):
         if pid == root:
             continue
@@ -88,8 +88,8 @@ def _unlinked(root: int, device: int) -> int:
                 about = os.stat(path)
                 if about.st_nlink == 0 and about.st_dev == device and stat.S_ISREG(about.st_mode):
                     # By its inode: several processes may hold the same one.
-                    found[about.st_ino] = about.st_blocks * 512
-    return sum(found.values())
+                    sizes[about.st_ino] = about.st_blocks * 512
+    return sum(sizes.values())
 
 
 def _held(pid: int) -> Iterator[str]:

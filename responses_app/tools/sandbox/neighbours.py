@@ -63,7 +63,7 @@ async def received(reader: asyncio.StreamReader) -> Any:
     # Before anything is read: a worker of an older version may say anything.
     if text > MAX_JSON or size > MAX_PAYLOAD:
         raise MessageError("it is too long")
-    said = await reader.readexactly(text)
+    content = await reader.readexactly(text)
     behind = await reader.readexactly(size)
 
     def whole(each: dict[str, Any]) -> Any:
@@ -73,7 +73,7 @@ async def received(reader: asyncio.StreamReader) -> Any:
         return behind[start:end]
 
     try:
-        return json.loads(said, object_hook=whole)
+        return json.loads(content, object_hook=whole)
     except (ValueError, TypeError) as problem:
         raise MessageError(str(problem)) from None
 

@@ -115,7 +115,7 @@ def sockets(root: int) -> int:
 
 def open_sockets(root: int, most: int) -> int:
     """Return how many sockets a process and all below it hold; more than `most` are not counted to their end."""
-    found: set[str] = set()
+    targets: set[str] = set()
     for pid in tree(root):
         # As a set: several processes may hold the same socket.
         for thread in threads(pid):  # each may have descriptors of its own
@@ -123,10 +123,10 @@ def open_sockets(root: int, most: int) -> int:
                 for name in os.listdir(f"{thread}/fd"):
                     with contextlib.suppress(OSError):
                         target = os.readlink(f"{thread}/fd/{name}")
-                        found.update([target] if target.startswith("socket:") else [])
-        if len(found) > most:
+                        targets.update([target] if target.startswith("socket:") else [])
+        if len(targets) > most:
             break
-    return len(found)
+    return len(targets)
 
 
 def first_below(root: int) -> int | None:

@@ -161,9 +161,9 @@ class SandboxSession:
             self._take_place(cgroups)
         except (SandboxGone, TimeoutError):
             self._hear()
-            said = self._output.text().strip()
+            printed = self._output.text().strip()
             await self.close()
-            raise SandboxError(_NO_START, detail=said[-500:]) from None
+            raise SandboxError(_NO_START, detail=printed[-500:]) from None
         except BaseException:
             await self.close()
             raise
@@ -260,8 +260,8 @@ class SandboxSession:
 
     async def get_part(self, path: str, begin: int, most: int) -> FilePart:
         """Return at most so many bytes of a file from a place on. Raises `SandboxError`, `SandboxGone`."""
-        asked = {"do": "get", "path": checked_path(path), "begin": begin, "most": most}
-        return part_in(await self._ask(asked, max_payload=most), begin, self._settings.sandbox_disk_bytes)
+        question = {"do": "get", "path": checked_path(path), "begin": begin, "most": most}
+        return part_in(await self._ask(question, max_payload=most), begin, self._settings.sandbox_disk_bytes)
 
     async def remove(self, path: str) -> None:
         """Remove a file. Raises `SandboxError`, `SandboxGone`."""
@@ -496,8 +496,8 @@ class SandboxSession:
         try:
             head = await self._reader.readexactly(frames.LENGTHS.size)
             header, payload = frames.lengths(head, max_payload)
-            said = frames.header_of(await self._reader.readexactly(header))
-            return frames.Frame(said, await self._reader.readexactly(payload))
+            content = frames.header_of(await self._reader.readexactly(header))
+            return frames.Frame(content, await self._reader.readexactly(payload))
         except (asyncio.IncompleteReadError, OSError, frames.FrameError):
             # What it printed last says why, as nothing else does.
             self._hear()

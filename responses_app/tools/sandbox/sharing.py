@@ -289,15 +289,15 @@ async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes
 _HEX = set("0123456789abcdef")
 
 
-def _error(said: dict[str, Any]) -> Exception:
-    match said["error"]:
+def _error(answer: dict[str, Any]) -> Exception:
+    match answer["error"]:
         case "ContainerNotFound":
-            return ContainerNotFound(said["text"])
+            return ContainerNotFound(answer["text"])
         case "TooManyContainers":
-            return TooManyContainers(said["text"])
+            return TooManyContainers(answer["text"])
         case "SandboxGone":
-            return SandboxGone(said["text"], detail=said["detail"])
-    return SandboxError(said["text"], detail=said["detail"])
+            return SandboxGone(answer["text"], detail=answer["detail"])
+    return SandboxError(answer["text"], detail=answer["detail"])
 
 
 def _record(container: LivingContainer) -> ContainerRecord:
@@ -312,31 +312,31 @@ def _record(container: LivingContainer) -> ContainerRecord:
     )
 
 
-# What was said becomes what it was.
+# What another worker answers in JSON becomes our records again.
 
 
-def _as_it_is(said: Any) -> Any:
-    return said
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
-def _read_record(said: dict[str, Any]) -> ContainerRecord:
-    return ContainerRecord(**said)
+def _read_record(value: dict[str, Any]) -> ContainerRecord:
+    return ContainerRecord(**value)
 
 
-def _read_file(said: dict[str, Any]) -> ContainerFile:
-    return ContainerFile(**said)
+def _read_file(value: dict[str, Any]) -> ContainerFile:
+    return ContainerFile(**value)
 
 
-def _read_part(said: dict[str, Any]) -> FilePart:
-    return FilePart(**said)
+def _read_part(value: dict[str, Any]) -> FilePart:
+    return FilePart(**value)
 
 
-def _read_files(said: list[dict[str, Any]]) -> list[ContainerFile]:
-    return [_read_file(each) for each in said]
+def _read_files(values: list[dict[str, Any]]) -> list[ContainerFile]:
+    return [_read_file(each) for each in values]
 
 
-def _read_run(said: dict[str, Any]) -> CellRun:
-    cell = said["execution"]
+def _read_run(value: dict[str, Any]) -> CellRun:
+    cell = value["execution"]
     execution = Execution(
         **{
             **cell,
@@ -345,4 +345,4 @@ def _read_run(said: dict[str, Any]) -> CellRun:
             "files": [StoredFile(**each) for each in cell["files"]],
         }
     )
-    return CellRun(execution, _read_files(said["files"]), said["begun_anew"])
+    return CellRun(execution, _read_files(value["files"]), value["begun_anew"])

@@ -110,9 +110,9 @@ def find_cgroups() -> Cgroups | None:
     """Return where containers can have groups; None where they cannot. It is tried with a process: takes some 10 ms."""
     for parent in _candidates():
         _remove_old(parent)
-        found = Cgroups(parent, tuple(_enabled(parent)))
-        if _freezes(found):
-            return found
+        cgroups = Cgroups(parent, tuple(_enabled(parent)))
+        if _freezes(cgroups):
+            return cgroups
     return None
 
 
@@ -263,12 +263,12 @@ class Rest:
         ticks: dict[int, int] = {}
         is_still = True
         for pid in pids:
-            found = processes.seen(pid)
-            if found is None:
+            process = processes.seen(pid)
+            if process is None:
                 continue
             if pid in self.attendants:  # what they do themselves is the host's work, or waiting
-                ticks[pid] = found.of_children
+                ticks[pid] = process.of_children
             else:
-                ticks[pid] = found.ticks + found.of_children
-                is_still = is_still and found.state in _STILL
+                ticks[pid] = process.ticks + process.of_children
+                is_still = is_still and process.state in _STILL
         return ticks, is_still

@@ -225,7 +225,7 @@ class Warden:
         return [[path, each[0]] for path, each in self._seen.items() if before.get(path) != each]
 
     def _listed(self) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+        listed: dict[str, tuple[int, int]] = {}
         for folder, inner, names in os.walk(self._settings.folder):
             # In place, so that `os.walk` goes into no hidden folder.
             inner[:] = sorted(each for each in inner if not each.startswith("."))
@@ -235,10 +235,10 @@ class Warden:
                     about = os.lstat(path)
                     # `lstat`: links are not followed, and are no files.
                     if stat.S_ISREG(about.st_mode) and not name.startswith("."):
-                        found[os.path.relpath(path, self._settings.folder)] = (about.st_size, about.st_mtime_ns)
-                if len(found) == MAX_LISTED:
-                    return found
-        return found
+                        listed[os.path.relpath(path, self._settings.folder)] = (about.st_size, about.st_mtime_ns)
+                if len(listed) == MAX_LISTED:
+                    return listed
+        return listed
 
     def _say(self, header: dict[str, Any], payload: bytes = b"") -> None:
         self._host.sendall(packed(header, payload))
