@@ -52,10 +52,11 @@ async def prefill(engine: BaseEngine, plan: RunPlan, place: TurnPlace) -> None:
     if not engine.supports_prefill:
         return
     generation = plan.generation
+    # Engines know no generation of no tokens: one is sampled, and dropped.
     sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
     try:
-        async with place.turn(), aclosing(engine.generate(replace(generation, sampling=sampling))) as said:
-            async for _ in said:
+        async with place.turn(), aclosing(engine.generate(replace(generation, sampling=sampling))) as chunks:
+            async for _ in chunks:
                 pass
     except EngineError as error:
         logger.warning("response %s: not prefilled: %s: %s", plan.response_id, type(error).__name__, error)
@@ -67,14 +68,14 @@ def span_of(plan: RunPlan, turn: int, request: GenerationRequest) -> Span:
     return plan.origin.span.child("turn", attributes, calls=True)
 
 
-async def request_of(plan: RunPlan, wanted: Generate, *, cuts: int, avoid: str) -> GenerationRequest:
+async def request_of(plan: RunPlan, generate: Generate, *, cuts: int, avoid: str) -> GenerationRequest:
     """Return what `request_for` returns, of a thread where that takes long."""
-    if plan.format.renders_elsewhere and wanted.said:
-        return await asyncio.to_thread(request_for, plan, wanted, cuts=cuts, avoid=avoid)
-    return request_for(plan, wanted, cuts=cuts, avoid=avoid)
+    if plan.format.renders_elsewhere and generate.said:
+        return await asyncio.to_thread(request_for, plan, generate, cuts=cuts, avoid=avoid)
+    return request_for(plan, generate, cuts=cuts, avoid=avoid)
 
 
-def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0, avoid: str = "") -> GenerationRequest:
+def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str = "") -> GenerationRequest:
     """Return what generates a turn, behind what of it was sampled already.
 
     `cuts`: how often it was cut here; what was asked then may still run somewhere, and so ids differ. `avoid`: where it
@@ -83,16 +84,17 @@ def request_for(plan: RunPlan, wanted: Generate, *, cuts: int = 0, avoid: str = 
     generation = plan.generation
     return replace(
         generation,
-        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{wanted.turn}",
-        prompt_token_ids=_prompt(plan, wanted),
-        sampling=replace(generation.sampling, max_output_tokens=wanted.budget),
+        # For example "resp_1-0" for the first turn, and "resp_1.2-0" for the same turn after two cuts.
+        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{generate.turn}",
+        prompt_token_ids=_prompt(plan, generate),
+        sampling=replace(generation.sampling, max_output_tokens=generate.budget),
         avoid=avoid,
-        grammar=None if wanted.aside else _grammar(plan, wanted),
+        grammar=None if generate.aside else _grammar(plan, generate),
     )
 
 
 def generated(
-    engine: BaseEngine, plan: RunPlan, wanted: Generate, request: GenerationRequest, span: Span
+    engine: BaseEngine, plan: RunPlan, generate: Generate, request: GenerationRequest, span: Span
 ) -> AsyncGenerator[TokenChunk, None]:
     """Return what the engine samples, traced below `span`.
 
@@ -100,69 +102,73 @@ def generated(
     """
     if span is not NO_SPAN:
         request = replace(request, trace_headers=span.headers)
-    if plan.details is not None and not wanted.aside:
+    if plan.details is not None and not generate.aside:
         request = plan.details.asked_of(request)
     chunks = engine.generate(request)
     if request.grammar is None or not request.grammar.loose:
         return chunks
-    return _checked(chunks, plan, wanted, request.grammar)
+    return _checked(chunks, plan, generate, request.grammar)
 
 
 async def _checked(
-    chunks: AsyncGenerator[TokenChunk, None], plan: RunPlan, wanted: Generate, grammar: TurnGrammar
+    chunks: AsyncGenerator[TokenChunk, None], plan: RunPlan, generate: Generate, grammar: TurnGrammar
 ) -> AsyncGenerator[TokenChunk, None]:
     """Yield chunks; a content that was cut in its middle is checked before its end is told to anybody.
 
     No engine can be held to the rest of a content. A model that has begun one nearly always ends it well.
     """
-    said, parser = list(wanted.sampled), plan.format.parser([rule.name for rule in grammar.rules.calls])
-    parser.feed(said)
+    # The parser reads all of the turn again, so that it stands where the model stands.
+    tokens, parser = list(generate.sampled), plan.format.parser([rule.name for rule in grammar.rules.calls])
+    parser.feed(tokens)
     async with aclosing(chunks):
         async for chunk in chunks:
-            said.extend(chunk.token_ids)
+            tokens.extend(chunk.token_ids)
+            # Checked at the end of an item, and of the whole turn: the chunk with that end is not passed on before.
             ended = any(isinstance(event, ItemEnded) for event in parser.feed(chunk.token_ids))
             if ended or any(map(parser.is_end, chunk.token_ids)):
-                problem = await asyncio.to_thread(plan.format.problem_of, grammar.rules, said)
+                problem = await asyncio.to_thread(plan.format.problem_of, grammar.rules, tokens)
                 if problem is not None:  # it shows what the model said, and so stays out of the log
                     raise GrammarBroken("What went on behind a cut does not fit its schema or grammar.")
             yield chunk
 
 
-def _grammar(plan: RunPlan, wanted: Generate) -> TurnGrammar | None:
+def _grammar(plan: RunPlan, generate: Generate) -> TurnGrammar | None:
     """Return what the turn is held to: a call that was demanded is not demanded again, and a summary is free."""
-    if plan.rules is None or wanted.summary:
+    if plan.rules is None or generate.summary:
         return None
-    rules = plan.rules.after_call if wanted.after_call else plan.rules.first
-    if not wanted.hosted:
+    rules = plan.rules.after_call if generate.after_call else plan.rules.first
+    if not generate.hosted:
         rules = replace(rules, calls=tuple(rule for rule in rules.calls if not rule.hosted))
-    return plan.format.grammar(rules, wanted.sampled)
+    return plan.format.grammar(rules, generate.sampled)
 
 
-def _prompt(plan: RunPlan, wanted: Generate) -> Sequence[int]:
+def _prompt(plan: RunPlan, generate: Generate) -> Sequence[int]:
     """Return the plan's prompt with everything said in this response, and what of this turn was said already."""
     prompt = plan.generation.prompt_token_ids
-    if wanted.said:
+    if generate.said:
         start = plan.format.generation_start()
+        # The draft ends with the head of the model's message. What was said goes before it, and the head behind all.
         draft = plan.draft[: -len(start)]
-        for message in wanted.said:
+        for message in generate.said:
             draft.extend(message.tokens)
         draft.extend(start)
         prompt = plan.format.prompt_of(draft)
-    if not wanted.sampled:
+    if not generate.sampled:
         return prompt
+    # A copy: the plan's own prompt stays as it is for the next turn.
     longer = as_tokens(prompt)
-    longer.extend(wanted.sampled)
+    longer.extend(generate.sampled)
     return longer
 
 
-def unlogged_finish(plan: RunPlan, wanted: Generate) -> FinishReason | None:
+def unlogged_finish(plan: RunPlan, generate: Generate) -> FinishReason | None:
     """Return why a turn that was cut has ended all the same; None where it has not.
 
     The worker that began it may have logged the turn's last token without the engine's reason for the end.
     """
-    if wanted.budget == 0:
+    if generate.budget == 0:
         return FinishReason.LENGTH
-    if wanted.sampled and wanted.sampled[-1] in plan.generation.sampling.stop_token_ids:
+    if generate.sampled and generate.sampled[-1] in plan.generation.sampling.stop_token_ids:
         return FinishReason.STOP
     return None
 
@@ -176,19 +182,22 @@ class Continuing:
     """Of one turn. `cuts` is how often it was cut, `avoid` where it was then."""
 
     def __init__(self, engine: BaseEngine) -> None:
-        self.cuts = 0
-        self.avoid = ""
+        self.cuts = 0  # how often the turn was cut
+        self.avoid = ""  # the replica at which it was cut last; empty for none
         self._engine = engine
-        self._until: float | None = None
-        self._grammar_cut = False
+        self._until: float | None = None  # by the loop's clock, how long it is tried; None before a cut
+        self._grammar_cut = False  # it broke once already in a way that its grammar may have caused
 
     async def wait(self, error: EngineError) -> None:
         """Return when the turn is to be tried again; raises `error`, or what it means, where it ends with it."""
+        # Once may be the replica's fault. Twice in one turn it is the grammar's, and another try would end the same
+        # way.
         if self._grammar_cut and isinstance(error, GrammarCut | GenerationFailed):
             raise GrammarBroken(str(error)) from error
         if isinstance(error, GenerationCut):
             self._note(error)
             await asyncio.sleep(0)  # a turn that something else has ended meanwhile is cancelled here
+        # Without a cut `_is_over` holds, too: an engine that refuses a turn from the start is not asked again.
         elif not isinstance(error, EngineUnavailable | EngineOverloaded) or self._is_over:
             raise error
         else:
@@ -248,13 +257,15 @@ class DelayedTexts:
         self._tell = tell
         self._only_adds = only_adds
         self._loop = asyncio.get_running_loop()
-        self._waiting: Sampled | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: Sampled | None = None  # what is held back
+        self._timer: asyncio.TimerHandle | None = None  # set only while something is held back
+        # When something was passed on last, on the loop's clock; so the first text waits for nothing
         self._told_at = -seconds
         self._problem: Exception | None = None  # of the timer, for whoever comes next
 
     def take(self, sampled: Sampled) -> Command | None:
         """Take what was sampled, tell it now or later, and return what is to be done next."""
+        # `flush` raises the problem of the timer, if there is one.
         if self._problem is not None or not _can_be_one(self._waiting, sampled):
             self.flush()
         whole = sampled if self._waiting is None else _joined(self._waiting, sampled)
@@ -276,6 +287,7 @@ class DelayedTexts:
 
     def flush(self) -> None:
         """Tell what waits."""
+        # Forgotten before it is raised: the end of the turn flushes once more.
         problem, self._problem = self._problem, None
         if problem is not None:
             raise problem
@@ -299,6 +311,7 @@ def _can_be_one(first: Sampled | None, then: Sampled) -> bool:
 def _joined(first: Sampled, then: Sampled) -> Sampled:
     """Return what was sampled in two chunks as one; both have log probabilities, or neither."""
     logprobs = None if first.logprobs is None else [*first.logprobs, *(then.logprobs or ())]
+    # An engine tells it with its first chunk, or with its last one.
     cached = then.cached_tokens if first.cached_tokens is None else first.cached_tokens
     tokens = [*first.token_ids, *then.token_ids]
     return replace(then, token_ids=tokens, cached_tokens=cached, logprobs=logprobs)

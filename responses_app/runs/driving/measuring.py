@@ -19,8 +19,8 @@ class RunMeasure:
         self._plan = plan  # the one it begins with, which tells what it is
         self._machine = machine
         self._meter = meter
-        self._started = time.monotonic()
-        self._first_token: float | None = None
+        self._started = time.monotonic()  # so the time in queues counts, too
+        self._first_token: float | None = None  # None until the model has said something
 
     def note_first_token(self) -> None:
         """The model has begun to speak."""
@@ -39,6 +39,7 @@ class RunMeasure:
         measured, machine, called = self.measured(), self._machine, self._machine.stream.called
         used, cached = self.used(), sum(turn.cached_tokens for turn in machine.turns)
         error, first = machine.stream.snapshot()["error"], measured.first_token_ms
+        # Calls by their kinds: "function_call", "web_search_call", and so on.
         kinds = (str(item["type"]) for item in machine.stream.output)
         self._meter.ended(
             Outcome(

@@ -40,28 +40,28 @@ logger = logging.getLogger("respsite.runs")
 
 AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
 BACKGROUND_PATIENCE = 3600.0  # seconds: nobody waits for a response in the background as for an answer
-_OF_SERVER_TOOLS = frozenset(("mcp_list_tools", *ITEMS.values()))
+_OF_SERVER_TOOLS = frozenset(("mcp_list_tools", *ITEMS.values()))  # types of items that this server's tools make
 _CHOSEN = frozenset(status.value for status in CONTINUABLE)  # what can be a choice of a chat completion
 NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """How a run ended: its response, its part of the chain, its items with their tokens, its times, its log."""
+    """How a run ended, as it is kept."""
 
-    response: ResponseObject
-    link: ChainLink | None = None
-    sampled: Sequence[SampledMessage] = ()
+    response: ResponseObject  # with its terminal status
+    link: ChainLink | None = None  # its part of the chain; None for one that cannot be continued
+    sampled: Sequence[SampledMessage] = ()  # the items that clients can name, with their tokens
     measured: Measured
-    log: bytes = b""
+    log: bytes = b""  # all of it; empty where there is none
 
 
 @dataclass(frozen=True, slots=True)
 class KeptEnd:
-    """How a run has ended, as it is to be told: with an error where the end could not be kept. `link` continues it."""
+    """How a run has ended, as its readers are to be told."""
 
-    ended: Ended
-    link: ChainLink | None
+    ended: Ended  # what the machine is to be told: with an error where the end could not be kept
+    link: ChainLink | None  # what later responses continue
 
 
 class RunPersistence:
@@ -82,17 +82,18 @@ class RunPersistence:
     ) -> None:
         self.now = now
         self._patience = ends.settings.database_patience_seconds
-        self._defer = ends.add
+        self._defer = ends.add  # takes an end that the store does not
         self._plan = plan
+        # A plan made anew for a summary begins a chain of its own, and names no parent.
         self._continues = plan.continues  # which a later plan of the same response may not tell
         self._store = stores.responses
         self._conversations = stores.conversations
         self.claim = claim
         self.log = log
-        self.accepted = False
+        self.accepted = False  # the store has the response
         self.unsaved: UnsavedEnd | None = None  # its end, where that waits for the store
         self._is_queued = False  # in the store
-        self._noting: asyncio.Task[None] | None = None
+        self._noting: asyncio.Task[None] | None = None  # the note that it has begun, while that is on its way
 
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
         """Keep the response before it runs; `again`: another worker has kept it already.
@@ -105,6 +106,7 @@ class RunPersistence:
         if plan.stored:
             try:
                 await self._store.accept(self._as_accepted(response, again=again))
+            # These say for certain that nothing was kept. After any other error the commit may have happened.
             except (ClaimLost, NameTaken, ParentGone):
                 raise
             except StoreError:
@@ -221,10 +223,10 @@ class RunPersistence:
     def _request(self) -> JsonObject:
         """Return what another worker needs to run it; a public id may stand for a later response there."""
         request, parent = self._plan.request, self._plan.parent
-        asked = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
+        fields = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
         if request.previous_response_id is None or parent is None:
-            return asked
-        return {**asked, "previous_response_id": parent.response_id}
+            return fields
+        return {**fields, "previous_response_id": parent.response_id}
 
     def link(self, machine: ResponseMachine, status: Status) -> ChainLink | None:
         """Return the response's part of its chain; None for one that cannot be continued."""
@@ -291,6 +293,7 @@ class RunPersistence:
 
         Trying again may keep what was kept already, its answer lost on the way: the store takes that for one.
         """
+        # The loop's clock cannot go back. Without patience, or where nothing is stored, there is one try.
         clock = asyncio.get_running_loop().time
         patience = self._patience if not self._plan.background else max(self._patience, BACKGROUND_PATIENCE)
         ends_at = clock() + (patience if self._patience and self._plan.stored else 0.0)
@@ -298,6 +301,7 @@ class RunPersistence:
             try:
                 await act()
                 return True
+            # It is a `StoreError`, too, and no reason to try again.
             except ClaimLost:
                 raise
             except StoreError as problem:
@@ -322,8 +326,8 @@ class RunPersistence:
         conversation = self._plan.conversation
         if conversation is None or link is None:
             return None
-        asked = (item for item in self._plan.input_items if item["type"] != "compaction_trigger")  # it only asks
-        items = (*asked, *response["output"])
+        inputs = (item for item in self._plan.input_items if item["type"] != "compaction_trigger")  # it only asks
+        items = (*inputs, *response["output"])
         return ConversationAppend(conversation_id=conversation.id, items=items, read_version=conversation.version)
 
     def _stored(self, end: RunEnd) -> StoredResponse:

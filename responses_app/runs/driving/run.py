@@ -182,14 +182,17 @@ class Run(EventSource):
         Raises `BrokenLog`, and `PromptTooLong` where there was a compaction that does not fit here.
         """
         assert self.log is not None, "only a stored response has a log"
-        for given in decode(log):
+        # The plan changes at the same places as on the worker that wrote the log, so that the same inputs mean the
+        # same.
+        for input_ in decode(log):
+            # Read before the input goes in: `receive` replaces what is due.
             seal = self._machine.due
-            self.journal.extend(self._machine.receive(given).events)
-            if isinstance(given, Sealed) and isinstance(seal, Seal):
+            self.journal.extend(self._machine.receive(input_).events)
+            if isinstance(input_, Sealed) and isinstance(seal, Seal):
                 compaction = self._compaction
                 self._go_on_with_summary(go_on(self.plan, compaction, compacted(compaction, seal.summary)))
-            elif isinstance(given, ToolsListed):
-                self._use(listed_elsewhere(self.plan, given))
+            elif isinstance(input_, ToolsListed):
+                self._use(listed_elsewhere(self.plan, input_))
         self.log.go_on_behind(log)
 
     def begin(self) -> None:
@@ -205,8 +208,8 @@ class Run(EventSource):
                 self._tell(Enqueued())
 
     def _declare(self) -> None:
-        for given in self.plan.declarations:
-            self._tell(given)
+        for input_ in self.plan.declarations:
+            self._tell(input_)
 
     def _start(self) -> Command | None:
         self._persistence.note_start()
@@ -252,6 +255,7 @@ class Run(EventSource):
             self._declare()
             self._tell(Enqueued())
         async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
+            # Set where the log of another worker was read before: then it goes on there, instead of starting.
             due = self._machine.due
             await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
 
@@ -293,21 +297,25 @@ class Run(EventSource):
                 return await self._list_tools(server)
             case CallTool():
                 returned = await permitted_call(self.plan, command, self.effects, self._settings, tell=self._tell)
-                said = sum(len(each.tokens) for each in self._machine.stream.messages)
-                return self._tell(await that_fits(returned, self.plan, command, said=said))
+                # Tokens that this response has added to its prompt so far.
+                tokens = sum(len(each.tokens) for each in self._machine.stream.messages)
+                return self._tell(await that_fits(returned, self.plan, command, said=tokens))
             case Await():
+                # Unix time, not a monotonic clock: the log keeps the deadline, and another worker may have to go by
+                # it.
                 now, seconds = self._persistence.now(), self._settings.responses_tool_timeout
                 return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
         await self._finish(command.ending)
         return None
 
-    def _tell(self, given: Input) -> Command | None:
+    def _tell(self, input_: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
-        events, command = self._machine.receive(given)
+        events, command = self._machine.receive(input_)
+        # With a log, the log decides when readers get the events: those of a background response once they are kept.
         if self.log is None:
             self.journal.extend(events)
         else:
-            self.log.take(given, events)
+            self.log.take(input_, events)
         return command
 
     def _may_wait(self) -> bool:
@@ -316,45 +324,49 @@ class Run(EventSource):
 
     # What it does.
 
-    async def _generate(self, wanted: Generate) -> Command | None:
+    async def _generate(self, generate: Generate) -> Command | None:
         """Wait for the engine and generate a turn. The engine's work ends with it, however that comes."""
-        if wanted.has_begun and (finish := unlogged_finish(self.plan, wanted)) is not None:
+        # Asking the engine for no tokens, or for tokens behind a stop token, would be an error.
+        if generate.has_begun and (finish := unlogged_finish(self.plan, generate)) is not None:
             return self._tell(Sampled((), finish))
         async with self.place.turn():
             try:
-                return await self._generate_on(wanted)
+                return await self._generate_on(generate)
             except EngineError as error:
-                if not wanted.aside:
+                # A summary of reasoning is not worth failing for: without it the response goes on.
+                if not generate.aside:
                     raise
                 logger.warning("response %s: no summary: %s: %s", self.response_id, type(error).__name__, error)
                 return self._tell(Sampled((), FinishReason.STOP))
 
-    async def _generate_on(self, wanted: Generate) -> Command | None:
+    async def _generate_on(self, generate: Generate) -> Command | None:
         """Generate a turn, as often as it is cut and can go on."""
         continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
         while True:
             try:
-                return await self._sample(wanted, meter, continuing)
+                return await self._sample(generate, meter, continuing)
             except EngineError as error:
                 await continuing.wait(error)
                 if isinstance(error, GenerationCut):
                     logger.warning("response %s: its turn was cut and goes on: %s", self.response_id, error)
                     self._model.meter.continued()
+            # The machine has counted what was sampled before the cut: what is due now is the rest of the turn.
             due = self._machine.due
             assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
-            wanted = due
-            if (finish := unlogged_finish(self.plan, wanted)) is not None:
+            generate = due
+            if (finish := unlogged_finish(self.plan, generate)) is not None:
                 return self._tell(Sampled((), finish))
 
-    async def _sample(self, wanted: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
+    async def _sample(self, generate: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
         """Ask the engine once, and tell what it samples."""
         plan, has_begun = self.plan, False
-        request = await request_of(plan, wanted, cuts=continuing.cuts, avoid=continuing.avoid)
-        if not wanted.has_begun:
+        request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
+        # Told once a turn: a turn that goes on behind a cut has begun before.
+        if not generate.has_begun:
             self._tell(TurnBegan(len(request.prompt_token_ids)))
         try:
-            with span_of(plan, wanted.turn, request) as span:
-                async with aclosing(generated(self._model.engine, plan, wanted, request, span)) as chunks:
+            with span_of(plan, generate.turn, request) as span:
+                async with aclosing(generated(self._model.engine, plan, generate, request, span)) as chunks:
                     with delayed(self._tell, self._machine.only_adds, seconds=self._settings.delta_seconds) as tell:
                         async for chunk in chunks:
                             if plan.details is not None:
@@ -364,15 +376,17 @@ class Run(EventSource):
                                     meter.note(len(chunk.token_ids))
                                 if not has_begun:
                                     has_begun = True
+                                    # Before the first token is told: nothing is said for a response that another
+                                    # worker has.
                                     await self._note_speech()
-                            said = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
-                            command = tell(said)
+                            sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
+                            command = tell(sampled)
                             if command is not None:
                                 return command
                 # An engine that just ends has said all it had to say.
                 return self._tell(Sampled((), FinishReason.STOP))
         except PromptTooLong:
-            if not (wanted.sampled or wanted.said):
+            if not (generate.sampled or generate.said):
                 raise
             # What this response has said and read fills the context.
             return self._tell(Sampled((), FinishReason.LENGTH))
@@ -389,6 +403,7 @@ class Run(EventSource):
         compaction = self._compaction
         now = compacted(compaction, summary)
         plan = await asyncio.to_thread(go_on, self.plan, compaction, now)  # a summary may be long
+        # The input goes in before the plan changes: whoever replays the log meets them in the same order.
         command = self._tell(Sealed(compaction.seal(now.as_bytes()), plan.generation.sampling.max_output_tokens))
         self._go_on_with_summary(plan)
         return command
@@ -401,6 +416,7 @@ class Run(EventSource):
     async def _list_tools(self, server: str) -> Command | None:
         """Ask a server which tools it has, and plan anew with them."""
         listed, offer = await list_tools(self.plan.tools.server(server))
+        # The prompt is written anew, which takes long for a long conversation.
         self._use(await asyncio.to_thread(with_tools, self.plan, server, offer))
         command = self._tell(listed)
         problem = nothing_to_call(self.plan, listed)
@@ -418,11 +434,12 @@ class Run(EventSource):
 
     # What comes from outside.
 
-    def give(self, given: Input) -> None:
+    def give(self, input_: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
-        command = self._tell(given)
+        command = self._tell(input_)
         if command is not None and self._task is not None:  # one that has not begun begins with it by itself
             self._instead = command
+            # `_drive` tells this cancellation from one of the run itself by `_instead`.
             self._task.cancel()
 
     def _interruption(self) -> Command | None:
@@ -433,6 +450,7 @@ class Run(EventSource):
         instead = self._forget_interruption()
         if instead is None or self._task is None:
             return None
+        # `uncancel` takes back the cancellation of `give`. What remains was asked for by somebody else.
         cancelled_too = self._task.uncancel() > 0
         return None if cancelled_too and not isinstance(instead, Finish) else instead
 
@@ -442,24 +460,26 @@ class Run(EventSource):
         return instead
 
     def stop(self, reason: StopReason) -> bool:
+        # The end is decided, or is another worker's to decide: nothing can stop it here.
         if self.finishing or self.lost:
             return False
         self.give(Stopped(reason))
         return True
 
-    def take_output(self, given: OutputGiven) -> None:
+    def take_output(self, input_: OutputGiven) -> None:
         """Take what the client says came of a call. Raises `ApiError` where nobody waits for that."""
         if self.finishing or self.lost or not self._machine.takes_outputs:
             raise not_waiting(self.response_id)
-        match self._machine.calls.state(given.call_id):
+        match self._machine.calls.state(input_.call_id):
             case "unknown":
-                raise call_not_found(given.call_id)
+                raise call_not_found(input_.call_id)
             case "answered":
-                raise answered_already(given.call_id)
-        self.give(given)
+                raise answered_already(input_.call_id)
+        self.give(input_)
 
     async def keep_inputs(self) -> None:
         """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""
+        # Before its acceptance there is no row in the store to append to.
         if self.log is not None and self._persistence.accepted:
             await self.log.keep()
 
@@ -484,19 +504,21 @@ class Run(EventSource):
 
     async def _fail(self, error: EngineError | None) -> None:
         """End as failed, unless it has ended; None stands for an error of this server."""
+        # Its end is stored, and cannot become another one.
         if self._kept is not None:  # what breaks behind its end is not its own
             return
         request_id = self.plan.origin.request_id
         self.problem = unanswered(error, request_id)
         await self._end(Failed(failure(error, request_id)))
 
-    async def _end(self, given: Input) -> None:
+    async def _end(self, input_: Input) -> None:
         """End by this input, or as it was decided before by one from outside."""
         decided = self._forget_interruption()
-        await self._drive(self._tell(given) or decided)
+        await self._drive(self._tell(input_) or decided)
 
     async def _finish(self, ending: Ending) -> None:
         """Keep the end, and then say it: a stored response is committed before its terminal event goes out."""
+        # At once, and not when the store has answered: others wait for the place.
         self.place.leave()  # nothing more is generated
         try:
             measured = self._measure.measured()
@@ -517,6 +539,7 @@ class Run(EventSource):
         if kept.ended.error is not None:  # it could not be kept as it was decided
             self.problem = unanswered(None, self.plan.origin.request_id)
         if self.log is not None:
+            # Before the end is told: `end` publishes the events that are held back, and they come first.
             self.log.end()
         self._tell(kept.ended)
         self._measure.report(self.journal.appended_bytes, self.abandoned_reason)

@@ -78,14 +78,17 @@ class Effects:
 
     async def permit(self) -> None:
         """Return once what the response asks for may be done. Raises `NotPermitted`, and `ClaimLost`."""
+        # The first answer of the store may come late, and be too old to rely on; then one more is asked for. A second
+        # late one has to do.
         for _ in range(2):
-            asked = own_clock()
+            # The time before the question: the answer may be as old as that.
+            asked_at = own_clock()
             if not await self._keep_inputs(self._may_wait):
                 if not self._may_wait():
                     raise ClaimLost(f"{self._response_id} is left to another worker")
                 raise NotPermitted("it must not run twice, and this server cannot write down now that it runs.")
             self.check_approvals()
-            self._permitted_at = asked
+            self._permitted_at = asked_at
             if self._is_fresh:
                 return
 
@@ -113,43 +116,43 @@ _GONE = "Error: this tool is not there (any more)."
 _TOO_LARGE = "Error: what the tool gave back is larger than this server takes."
 
 
-def cut_call(wanted: CallTool) -> ToolReturned:
+def cut_call(command: CallTool) -> ToolReturned:
     """Return what came of a call that was under way when its worker died, where the tool is not `repeatable`."""
-    return ToolReturned(_CUT, failed=True, shown=_error(wanted, _CUT))
+    return ToolReturned(_CUT, failed=True, shown=_error(command, _CUT))
 
 
-def unmade_call(wanted: CallTool, why: str) -> ToolReturned:
+def unmade_call(command: CallTool, why: str) -> ToolReturned:
     """Return what came of a call that was not made."""
     text = f"Error: the tool was not called: {why}"
-    return ToolReturned(text, failed=True, shown=_error(wanted, text))
+    return ToolReturned(text, failed=True, shown=_error(command, text))
 
 
-def _error(wanted: CallTool, text: str) -> JsonObject:
+def _error(command: CallTool, text: str) -> JsonObject:
     """Return the typed `error` of a call's item: only the calls of MCP servers have one."""
     content = [{"type": "text", "text": text}]
-    return {"error": {"type": "mcp_tool_execution_error", "content": content}} if wanted.tool else {}
+    return {"error": {"type": "mcp_tool_execution_error", "content": content}} if command.tool else {}
 
 
 async def permitted_call(
-    plan: RunPlan, wanted: CallTool, effects: Effects, settings: RunSettings, *, tell: Callable[[Input], object]
+    plan: RunPlan, command: CallTool, effects: Effects, settings: RunSettings, *, tell: Callable[[Input], object]
 ) -> ToolReturned:
     """Call a tool as `call_tool` does; one that must not be called twice only once that is permitted.
 
     Raises `ClaimLost` where another worker has the response: then nothing was called.
     """
-    entry, span, confirm = plan.tools.entry_of(wanted.name), plan.origin.span, nothing_to_confirm
+    entry, span, confirm = plan.tools.entry_of(command.name), plan.origin.span, nothing_to_confirm
     try:
-        if entry is not None and not wanted.repeatable:
+        if entry is not None and not command.repeatable:
             await effects.permit()
             confirm = effects.confirm
-        return await call_tool(entry, wanted, tell=tell, settings=settings, confirm=confirm, span=span)
+        return await call_tool(entry, command, tell=tell, settings=settings, confirm=confirm, span=span)
     except NotPermitted as why:
-        return unmade_call(wanted, str(why))
+        return unmade_call(command, str(why))
 
 
 async def call_tool(
     entry: ToolEntry | None,
-    wanted: CallTool,
+    command: CallTool,
     *,
     tell: Callable[[Input], object],
     settings: RunSettings,
@@ -160,24 +163,25 @@ async def call_tool(
 
     `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns.
     """
-    with span.child("tool call", {"gen_ai.tool.name": wanted.name}) as own:
-        result = await _result(entry, wanted, tell, confirm)
+    with span.child("tool call", {"gen_ai.tool.name": command.name}) as own:
+        result = await _result(entry, command, tell, confirm)
         if result.failed:
             own.fail("tool_failed")
         most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
-        return _returned(result, wanted, settings.server_tool_max_output_bytes, most_shown)
+        return _returned(result, command, settings.server_tool_max_output_bytes, most_shown)
 
 
 async def _result(
     entry: ToolEntry | None,
-    wanted: CallTool,
+    command: CallTool,
     tell: Callable[[Input], object],
     confirm: Callable[[], Awaitable[None]],
 ) -> ToolResult:
     if entry is None:
-        return _failed(wanted, _GONE)
+        return _failed(command, _GONE)
     tool, response_id = entry.tool, entry.use.response_id
     now = asyncio.get_running_loop().time
+    # Two bounds at once: all of the call, and the time since its last report.
     ends_at = now() + tool.max_seconds
     try:
         async with asyncio.timeout_at(min(ends_at, now() + tool.idle_seconds)) as time_left:
@@ -188,29 +192,31 @@ async def _result(
 
             call = ToolCall(
                 use=entry.use,
-                name=wanted.name,
-                arguments=wanted.arguments,
-                item_id=wanted.item_id,
-                tool=wanted.tool,
-                state=wanted.state,
+                name=command.name,
+                arguments=command.arguments,
+                item_id=command.item_id,
+                tool=command.tool,
+                state=command.state,
                 report=report,
                 confirm=confirm,
             )
             return await tool.call(call)
     except TimeoutError:
+        # Both raise `TimeoutError`; only `expired` tells them apart.
         if not time_left.expired():  # the tool's own, which it should have caught
-            logger.exception("response %s: the tool %s broke", response_id, wanted.name)
-            return _failed(wanted, _BROKE)
+            logger.exception("response %s: the tool %s broke", response_id, command.name)
+            return _failed(command, _BROKE)
         seconds = tool.max_seconds if now() >= ends_at else tool.idle_seconds
-        return _failed(wanted, f"Error: the tool did not answer within {seconds:g} s.")
+        return _failed(command, f"Error: the tool did not answer within {seconds:g} s.")
+    # `NotPermitted` is a `ToolFailed`, too: without this it would be taken for an answer of the tool.
     except (NotPermitted, ClaimLost):
         raise
     except ToolFailed as problem:
         text = f"Error: {problem}"
-        return ToolResult(text, problem.shown or _error(wanted, text), failed=True)
+        return ToolResult(text, problem.shown or _error(command, text), failed=True)
     except Exception:
-        logger.exception("response %s: the tool %s broke", response_id, wanted.name)
-        return _failed(wanted, _BROKE)
+        logger.exception("response %s: the tool %s broke", response_id, command.name)
+        return _failed(command, _BROKE)
 
 
 async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer | None]:
@@ -235,41 +241,44 @@ async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer | None]:
     return ToolsListed(entry.server, error=f"The tools of '{entry.server}' could not be listed: {problem}"), None
 
 
-def _failed(wanted: CallTool, text: str) -> ToolResult:
-    return ToolResult(text, _error(wanted, text), failed=True)
+def _failed(command: CallTool, text: str) -> ToolResult:
+    return ToolResult(text, _error(command, text), failed=True)
 
 
-def _returned(result: ToolResult, wanted: CallTool, max_output_bytes: int, max_shown_bytes: int) -> ToolReturned:
+def _returned(result: ToolResult, command: CallTool, max_output_bytes: int, max_shown_bytes: int) -> ToolReturned:
     """Bound what a tool gave back: what the model reads, what its item shows, and what later calls want to know."""
     try:
+        # Sizes as they are sent and stored: compact JSON, in UTF-8.
         shown = len(orjson.dumps(result.shown))
         state = 0 if result.state is None else len(orjson.dumps(result.state))
     except (orjson.JSONEncodeError, TypeError):
-        logger.exception("the tool %s gave back what is not JSON", wanted.name)
-        return _returned(_failed(wanted, _BROKE), wanted, max_output_bytes, max_shown_bytes)
+        logger.exception("the tool %s gave back what is not JSON", command.name)
+        return _returned(_failed(command, _BROKE), command, max_output_bytes, max_shown_bytes)
     if shown > max_shown_bytes:
-        logger.warning("the tool %s gave back %d bytes for its item: too many", wanted.name, shown)
-        return _returned(_failed(wanted, _TOO_LARGE), wanted, max_output_bytes, max_shown_bytes)
+        logger.warning("the tool %s gave back %d bytes for its item: too many", command.name, shown)
+        return _returned(_failed(command, _TOO_LARGE), command, max_output_bytes, max_shown_bytes)
     if state > MAX_STATE_BYTES:
-        logger.warning("the tool %s wants to keep %d bytes: too many", wanted.name, state)
+        logger.warning("the tool %s wants to keep %d bytes: too many", command.name, state)
     kept = result.state if state <= MAX_STATE_BYTES else None
     return ToolReturned(cut_text(result.text, max_output_bytes), result.failed, result.shown, kept)
 
 
 def cut_text(text: str, max_bytes: int) -> str:
     """Return a text of at most `max_bytes` of UTF-8, and behind it a note of how much is missing, if anything is."""
+    # A lone surrogate cannot be written as UTF-8: it becomes "?".
     written = text.encode(errors="replace")
     if len(written) <= max_bytes:
         return written.decode()
+    # The cut may fall into the middle of a character: `ignore` drops its first bytes.
     return f"{written[:max_bytes].decode(errors='ignore')}\n[{len(written) - max_bytes} more bytes are left out]"
 
 
-async def that_fits(returned: ToolReturned, plan: RunPlan, wanted: CallTool, *, said: int) -> ToolReturned:
+async def that_fits(returned: ToolReturned, plan: RunPlan, command: CallTool, *, said: int) -> ToolReturned:
     """Return what a tool gave back, with a text that the context holds behind the prompt and `said` more tokens."""
     room = room_behind(len(plan.generation.prompt_token_ids) + said, plan.writer.max_model_len)
-    if surely_fits(returned.text, wanted, room=room):
+    if surely_fits(returned.text, command, room=room):
         return returned
-    return replace(returned, text=await asyncio.to_thread(fitted, returned.text, wanted, plan.format, room=room))
+    return replace(returned, text=await asyncio.to_thread(fitted, returned.text, command, plan.format, room=room))
 
 
 def room_behind(tokens: int, max_model_len: int) -> int:
@@ -277,41 +286,43 @@ def room_behind(tokens: int, max_model_len: int) -> int:
     return max_model_len - tokens - min(MAX_ANSWER, max_model_len // 4)
 
 
-def surely_fits(text: str, wanted: CallTool, *, room: int) -> bool:
+def surely_fits(text: str, command: CallTool, *, room: int) -> bool:
     """Whether an output has room however it is cut into tokens: none is less than a byte."""
-    return 4 * len(text) + len(wanted.name) + _FRAME <= room
+    # A character has at most 4 bytes of UTF-8.
+    return 4 * len(text) + len(command.name) + _FRAME <= room
 
 
-def fitted(text: str, wanted: CallTool, model_format: ModelFormat, *, room: int) -> str:
+def fitted(text: str, command: CallTool, model_format: ModelFormat, *, room: int) -> str:
     """Return an output that has at most `room` tokens, if that can be: cut, with a note of how much is missing."""
-    size = _tokens(text, wanted, model_format)
+    size = _tokens(text, command, model_format)
     if size <= room:
         return text
     kept = len(text.encode(errors="replace"))
     for _ in range(MAX_TRIES):
+        # In proportion to the tokens that are too many, and 1/16 less: tokens are not spread evenly over a text.
         kept = kept * max(0, room - _FRAME) // size * 15 // 16
         if kept == 0:
             break
         shorter = cut_text(text, kept)
-        size = _tokens(shorter, wanted, model_format)
+        size = _tokens(shorter, command, model_format)
         if size <= room:
             return shorter
     return LEFT_OUT
 
 
-def _tokens(text: str, wanted: CallTool, model_format: ModelFormat) -> int:
-    return len(model_format.output(wanted.name, text, hosted=True).tokens)
+def _tokens(text: str, command: CallTool, model_format: ModelFormat) -> int:
+    return len(model_format.output(command.name, text, hosted=True).tokens)
 
 
-async def wait_for_outputs(wanted: Await, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:
+async def wait_for_outputs(command: Await, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:
     """Return when the client's time is over: `seconds` from `now` on (Unix seconds), or what a takeover has left of it.
 
     Outputs come by `Run.give`, which ends this once none is missing.
     """
-    if wanted.until is None:
+    if command.until is None:
         tell(WaitBegan(now + seconds))
         left = seconds
     else:  # it began on another worker
-        left = max(wanted.until - now, TAKEOVER_SECONDS)
+        left = max(command.until - now, TAKEOVER_SECONDS)
     await asyncio.sleep(left)
     return TimedOut(seconds)

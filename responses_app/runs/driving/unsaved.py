@@ -27,10 +27,11 @@ class UnsavedEnd:
     def __init__(self, stored: StoredResponse) -> None:
         self.stored = stored
         tokens = sum(len(item.message.tokens) for item in stored.sampled)
+        # About what it takes in memory; a token is a 4-byte integer in an array.
         self.size = _json_bytes(stored.response) + _json_bytes(stored.input_items) + len(stored.log) + 4 * tokens
-        self._ticket = FREE
-        self._used = NOTHING
-        self._elsewhere = False
+        self._ticket = FREE  # what it holds of its key's limits
+        self._used = NOTHING  # of the limits, by its response
+        self._elsewhere = False  # a worker that takes it over counts it
         self._is_kept: bool | None = None  # None while it waits
 
     def count(self, ticket: Ticket, used: Amount, *, elsewhere: bool) -> None:
@@ -48,6 +49,7 @@ class UnsavedEnd:
         self._settle()
 
     def _settle(self) -> None:
+        # Both have to be known, in either order: what it used, and who counts it. Before `count`, its ticket is free.
         if self._is_kept is None:
             return
         if self._is_kept or not self._elsewhere:
@@ -93,6 +95,7 @@ class UnsavedEnds:
         One that it does not take, for a reason of that end's own, holds up no other.
         """
         refused: Exception | None = None
+        # Each is tried once. One that is refused goes to the back, so the next one is at the front again.
         for _ in range(len(self._ends)):
             end = self._ends[0]
             try:
