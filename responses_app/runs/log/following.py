@@ -99,7 +99,7 @@ class FollowedResponse(EventSource):
         self.hears = False  # of what its worker keeps, as far as is known
         self.task: asyncio.Task[None] | None = None
         self.bell = Waiter()
-        self._first = first
+        self._first = first  # number of the first event that its reader gets
         self._here: EventSource | None = None  # what it reads in place of the log, since it runs here now
 
     @property
@@ -117,6 +117,8 @@ class FollowedResponse(EventSource):
     async def read(self, here: EventSource) -> None:
         """Go on by what runs here, until it ends, or leaves this worker, or the reader here is too slow for that."""
         news = Waiter()
+        # Nothing is awaited between the check that `here` has what follows and this, so nothing is forgotten
+        # meanwhile.
         cursor = JournalReader(here.journal, news, news, starting_after=self.journal.last_number)
         self._here = here
         try:
@@ -126,17 +128,20 @@ class FollowedResponse(EventSource):
                     await self.journal.room()
                 else:
                     await news.wait()
+        # Its own reader is not dropped for that: it goes on by the log.
         except ReaderTooSlow:
             logger.info("response %s: a reader that follows it falls behind what runs here", self.response_id)
         finally:
             here.journal.detach(cursor)
         if not self.journal.closed:
+            # The machine here has not seen what came meanwhile. The log tells it, and what was read already is not
+            # told again.
             self._here, self._first = None, self.journal.last_number + 1
 
     async def take(self, inputs: Iterable[Input]) -> None:
         """Go on by what the log has. Raises `BrokenLog`, or anything else, for what is not its log."""
-        for number, given in enumerate(inputs, start=1):
-            events = self._machine.receive(given).events
+        for number, input_ in enumerate(inputs, start=1):
+            events = self._machine.receive(input_).events
             self._publish(events)
             if number % INPUTS_A_STEP == 0:
                 await asyncio.sleep(0)
@@ -144,6 +149,7 @@ class FollowedResponse(EventSource):
 
     def _publish(self, events: Sequence[Event]) -> None:
         for event in events:
+            # Later events of such an item do not repeat the names of its call.
             if event.sequence_number < self._first and event.type is EventType.ITEM_ADDED:
                 self.journal.note(event)
         self.journal.extend([event for event in events if event.sequence_number >= self._first])
@@ -177,7 +183,7 @@ class Followers:
         self._follow_here = follow_here
         self._here = here
         self._others = others
-        self._followed: set[FollowedResponse] = set()
+        self._followed: set[FollowedResponse] = set()  # all that have a reader
         self._looks: dict[_Place, asyncio.Task[LogNews | None]] = {}  # that have not begun
         self._looking: set[asyncio.Task[LogNews | None]] = set()  # all that have not ended
         self._at_once = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -214,12 +220,14 @@ class Followers:
 
     def _ended(self, followed: FollowedResponse) -> None:
         self._followed.discard(followed)
+        # However its task ended: a reader must not wait for ever.
         if not followed.journal.closed:
             followed.journal.end()
 
     async def _follow(self, project: str, followed: FollowedResponse, stored: StoredLog) -> None:
         asking: asyncio.Task[None] | None = None
         if stored.response["status"] in RUNNING:
+            # Before the log is read, which may take long: what its worker keeps meanwhile is there then.
             asking = asyncio.create_task(self._keep_asking(followed), name=f"ask for {followed.response_id}")
         try:
             await followed.take(decode(stored.data))
@@ -242,6 +250,7 @@ class Followers:
                 if news is None:  # it was deleted
                     return
                 await followed.take(decode(news.data))
+                # Positions are bytes of the log. They move on only once the bytes were read.
                 position += len(news.data)
                 if news.status not in RUNNING and not followed.journal.closed:
                     await self._end(project, followed)
@@ -254,6 +263,7 @@ class Followers:
 
     async def _news(self, followed: FollowedResponse) -> None:
         """Return when there may be more of a response: the bell rings, it runs here, or it is time to look."""
+        # Short waits, since `hears` and `here` may change without a ring.
         for _ in range(max(1, round(BELL_SECONDS / LOOK_SECONDS))):
             rung = await followed.bell.wait(min(BELL_SECONDS, LOOK_SECONDS))
             if rung or not followed.hears or self._here(followed.response_id, followed.journal.last_number) is not None:
@@ -266,6 +276,7 @@ class Followers:
             looking = self._looks[place] = asyncio.create_task(self._look_in_turn(place), name=f"look at {place[1]}")
             self._looking.add(looking)
             looking.add_done_callback(self._looked)
+        # Others may wait for the same look: whoever leaves does not end it.
         return await asyncio.shield(looking)
 
     def _looked(self, looking: "asyncio.Task[LogNews | None]") -> None:

@@ -29,12 +29,12 @@ GATHERED_BYTES = 16 * 1024  # of events; over it they are written, or the reader
 
 @dataclass(slots=True)  # not frozen: there is one a token, and a frozen one takes four times as long to make
 class JournalEntry:
-    """An event as it is sent: its type for SSE, its number, its JSON; `end` counts the journal's bytes up to it."""
+    """An event as it is sent."""
 
-    type: str
-    number: int
-    json: bytes
-    end: int
+    type: str  # as SSE names it
+    number: int  # its `sequence_number`
+    json: bytes  # as it is sent
+    end: int  # bytes that the journal has had up to and with it
 
 
 class ReaderTooSlow(Exception):
@@ -53,8 +53,8 @@ class EventJournal:
 
     def __init__(self, *, max_lag_bytes: int, kept: bool = False, first: int = 0) -> None:
         self._max_lag_bytes = max_lag_bytes
-        self._kept = kept
-        self._entries: list[JournalEntry] = []
+        self._kept = kept  # nothing is forgotten, so that the stream can be picked up again
+        self._entries: list[JournalEntry] = []  # the first of them has the number `_first`
         self._first = first  # number of the first entry kept
         self.appended_bytes = 0  # ever appended
         self._largest_lot = 0  # bytes
@@ -110,6 +110,7 @@ class EventJournal:
         type, number, json = event.type, event.sequence_number, event.as_json()
         if self.closed:
             raise RuntimeError(f"{type} after the terminal event")
+        # Never counted down: what is kept, and how far a reader is behind, are differences between two such counts.
         self.appended_bytes = end = self.appended_bytes + len(json) + ENTRY_BYTES
         self._entries.append(JournalEntry(type, number, json, end))
         self.last_number = number
@@ -146,9 +147,11 @@ class EventJournal:
 
         What lies in the journal when a reader comes does not count as its lag. Raises `EventsForgotten`.
         """
+        # An index into `_entries`: numbers have no gaps.
         start = 0 if starting_after is None else starting_after + 1 - self._first
         if start < 0:
             raise EventsForgotten
+        # Behind the last event: it gets what comes.
         start = min(start, len(self._entries))
         # One that picks a stream up may be megabytes behind; that it came late is not slowness. So its lag is counted
         # from here on: from all that was ever appended, not from what it has taken.
@@ -218,6 +221,7 @@ class EventJournal:
                 self._ending_per_turn = self._ending.as_json(usage_per_turn=True)
             json = self._ending_per_turn
         worded = wording.of(entry.type, entry.number, json)
+        # `is`, not `==`: a dialect that changes nothing gives the same object back.
         if len(worded) == 1 and worded[0][1] is entry.json:
             return [entry]
         return [JournalEntry(type, entry.number, json, entry.end) for type, json in worded]
@@ -340,6 +344,7 @@ class Waiter:
             if self._timer is None and timeout is not None:
                 self._timer = loop.call_at(self._due, self._ring)
             await self._waiting
+        # Also after a wait that has timed out: news may have come in the same turn of the loop.
         news, self._news = self._news, False
         return news
 

@@ -96,14 +96,11 @@ def machine_of(
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Makes machines, the same ones on every worker: `models` are those of this server.
+    """Makes machines, the same ones on every worker."""
 
-    `id_key` makes the ids inside responses; all workers have the same, and the same secrets of the `sealer`.
-    """
-
-    models: ServedModels
-    id_key: bytes
-    sealer: Sealer
+    models: ServedModels  # those of this server
+    id_key: bytes  # makes the ids inside responses: the same on all workers
+    sealer: Sealer  # with the same secrets on all workers
 
     def of(self, project: str, response: ResponseObject, tools: ClientTools | None = None) -> ResponseMachine:
         """Return the machine of a project's response, which is as it began; `tools`: see `machine_of`."""
@@ -128,13 +125,14 @@ class Machines:
         """
         response, machine = stored.response, self.begun(project, stored.response)
         journal = EventJournal(max_lag_bytes=0, kept=True)  # nothing is appended while somebody reads
-        for given in decode(stored.data):
-            journal.extend(machine.receive(given).events)
+        for input_ in decode(stored.data):
+            journal.extend(machine.receive(input_).events)
         if not journal.closed:
-            for given in end_of_failure(response, has_begun=machine.stream.has_begun):
-                journal.extend(machine.receive(given).events)
+            for input_ in end_of_failure(response, has_begun=machine.stream.has_begun):
+                journal.extend(machine.receive(input_).events)
         if not journal.closed:
             return None
+        # Another model may read the same tokens as other text: then the replay would not be what clients have seen.
         is_served = self.models.named(response["model"]) is not None
         if not (is_served or machine.stream.snapshot()["output"] == response["output"]):
             return None
@@ -143,16 +141,17 @@ class Machines:
     def last_number(self, project: str, stored: StoredLog) -> int | None:
         """Return the number of a log's last event; None where the log does not tell how the response ended."""
         machine, last = self.begun(project, stored.response), -1
-        for given in decode(stored.data):
-            for event in machine.receive(given).events[-1:]:
+        for input_ in decode(stored.data):
+            # Only the last one's number is wanted, so no event is written as JSON.
+            for event in machine.receive(input_).events[-1:]:
                 last = event.sequence_number
         return last if machine.status in TERMINAL_STATUSES else None
 
     def so_far(self, project: str, stored: StoredLog) -> ResponseObject:
         """Return a response that another worker runs, with what of its output is kept."""
         machine = self.begun(project, stored.response)
-        for given in decode(stored.data):
-            machine.receive(given)
+        for input_ in decode(stored.data):
+            machine.receive(input_)
         return machine.stream.snapshot() if machine.stream.has_begun else stored.response
 
     def failed(self, accepted: AcceptedResponse, error: ResponseError) -> StoredLog:
@@ -161,11 +160,12 @@ class Machines:
         It fails even where that log decides another end, since that was never kept, nor what can be continued.
         """
         machine = self.begun(accepted.project, accepted.response)
-        for given in decode(accepted.log):
-            machine.receive(given)
+        for input_ in decode(accepted.log):
+            machine.receive(input_)
+        # `Ended` is written into the log, and not given to the machine: `outcome` tells how the response is with it.
         *before, end = end_of_failure(as_failed(accepted.response, error), has_begun=machine.stream.has_begun)
-        for given in before:
-            machine.receive(given)
+        for input_ in before:
+            machine.receive(input_)
         return StoredLog(machine.outcome(0, error), accepted.log + encode([*before, end]))
 
     def _model_of(self, response: ResponseObject) -> ServedModel:

@@ -44,8 +44,8 @@ async def end_tasks(tasks: Iterable["asyncio.Task[Any] | None"]) -> None:
         await asyncio.wait(present)
 
 
-BACKGROUND_SECONDS = 0.25
-FOLLOWED_SECONDS = 0.1
+BACKGROUND_SECONDS = 0.25  # between transactions where nobody reads: so much is sampled again if the worker dies
+FOLLOWED_SECONDS = 0.1  # between transactions where somebody waits for what is kept
 INTEREST_SECONDS = 10.0  # how long a follower's question holds; it asks again before that is over
 RETRY_SECONDS = 1.0  # after the store has failed
 KEEP_SECONDS = 5.0  # how long a caller waits until something is kept
@@ -76,24 +76,26 @@ class RunLog:
         self._is_text = False  # what came last was tokens, and nothing else
         self._waiters: set[asyncio.Future[None]] = set()  # for the next append
         self._written: set[asyncio.Future[None]] = set()  # for the append that is being written
-        self._data = bytearray()
+        self._data = bytearray()  # all inputs so far
         self._kept = 0  # bytes of it that are in the store for sure
         # Events that wait until they are kept, and where the log ends that they come of.
         self._unpublished: deque[tuple[int, Sequence[Event]]] = deque()
         self._followed_until = 0.0  # by the loop's clock
-        self.closed = False
+        self.closed = False  # its end is kept, or will be: nothing is appended any more
 
-    def take(self, given: Input, events: Sequence[Event]) -> None:
+    def take(self, input_: Input, events: Sequence[Event]) -> None:
         """Note an input and what came of it."""
-        was_text, self._is_text = self._is_text, isinstance(given, Sampled) and given.finish is None
+        was_text, self._is_text = self._is_text, isinstance(input_, Sampled) and input_.finish is None
+        # Tokens that only continue an item need no time of their own: that keeps the log at 4 bytes a token.
         only_goes_on = was_text and self._is_text and not any(each.type is EventType.ITEM_ADDED for each in events)
-        self._data += encode_one(given, None if only_goes_on else self._at())
+        self._data += encode_one(input_, None if only_goes_on else self._at())
         if self.closed or not self._only_kept:
             self._journal.extend(events)
-            wanted = self._from_the_first or (self._followed_until and self.is_followed)
-            if wanted and not self.closed:
+            is_kept_live = self._from_the_first or (self._followed_until and self.is_followed)
+            if is_kept_live and not self.closed:
                 self._live.note(self)
-        elif isinstance(given, Enqueued | Started) and not self._unpublished:
+        # What follows from the request alone is told at once, unless something before it has to wait.
+        elif isinstance(input_, Enqueued | Started) and not self._unpublished:
             self._journal.extend(events)
         else:
             if events:
@@ -121,6 +123,7 @@ class RunLog:
         """Publish what still waits: the response's end is kept, or it will be kept later."""
         self.closed = True
         self._publish_up_to(len(self._data))
+        # Whoever waits for an append need not any more: the end has the whole log with it.
         self._release(self._waiters)
         self._release(self._written)
         if self.is_followed:
@@ -147,6 +150,7 @@ class RunLog:
     async def flush(self) -> None:
         """Keep it now, since another worker is to go on. Raises `StoreError`, and `ClaimLost`."""
         append = self.news()
+        # Without news there is still an answer to be had: whether the response is this worker's.
         if append.data or self._written:
             if self.response_id in await self._live.append([append]):
                 raise ClaimLost(f"{self.response_id} is not {self.claim.worker}'s any more")
@@ -182,6 +186,7 @@ class RunLog:
 
     def news(self) -> LogAppend:
         """Return what is not kept for sure: it is appended now."""
+        # Who comes after this waits for the next append: this one may have begun before its question.
         self._written |= self._waiters
         self._waiters.clear()
         data = bytes(self._data[self._kept :])
@@ -189,6 +194,7 @@ class RunLog:
 
     def has_kept(self, append: LogAppend) -> None:
         """Go on behind what is kept now, and publish what waited for that."""
+        # An append that was tried twice may be answered out of order: what is kept never becomes less.
         self._kept = max(self._kept, append.position + len(append.data))
         self._publish_up_to(self._kept)
         self._release(self._written)
@@ -236,9 +242,9 @@ class LiveLogs:
         self._lose = lose
         self._gone = gone
         self._tell = tell
-        self._news: dict[str, RunLog] = {}
+        self._news: dict[str, RunLog] = {}  # by response id
         self._rung: set[str] = set()  # responses whose followers are to be told
-        self._keeping: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None  # the transaction under way; never two
         self._telling: asyncio.Task[object] | None = None  # of its own: Redis may take long
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0  # when the next transaction may begin, by the loop's clock
@@ -302,6 +308,7 @@ class LiveLogs:
 
     async def _keep_all(self) -> None:
         """Keep what has news, all of it at once."""
+        # Taken now: what is noted during the transaction comes with the next one.
         logs = [log for log in self._news.values() if not log.closed]
         self._news.clear()
         pause = BACKGROUND_SECONDS
@@ -311,6 +318,7 @@ class LiveLogs:
             self._rung.update(log.response_id for log in logs if log.is_followed)
             if self._rung:
                 self._tell_followers()
+            # Somebody came during the transaction, and waits: no pause before the next one.
             if any(log.wants_answer for log in self._news.values()):
                 pause = 0.0
             elif any(log.is_awaited for log in logs):
@@ -325,10 +333,10 @@ class LiveLogs:
 
     async def _keep(self, logs: Sequence[RunLog]) -> bool:
         """Append to these logs; return whether that could be done."""
-        wanted = {log.response_id for log in logs if log.wants_answer}
+        awaited = {log.response_id for log in logs if log.wants_answer}
         appends = [log.news() for log in logs]
         try:
-            not_ours = await self.append([each for each in appends if each.data or each.response_id in wanted])
+            not_ours = await self.append([each for each in appends if each.data or each.response_id in awaited])
         except StoreError as problem:
             if not self._failed:
                 logger.warning("the logs of %d running responses cannot be kept now: %s", len(logs), problem)
