@@ -82,6 +82,7 @@ def _first_grammar(
     except SharedBudgetSpent:
         raise
     except GrammarRefused as refused:
+        # The whole grammar says not which part is refused, so each is tried alone.
         for field, part in _parts(request, tools):
             try:
                 model_format.grammar(part)
@@ -97,6 +98,7 @@ async def check_grammar(plan: RunPlan, engine: BaseEngine) -> None:
     try:
         await engine.check_grammar(plan.grammar)
     except GrammarRefused as refused:
+        # As in `_first_grammar`: each part alone, to name the field.
         for field, part in _parts(plan.request, plan.client_tools):
             grammar = plan.format.grammar(part)
             try:

@@ -57,20 +57,16 @@ Recall = Callable[[str], ChainLink | None]  # what a connection itself remembers
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What the model is to read: the chain of `parent`, then the items of its conversation, then the request's `own`.
+    """What the model is to read: a chain, then the items of its conversation, then the request's own."""
 
-    `before` has those of the conversation that the chain does not have. `sampled` is what this server knows of the
-    items. `next_leg` is what clients call the response if it goes on with the turn of `parent`; None where that has no
-    id of its own. `shows_files`: files stand in them, of any size.
-    """
-
-    parent: ChainLink | None
-    before: Items
-    own: Items
-    sampled: Mapping[str, SampledMessage]
+    parent: ChainLink | None  # the chain; None for a new one
+    before: Items  # those of the conversation that the chain does not have
+    own: Items  # the request's
+    sampled: Mapping[str, SampledMessage]  # what this server knows of the items, by their ids
+    # What clients call the response if it goes on with the turn of `parent`; None: its own id
     next_leg: PublicId | None = None
-    conversation: ConversationRecord | None = None
-    shows_files: bool = False
+    conversation: ConversationRecord | None = None  # that the response is added to
+    shows_files: bool = False  # files stand in the items, of any size
 
     @property
     def raw(self) -> list[JsonObject]:
@@ -117,10 +113,10 @@ class History:
             kept = await self._store.input_items(project, parent.root_id)
         if not kept:
             return []
-        asked = await asyncio.to_thread(self._parsed, project, kept)
-        if any(files_in(asked.parsed)):
-            asked, _ = await self._files.read(project, asked, _NOTHING)
-        return await asyncio.to_thread(_replaced_of_user, asked)
+        items = await asyncio.to_thread(self._parsed, project, kept)
+        if any(files_in(items.parsed)):
+            items, _ = await self._files.read(project, items, _NOTHING)
+        return await asyncio.to_thread(_replaced_of_user, items)
 
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
@@ -153,6 +149,7 @@ class History:
             return unsealing.opened(before, named=False), unsealing.opened(own, named=True)
 
         # Items from the store or a conversation may be of any size.
+        # `own.raw` is another list where items were named by their ids, and came from the store.
         if request.size > LONG_INPUT or before.parsed or own.raw is not request.input_json:
             return await asyncio.to_thread(opened)
         return opened()
@@ -164,6 +161,7 @@ class History:
 
         The request has `named` the response, by its own or its public id, and says what came of the calls `answered`.
         """
+        # First the connection, which also has what is not stored; then own ids; then names of turns.
         known = recall(named)
         if known is not None and known.public is None:
             return known, None
@@ -181,6 +179,7 @@ class History:
         lineage = known.lineage() if known is not None else ()
         links = {link.response_id: link for link in lineage if link.public is not None and link.public.name == name}
         if known is None or known.stored:
+            # Another connection may have gone on with a stored turn: the store knows all its legs.
             legs = await self._store.legs(project, name)
         else:
             legs = [_as_leg(link) for link in links.values()]
@@ -192,6 +191,7 @@ class History:
             link = links.get(leg.response_id) or await self._leg(project, name, leg)
         if link is None:
             raise previous_response_not_found(name)
+        # The newest leg comes first: the next one gets the number behind it, whichever leg is continued.
         return link, PublicId(name, legs[0].number).next_leg
 
     async def _leg(self, project: str, name: str, leg: TurnLeg) -> ChainLink | None:
@@ -209,6 +209,7 @@ class History:
         """
         if self._runs(project, response_id):
             raise previous_response_in_progress(response_id)
+        # Asked after `_runs`: what ends here in between is in the store by now.
         link = await self._store.chain(project, response_id)
         if link is None:
             kept = await self._store.response(project, response_id)
@@ -222,6 +223,7 @@ class History:
         if record is None:
             raise conversation_not_found(conversation_id, param="conversation")
         head = await self._store.chain(project, record.head) if record.head else None
+        # Where the head's chain is gone, all items of the conversation are read anew.
         covered = record.head_position if head else 0
         entries = await self._conversations.entries_since(project, conversation_id, covered)
         before = Items(*parse_input([entry.item for entry in entries]))
@@ -255,6 +257,7 @@ class History:
         places = {str(item.get("id")): place for place, item in enumerate(items) if is_image_by_id(item)}
         if not places:
             return
+        # An image of a response may be read by any key; only what no response has can be a conversation's.
         of_responses = await self._store.items(project, places, conversations=False)
         known = await self._store.items(project, places.keys() - of_responses.keys())
         if known:
@@ -271,8 +274,8 @@ def _as_leg(link: ChainLink) -> TurnLeg:
     return TurnLeg(link.response_id, link.public.leg, Status.COMPLETED.value, link.awaited.keys())
 
 
-def _replaced_of_user(asked: Items) -> list[tuple[str, JsonObject]]:
-    replaced = [(asked.parsed[place], asked.raw[place]) for place in sorted(places_replaced(asked.parsed))]
+def _replaced_of_user(items: Items) -> list[tuple[str, JsonObject]]:
+    replaced = [(items.parsed[place], items.raw[place]) for place in sorted(places_replaced(items.parsed))]
     return [(text_of(item.content), input_item_resource(each)) for item, each in replaced if is_of_user(item)]
 
 
@@ -317,10 +320,10 @@ class _Rewrite:
         """Return a message as this format writes it."""
         if self.is_own(message):
             return [message]
-        told = self._told(message)
-        if told is None:
+        parts = self._told(message)
+        if parts is None:
             raise _Unreadable
-        made = [self._format.told(each) for each in told]
+        made = [self._format.told(each) for each in parts]
         # What stands for no message of the user keeps its kind; whether a thought is dropped later is the format's.
         return made if message.kind in _OF_THE_MODEL else [replace(each, kind=message.kind) for each in made]
 
@@ -354,6 +357,7 @@ def in_format(context: Context, model_format: ModelFormat, told: Tell) -> Contex
 def _chain(link: ChainLink | None, rewrite: _Rewrite) -> ChainLink | None:
     """Return a chain whose links have the same messages in one format."""
     made: ChainLink | None = None
+    # From the root on: each link is made with its new parent.
     for each in reversed(list(link.lineage() if link is not None else ())):
         made = rewritten(each, parent=made, rewrite=rewrite)
     return made
@@ -384,6 +388,7 @@ def _sampled(sampled: Mapping[str, SampledMessage], rewrite: _Rewrite) -> Mappin
         return sampled
     made: dict[str, SampledMessage] = {}
     for name, known in sampled.items():
+        # `_Unreadable`, or not exactly one message: both are a `ValueError`.
         with suppress(ValueError):
             [message] = rewrite(known.message)
             made[name] = replace(known, message=message)

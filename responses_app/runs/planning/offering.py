@@ -86,6 +86,7 @@ def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[ToolEntry]
 
 
 def _demands_search(request: CreateRequest) -> bool:
+    # A search is demanded by name, or as the only tool that there is to call.
     choice = request.tool_choice
     if not choice.demands:
         return False

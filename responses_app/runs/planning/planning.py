@@ -83,6 +83,7 @@ def sampling_of(
         ignore_eos=wishes.ignore_eos,
         top_logprobs=top_logprobs,
         prompt_logprobs=prompt_logprobs,
+        # `dict.fromkeys` drops doubles and keeps the order.
         stop_token_ids=tuple(dict.fromkeys((*model_format.stop_tokens, *stop_tokens))),
     )
 
@@ -102,28 +103,23 @@ NOT_APPROVED = "[the user has not approved this call, and went on]"
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make, and there is one a request
 class Draft:
-    """What a plan is made of. `input_items` are the request's own, each with an id; `created_at` in Unix seconds.
-
-    `format` is how the model is written to; `told` tells what was written in another one. `tools` are those that this
-    server runs. `seal` seals for the request's project. `late_tools` are those that the conversation declares. `public`
-    is what clients are to call the response, None for its own id. The others are as in `RunPlan`.
-    """
+    """What a plan is made of. Fields without a comment are as in `RunPlan`."""
 
     response_id: str
-    created_at: float
+    created_at: float  # Unix seconds
     request: CreateRequest
     origin: Origin
-    format: ModelFormat
-    told: Tell
-    context: Context
-    input_items: list[JsonObject]
+    format: ModelFormat  # how the model is written to, at the request's effort
+    told: Tell  # tells what was written in another format
+    context: Context  # what the request continues
+    input_items: list[JsonObject]  # the request's own, each with an id
     tier: ServiceTier
     stored: bool
-    tools: Toolbox
-    seal: Callable[[bytes], str]
-    late_tools: Sequence[JsonObject]
+    tools: Toolbox  # those that this server runs
+    seal: Callable[[bytes], str]  # for the request's project
+    late_tools: Sequence[JsonObject]  # that the conversation declares
     asked: Asked
-    public: PublicId | None = None
+    public: PublicId | None = None  # what clients are to call the response; None: its own id
 
     @property
     def size(self) -> int:
@@ -254,9 +250,9 @@ def plan_to_compact(
     draft = _in_its_format(draft)
     plan = make_plan(draft, engine, info)
     assert plan.compaction is not None, "the request only compacts"
-    said = [*before, *_said_by_user(draft)]
-    compaction = replace(plan.compaction, stands_for=frozenset(digest(text) for text, _ in said))
-    return replace(plan, compaction=compaction), [item for _, item in said]
+    messages = [*before, *_said_by_user(draft)]
+    compaction = replace(plan.compaction, stands_for=frozenset(digest(text) for text, _ in messages))
+    return replace(plan, compaction=compaction), [item for _, item in messages]
 
 
 def _said_by_user(draft: Draft) -> list[tuple[str, JsonObject]]:
@@ -268,14 +264,14 @@ def _said_by_user(draft: Draft) -> list[tuple[str, JsonObject]]:
     own = {digest(text_of(item.content)) for item in items if is_of_user(item)}
     lineage = reversed(list(draft.context.parent.lineage())) if draft.context.parent else ()
     before = [text_of_message(tokens) for link in lineage for kind, tokens in link.own.messages() if kind == _USER]
-    said = [(text, _user_item(text)) for text in before]
+    messages = [(text, _user_item(text)) for text in before]
     for item, raw in zip(items, draft.input_items, strict=True):
         if is_of_user(item):
-            said.append((text_of(item.content), input_item_resource(raw)))
+            messages.append((text_of(item.content), input_item_resource(raw)))
         elif isinstance(item, OpenedCompaction):
             kept = [text_of_message(message.tokens) for message in item.compacted.kept if message.kind.value == _USER]
-            said += [(text, _user_item(text)) for text in kept if digest(text) not in own]
-    return said
+            messages += [(text, _user_item(text)) for text in kept if digest(text) not in own]
+    return messages
 
 
 def _user_item(text: str) -> JsonObject:
@@ -302,6 +298,7 @@ def _rendered(draft: Draft, info: EngineInfo, ignored: Sequence[JsonObject]) -> 
     Raises `ApiError`.
     """
     context = draft.context
+    # A token has at least one byte.
     if draft.size >= info.max_model_len:  # else it fits, whatever its tokens are
         check_request_can_fit(draft.request, context.before, context.own, draft.format, info.max_model_len)
     messages = render_items(
@@ -338,11 +335,12 @@ def _previous_messages(draft: Draft) -> list[RenderedMessage]:
 
 def _priority(draft: Draft) -> int:
     """Return how soon the engine is to begin: what the request says itself, else what its tier says; less is sooner."""
-    asked, tier = draft.request.priority, PRIORITIES[draft.tier]
+    priority, tier = draft.request.priority, PRIORITIES[draft.tier]
     options = draft.request.background_options
-    if asked is None and options is not None and options.in_hours:
+    if priority is None and options is not None and options.in_hours:
+        # A number that is larger is less urgent.
         return max(tier, PRIORITIES["flex"])
-    return tier if asked is None else asked
+    return tier if priority is None else priority
 
 
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
@@ -354,6 +352,8 @@ def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:
     the only one where nobody is asked for a key.
     """
     if request.cache_salt is not None:
+        # As JSON, so that no two lists of texts read the same; "salt" keeps it apart from a cache key of the same
+        # text.
         return hashlib.sha256(orjson.dumps([origin.project, "salt", request.cache_salt])).hexdigest()
     if request.prompt_cache_key is not None:
         return hashlib.sha256(orjson.dumps([origin.project, request.prompt_cache_key])).hexdigest()

@@ -56,14 +56,14 @@ class FileReading:
         self._files = files
         self._read_document = read_document
         self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # by project and content, the latest last
-        self._length = 0
+        self._length = 0  # characters of `_texts`
 
     async def read(self, project: str, before: Items, own: Items) -> tuple[Items, Items]:
         """Return items with their files as the model reads them. Raises `StoreError`.
 
         The request's `own` files come first, where there are more than are read.
         """
-        found: dict[int, Shown] = {}  # by the parts' identities: nobody changes the items meanwhile
+        shown_files: dict[int, Shown] = {}  # by the parts' identities: nobody changes the items meanwhile
         room, until = MAX_TEXT, asyncio.get_running_loop().time() + READ_SECONDS
         for count, part in enumerate([*files_in(own.parsed), *files_in(before.parsed)]):
             if count >= MAX_FILES or room <= 0:
@@ -71,10 +71,10 @@ class FileReading:
             else:
                 shown = await self._shown(project, part, room, until)
             room -= 0 if shown.omitted else len(shown.text)
-            found[id(part)] = shown
+            shown_files[id(part)] = shown
 
         def replaced(items: Items) -> Items:
-            return Items(with_files(items.parsed, lambda part: found.get(id(part))), items.raw)
+            return Items(with_files(items.parsed, lambda part: shown_files.get(id(part))), items.raw)
 
         return replaced(before), replaced(own)
 
@@ -90,6 +90,7 @@ class FileReading:
                 content = await self._files.content(project, part.file_id, max_bytes=MAX_BYTES)
             except FileGone:
                 return omitted_file(name, "it has been deleted")
+        # Base64 has 4 characters for 3 bytes.
         elif len(part.file_data or "") <= MAX_BYTES * 4 // 3:
             content = await asyncio.to_thread(data_of, part.file_data or "")
             if content is None:
@@ -100,6 +101,7 @@ class FileReading:
         text = await asyncio.to_thread(plain_text, content)
         if text is None:
             try:
+                # One deadline for all files of the request, not one for each.
                 async with asyncio.timeout_at(until):
                     text = await self._document(project, name, content)
             except TimeoutError:
@@ -112,6 +114,7 @@ class FileReading:
     async def _document(self, project: str, name: str, content: bytes) -> str:
         """Return the text of a document, remembered or read. Raises `DocumentUnreadable`."""
         key = (project, (await asyncio.to_thread(blake2b, content, digest_size=16)).digest())
+        # Taken out and put back at the end: the one that was not asked for longest is the first.
         text = self._texts.pop(key, None)
         if text is None:
             text = await self._read_document(name, content)
@@ -173,7 +176,7 @@ class Unsealing:
 
     def _reasoning(self, item: Reasoning, sealed: str, at: str | None) -> tuple[InputItem, SealedOthers | None]:
         try:
-            told = read_seal(self._open(sealed_items.PURPOSE, self._project, sealed))
+            seal = read_seal(self._open(sealed_items.PURPOSE, self._project, sealed))
         except SealBroken as problem:
             if at is not None:
                 raise invalid_encrypted_content(
@@ -182,9 +185,9 @@ class Unsealing:
             logger.warning("the seal of %s in a conversation cannot be read: %s", item.id, problem)
             visible = item.content or item.summary or [TextPart(type="reasoning_text", text=UNREADABLE_THOUGHT)]
             return item.model_copy(update={"content": visible}), None
-        if isinstance(told, SealedOthers):
-            return item, told
-        return told.opened(item), None
+        if isinstance(seal, SealedOthers):
+            return item, seal
+        return seal.opened(item), None
 
 
 def _told(parsed: list[InputItem], items: Items, others: Mapping[int, SealedOthers]) -> list[InputItem]:
