@@ -52,8 +52,8 @@ def engine_errors(request_id: str) -> Iterator[None]:
 
 def store_away(error: StoreError) -> ApiError:
     """The store fails; the log says why, and the client is told what an operator can do at once."""
-    told = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
-    return overloaded(told, retry_after=2)
+    text = str(error) if isinstance(error, NotMigrated) else "The response store cannot be reached. Try again shortly."
+    return overloaded(text, retry_after=2)
 
 
 @contextmanager

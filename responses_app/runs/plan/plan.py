@@ -25,11 +25,11 @@ from responses_app.tools.base import BaseTool, ToolUse
 
 @dataclass(frozen=True, slots=True)
 class ToolEntry:
-    """One of a request's `tools`. `offer` is None until its server has listed what it has."""
+    """One of a request's `tools` that this server runs."""
 
-    tool: BaseTool
-    use: ToolUse
-    offer: Offer | None
+    tool: BaseTool  # what makes its calls
+    use: ToolUse  # how the request declares it, and for whom it is called
+    offer: Offer | None  # what the model may call; None until its server has listed that
 
     @property
     def server(self) -> str:
@@ -39,14 +39,11 @@ class ToolEntry:
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Immutable. `entries` are the request's tools that can be had here, in the order in which it declares them.
+    """The tools of a request that this server runs. It never changes: what a server lists makes another one."""
 
-    `approved` are calls that the user has approved; `states` is what tools left in the chain before, by the type of
-    their items.
-    """
-
-    entries: tuple[ToolEntry, ...] = ()
-    approved: Sequence[ApprovedCall] = ()
+    entries: tuple[ToolEntry, ...] = ()  # those that can be had here, in the order of the request
+    approved: Sequence[ApprovedCall] = ()  # calls that the user has approved, and that are to be made
+    # What tools left in the chain before, by the type of items
     states: Mapping[str, JsonObject] = field(default_factory=dict)
 
     @property
@@ -103,23 +100,18 @@ NO_TOOLS = Toolbox()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a request came from: for ownership and for the log.
+    """Where a request came from: for ownership, for limits and for the log."""
 
-    `models` are those that its key may use, `scopes` what the key may do; none mean all. `limited` are those whose
-    limits hold for it.
-    `awaits_tools`: the response does not end with calls of its client's tools, but waits for their outputs. `span` is
-    the request's, and then the response's: what is done for it is traced below it.
-    """
-
-    transport: str
+    transport: str  # one of `TRANSPORTS` in `observing.metrics`
     project: str
-    request_id: str = ""
-    key_id: str = ""
-    models: Sequence[str] = ()
-    scopes: Sequence[str] = ()
-    limited: Sequence[LimitedSubject] = ()
+    request_id: str = ""  # over WebSocket that of the connection
+    key_id: str = ""  # of its API key; "" without one
+    models: Sequence[str] = ()  # that its key may use; none mean all
+    scopes: Sequence[str] = ()  # what its key may do; none mean all
+    limited: Sequence[LimitedSubject] = ()  # its key and its project, as far as limits hold for them
+    # The response does not end with calls of its client's tools, but waits for their outputs
     awaits_tools: bool = False
-    span: Span = NO_SPAN
+    span: Span = NO_SPAN  # the request's, and then the response's: what is done for it is traced below it
 
     @classmethod
     def of(
@@ -147,18 +139,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """What happens before a response answers: its first turn sums up what came before.
+    """What happens before a response answers: its first turn sums up what came before."""
 
-    `kept` follows the summary as it was. `sampling` is the answer's; None where the compaction is all that is wanted.
-    `writer` writes the prompt of what follows. `seal` makes what the client gets of it. `stands_for` are digests of the
-    user's messages that the client gets beside it.
-    """
-
-    kept: Sequence[RenderedMessage]
-    sampling: SamplingOptions | None
-    writer: PromptWriter
-    seal: Callable[[bytes], str]
-    stands_for: frozenset[str] = frozenset()
+    kept: Sequence[RenderedMessage]  # follows the summary as it was
+    sampling: SamplingOptions | None  # the answer's; None where only the compaction is asked for
+    writer: PromptWriter  # writes the prompt of what follows
+    seal: Callable[[bytes], str]  # makes what the client gets of the summary
+    stands_for: frozenset[str] = frozenset()  # digests of the user's messages that the client gets beside it
 
 
 @dataclass(slots=True, kw_only=True)  # not frozen: that takes four times as long to make
@@ -171,23 +158,23 @@ class RunPlan:
     origin: Origin
     format: ModelFormat  # how its model is written to
     link: ChainLink  # the chain with the request's own input at its end
-    parent: ChainLink | None
-    conversation: ConversationRecord | None
+    parent: ChainLink | None  # what it continues; None for a new chain
+    conversation: ConversationRecord | None  # to which its items are added
     input_messages: Sequence[RenderedMessage]  # what the input was rendered to
     context_items: Sequence[JsonObject]  # of which: those of the conversation that the chain lacks, and the request's
     input_items: Sequence[JsonObject]  # the request's own, each with an id
     generation: GenerationRequest  # the first turn's
     draft: "Tokens[int]" = field(default_factory=as_tokens)  # of which its prompt was made (`ModelFormat.prompt_of`)
-    stored: bool
-    writer: PromptWriter
+    stored: bool  # it is kept behind its end
+    writer: PromptWriter  # writes its prompts, also the later ones
     omitted: int = 0  # parts of the request that the model cannot read
     tools: Toolbox = NO_TOOLS  # those that this server runs
     is_held: bool = False  # the engine can hold the model to `rules`
     client_tools: ClientTools  # that the model can call: those of the request, and those that came later
     late_tools: Sequence[JsonObject] = ()  # declared in the conversation, not in the request
-    rules: RulesOfTurns | None = None
+    rules: RulesOfTurns | None = None  # what its turns are held to; None where they are free
     grammar: TurnGrammar | None = None  # of the first turn
-    compaction: CompactionPlan | None = None
+    compaction: CompactionPlan | None = None  # what is to be summed up first
     shown: list[JsonObject] | None = None  # what the model reads, in its own words, where the request asks to see it
     asked: Asked = field(default_factory=Asked)  # what is wanted of reasoning items
     public: PublicId | None = None  # what clients call the response, where that is not its own id

@@ -24,7 +24,7 @@ from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import ToolsListed
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 
-_SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)
+_SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)  # thoughts and calls; an answer would be FINAL
 
 
 def plan_compaction(
@@ -45,20 +45,22 @@ def plan_compaction(
     if request.only_compacts:
         if not messages and link.parent is None:
             raise _nothing_to_compact()
+        # `cut`: how many of the new messages go into the summary.
         cut, kept = len(messages), []
     else:
         before = _unanswered(link.parent)
         cut = split(messages, before)
+        # `cut` may be below 0: then the calls that wait for the new outputs stay, too.
         kept = [*before, *messages][len(before) + cut :]
         if not _is_worth_it(request, link, kept, writer):
             return None
-    asked = new_link(
+    summary_link = new_link(
         link.parent,
         response_id=link.response_id,
         started_on=link.started_on,
         messages=[*messages[: max(cut, 0)], summary_request(writer.format)],
     )
-    prompt = writer.summary_prompt(request, asked, room=summary_room(writer.max_model_len))
+    prompt = writer.summary_prompt(request, summary_link, room=summary_room(writer.max_model_len))
     plan = CompactionPlan(kept=kept, sampling=None if request.only_compacts else sampling, writer=writer, seal=seal)
     return plan, prompt
 
@@ -125,19 +127,20 @@ def _is_worth_it(
     threshold = request.compact_threshold(max_model_len)
     frame, chain = writer.frame_tokens(request, link.started_on), len(link.prompt_tokens())
     stays = sum(len(message.tokens) for message in kept)
+    # `chain` counts what stays, too: less than MIN_SUMMARY to sum up is not worth a turn.
     fits = frame + stays + summary_room(max_model_len) <= max_model_len * 7 // 8  # the rest is the answer's
     return threshold is not None and frame + chain > threshold and chain - stays >= MIN_SUMMARY and fits
 
 
 def _unanswered(parent: ChainLink | None) -> list[RenderedMessage]:
     """Return what the model said last, if that is not an answer: a call whose output may now have come."""
-    found: list[RenderedMessage] = []
+    messages: list[RenderedMessage] = []
     for kind, tokens in parent.own.messages() if parent else ():
         if MessageKind(kind) in _SAID_LAST:
-            found.append(RenderedMessage(MessageKind(kind), tokens))
+            messages.append(RenderedMessage(MessageKind(kind), tokens))
         else:
-            found.clear()
-    return found
+            messages.clear()
+    return messages
 
 
 def _declared(plan: RunPlan) -> list[JsonObject]:
@@ -183,11 +186,11 @@ def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
     return replace(plan, generation=generation, draft=prompt.draft, rules=_rules(plan))
 
 
-def listed_elsewhere(plan: RunPlan, given: ToolsListed) -> RunPlan:
+def listed_elsewhere(plan: RunPlan, listed: ToolsListed) -> RunPlan:
     """Return a plan behind what a server has told another worker. Raises `PromptTooLong`."""
-    entry = plan.tools.server(given.server)
-    offer = None if given.error is not None else entry.tool.offer_listed(entry.use, given.tools)
-    return with_tools(plan, given.server, offer)
+    entry = plan.tools.server(listed.server)
+    offer = None if listed.error is not None else entry.tool.offer_listed(entry.use, listed.tools)
+    return with_tools(plan, listed.server, offer)
 
 
 def _rules(plan: RunPlan) -> RulesOfTurns | None:

@@ -18,20 +18,16 @@ Tell = Callable[[RenderedMessage], Sequence[Told] | None]
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """An engine under the name that clients know, and how its model is written to.
+    """An engine under the name that clients know, and how its model is written to."""
 
-    `info` is None until it started; `meter` counts its responses. `turns` are those that the engine does at once.
-    `aliases` are other names for it.
-    """
-
-    name: str
+    name: str  # that clients know, and that responses have
     engine: BaseEngine
-    info: Callable[[], EngineInfo | None]
-    created: int
-    format: ModelFormat
-    meter: ModelMeter
-    turns: FairTurns = field(default_factory=FairTurns)
-    aliases: Sequence[str] = ()
+    info: Callable[[], EngineInfo | None]  # None until the engine has started
+    created: int  # Unix seconds
+    format: ModelFormat  # how the model is written to
+    meter: ModelMeter  # counts its responses
+    turns: FairTurns = field(default_factory=FairTurns)  # those that the engine does at once
+    aliases: Sequence[str] = ()  # other names for it
 
     @property
     def names(self) -> Sequence[str]:
