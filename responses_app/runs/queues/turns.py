@@ -55,10 +55,11 @@ def _unheard(tier: str, seconds: float) -> None:
 
 
 class FairTurns:
-    """Those of one engine in one worker. `max_running` 0: as many as come; then nobody waits.
+    """The turns of one engine in one worker.
 
-    `bounds` say how many requests of a project may wait. `waited` is told of each turn that was waited for: its tier,
-    and for how many seconds. `now` is a clock, in seconds; without it that of the event loop.
+    `max_running` 0: as many as come; then nobody waits. `bounds` say how many requests of a project may wait. `waited`
+    is called for each turn that was waited for, with its tier and the seconds. `now` is a clock, in seconds; without it
+    that of the event loop.
     """
 
     def __init__(
@@ -73,9 +74,12 @@ class FairTurns:
         self._bounds = bounds
         self._waited = waited
         self.now = now or (lambda: asyncio.get_running_loop().time())
-        self._running: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()  # turns that are had, by project
         self._admitted: Counter[tuple[str, str]] = Counter()  # of a project and a tier, that have had no turn yet
+        # A heap for each project: when a place is due, a number that keeps places of the same time in order, the
+        # place.
         self._waiting: dict[str, list[tuple[float, int, TurnPlace]]] = {}
+        # Numbers, and not times: two places may come at the same time.
         self._served: dict[str, int] = {}  # when a project was served last, as a number
         self._numbers = count(1)
         self._began = 0.0  # the sum of when the turns began that are had now
@@ -106,6 +110,7 @@ class FairTurns:
     def admit(self, place: "TurnPlace") -> None:
         """Let a request come, which will ask for its first turn. Raises `ApiError` (503) where too many wait."""
         key = place.project, place.tier
+        # Who comes while turns are free does not wait, so as many more may come.
         free = max(0, self.max_running - self.running)
         if self.max_running and self._admitted[key] >= self._bounds.of(place.tier) + free:
             raise self._full(place)
@@ -135,6 +140,7 @@ class FairTurns:
     def dequeue(self, place: "TurnPlace") -> None:
         """Let a place wait no longer."""
         queue = self._waiting.get(place.project, [])
+        # Linear in the project's queue, which `bounds` keep short.
         queue[:] = [entry for entry in queue if entry[2] is not place]
         heapq.heapify(queue)
         self._forget(place.project)
@@ -142,9 +148,12 @@ class FairTurns:
     def give_back(self, place: "TurnPlace") -> None:
         """Take a turn back, and give it to whoever is next."""
         self._ended += 1
+        # The mean of the first ten turns, then a moving average.
         self._seconds += max(WEIGHT, 1 / self._ended) * (self.now() - place.began - self._seconds)
         self._running[place.project] -= 1
+        # Set to 0 where nothing runs, so that rounding errors do not add up.
         self._began = self._began - place.began if self.running else 0.0
+        # More than once: a place whose owner has left takes no turn.
         while self._waiting and not self.is_full:
             self._serve(self._next())
         self._forget(place.project)
@@ -154,6 +163,7 @@ class FairTurns:
         now = self.now()
         return min(
             self._waiting,
+            # First those that are due, then those with the fewest turns, then the one that was served longest ago.
             key=lambda each: (self._waiting[each][0][0] > now, self._running[each], self._served.get(each, 0)),
         )
 
@@ -165,6 +175,7 @@ class FairTurns:
 
     def _forget(self, project: str) -> None:
         """Keep nothing of a project that has nothing here."""
+        # An empty queue goes. `True` stands for a project that has none.
         if not self._waiting.get(project, True):
             del self._waiting[project]
         if not self._running[project]:
@@ -183,6 +194,7 @@ class FairTurns:
     def _retry_after(self, place: "TurnPlace") -> int:
         """Return in how many seconds the engine will have done what comes before this place, as far as is known."""
         due = self.now() + place.late
+        # Those of its own project that come before it; of the turns, its project gets an equal share.
         ahead = sum(entry[0] <= due for entry in self._waiting.get(place.project, ()))
         share = max(1.0, self.max_running / len({*self._waiting, *self._running, place.project}))
         age = self.now() - self._began / self.running if self.running else 0.0  # of the turns that are had, on average
@@ -201,11 +213,11 @@ class TurnPlace:
     def __init__(self, turns: FairTurns, project: str, tier: str, late: float) -> None:
         self.project = project
         self.tier = tier
-        self.late = late
-        self.asked_at = 0.0
+        self.late = late  # seconds by which its tier moves it back; below 0 ahead
+        self.asked_at = 0.0  # when it asked for the present turn
         self.began = 0.0  # its present turn
         self._turns = turns
-        self._arrived: float | None = None
+        self._arrived: float | None = None  # when it asked for the first one; None before
         self._granted: asyncio.Future[None] | None = None  # while it waits
         self._has_turn = False
         self._is_admitted = False
@@ -245,6 +257,7 @@ class TurnPlace:
         assert self._granted is not None, "it waits"
         try:
             await self._granted
+        # `leave` gives back a turn as well as a place in the queue.
         except asyncio.CancelledError:  # it may have been granted in the very turn of the loop
             self.leave()
             raise
@@ -296,7 +309,7 @@ class BackgroundQueue:
 
     def __init__(self, *, max_running: int, max_queued: int, now: Callable[[], float] | None = None) -> None:
         self._turns = FairTurns(max_running=max_running, now=now)
-        self._places = max_running + max_queued
+        self._places = max_running + max_queued  # of both together, so nobody has to tell them apart
         self._taken = 0  # by those that wait, run, or are about to
 
     @property
@@ -335,9 +348,9 @@ class BackgroundQueue:
 
 LONG = 128 * 1024  # bytes; up to that a text takes 0.25 s at most
 TIER = "default"  # that all work waits in
-SHORT_THREADS = 2
+SHORT_THREADS = 2  # the work is Python, so more would only share the same time
 LONG_THREADS = 2
-WAITING_THREADS = 16
+WAITING_THREADS = 16  # these only wait, so there may be more
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -350,6 +363,7 @@ class FairThreads:
         self._short = FairTurns(max_running=SHORT_THREADS)
         self._long = FairTurns(max_running=LONG_THREADS)
         self._waiting = FairTurns(max_running=WAITING_THREADS)
+        # As many threads as turns: whoever has a turn has a thread at once.
         self._threads = ThreadPoolExecutor(SHORT_THREADS + LONG_THREADS + WAITING_THREADS, thread_name_prefix="fair")
 
     async def run(
@@ -372,10 +386,12 @@ class FairThreads:
     async def _run(self, turns: FairTurns, project: str, work: Callable[[], Result]) -> Result:
         async with turns.place(project, TIER, 0).turn():
             given_up = Event()
+            # The context goes along, so that log lines of the thread say whose request it is.
             running = asyncio.get_running_loop().run_in_executor(
                 self._threads, copy_context().run, _until, given_up, work
             )
             try:
+                # A thread cannot be cancelled: it is asked to stop, and waited for.
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
                 given_up.set()

@@ -29,7 +29,7 @@ from responses_app.runs.registry.tracing import execute_in_span
 
 logger = logging.getLogger("respsite.runs")
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.02  # between looks at what nobody signals
 
 
 class RunRegistry:
@@ -41,9 +41,10 @@ class RunRegistry:
     def __init__(self, settings: RunSettings, *, now: Callable[[], float]) -> None:
         self.now = now
         self._settings = settings
-        self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
+        self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}  # by response id, until their tasks end
+        # By response id: when those whose client is gone are cancelled
         self._graces: dict[str, asyncio.TimerHandle] = {}
-        self._readers: set[ResponseReader] = set()
+        self._readers: set[ResponseReader] = set()  # those that have not let go
         self._coming = 0  # runs that are being accepted
         self._guests = 0  # places of what is not a response: choices of completions, decisions, embeddings
         self._coming_again: dict[str, Run] = {}  # those of them that another worker has accepted before
@@ -87,6 +88,7 @@ class RunRegistry:
         run = self.get(response_id)
         if run is None or run.lost or not run.plan.background:
             return None
+        # `has_after`: nothing is forgotten that is needed. `is_behind`: the client knows more than this worker does.
         return run if run.journal.has_after(number) and not run.is_behind(number) else None
 
     def named(self, project: str, name: str) -> Run | None:
@@ -163,10 +165,12 @@ class RunRegistry:
 
     def start(self, run: Run) -> None:
         """Start a run, which has been admitted, in a task and a context of its own."""
+        # An empty context: the run outlives the request, and its log lines are not the request's.
         context = contextvars.Context()
         context.run(bind, **_about(run))
         task = asyncio.create_task(execute_in_span(run), name=run.response_id, context=context)
         self._runs[run.response_id] = run, task
+        # Also called where the task is cancelled before its first step.
         task.add_done_callback(lambda _: self._ended(run))
         if run.plan.resumable:
             self.resumable.keep(run)
@@ -199,6 +203,7 @@ class RunRegistry:
     def _left(self, reader: ResponseReader, reason: str) -> None:
         """Let a reader go: the last one ends a foreground run, at once or after its grace. Twice is not an error."""
         source = reader.source
+        # Before the check: a reader that was dropped is detached already, and still among `_readers`.
         source.journal.detach(reader)
         if reader not in self._readers:
             return
@@ -221,6 +226,7 @@ class RunRegistry:
         """Cancel a run in a while, unless its client comes back, here or at another worker."""
 
         def over() -> None:
+            # Its client may have come back at another worker, which follows the log.
             if run.log is not None and run.log.is_followed:
                 self._begin_grace(run, reason)
             else:
@@ -232,6 +238,7 @@ class RunRegistry:
 
     def _end_grace(self, source: EventSource) -> None:
         grace = self._graces.pop(source.response_id, None)
+        # Not there where no reader has left, or its time was over.
         if grace:
             grace.cancel()
 
@@ -290,6 +297,7 @@ class RunRegistry:
         Their readers have `last_words` seconds to hear the end: the server is about to cut their connections.
         """
         await self.drain(grace)
+        # A loop: what is being accepted may still start a run.
         while self._runs or self._coming:
             if not self._runs:
                 await asyncio.sleep(POLL_SECONDS)
@@ -297,6 +305,7 @@ class RunRegistry:
             for run, _ in self._runs.values():
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")
+            # Callbacks of the tasks take them out of `_runs` in the next turn of the loop.
             await asyncio.wait([task for _, task in self._runs.values()])
         if self._readers:
             await self._hear(last_words)
@@ -335,8 +344,8 @@ def _not_cancelled(reason: str) -> None:
 def _about(run: Run) -> dict[str, str]:
     """Return what log lines of a run are about."""
     origin = run.plan.origin
-    asked_by = "connection_id" if origin.transport == "websocket" else "request_id"
-    about = {"response_id": run.response_id, asked_by: origin.request_id}
+    request_field = "connection_id" if origin.transport == "websocket" else "request_id"
+    about = {"response_id": run.response_id, request_field: origin.request_id}
     return about | {"project": origin.project, "key_id": origin.key_id}
 
 
@@ -366,6 +375,7 @@ class Forgetting:
 
     def here(self, response_ids: Collection[str], *, reason: str = DELETED) -> None:
         """Forget responses in this process; those that run are cancelled, and nothing is kept of them."""
+        # A set, made once: memories look into it for each of their entries.
         gone = frozenset(response_ids)
         for response_id in gone:
             run = self._registry.remembered(response_id)

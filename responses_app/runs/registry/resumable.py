@@ -16,14 +16,14 @@ from responses_app.runs.plan.settings import RunSettings
 
 logger = logging.getLogger("respsite.runs")
 
-SWEEP_SECONDS = 1.0
+SWEEP_SECONDS = 1.0  # the times of streams are kept to about a second
 
 
 @dataclass(slots=True)
 class _Stream:
-    run: Run
+    run: Run  # whose journal is kept
     idle_since: float  # when it last had an event or a reader
-    last_number: int = -1
+    last_number: int = -1  # of its journal, at the last sweep
 
 
 class ResumableStreams:
@@ -71,12 +71,14 @@ class ResumableStreams:
     def sweep(self) -> None:
         """Forget what is past its time, and what is over the bound of bytes."""
         now = asyncio.get_running_loop().time()
+        # A copy: `drop` takes streams out.
         for response_id, stream in list(self._streams.items()):
             journal = stream.run.journal
             if journal.readers or journal.last_number != stream.last_number:
                 stream.idle_since, stream.last_number = now, journal.last_number
             elif journal.closed and now - stream.idle_since >= self._settings.responses_session_ttl:
                 self.drop(response_id)
+        # Only what nobody reads can go, so more than the bound may stay.
         excess = self.kept_bytes - self._settings.responses_max_session_bytes
         if excess > 0:
             finished, running = self._unread()
@@ -95,6 +97,7 @@ class ResumableStreams:
         running = [stream for stream in running if stream.run is not beside]
         for stream in finished[: excess + self._settings.responses_max_active_sessions // 20]:
             self._give_up(stream.run)
+        # Running ones only as far as the finished ones do not suffice, and never more than needed: each is cancelled.
         for stream in running[: max(0, excess - len(finished))]:
             self._give_up(stream.run)
         return len(finished) + len(running) >= excess
