@@ -57,6 +57,7 @@ class Deltas:
 
         An echo does not count: it comes at once, and is as long as the request.
         """
+        # Looked at before adding: one delta may go over the bound, however large it is.
         if self._bytes > self._max_bytes:
             raise ReaderTooSlow
         size = ENTRY_BYTES + tokens * TOKEN_BYTES
@@ -81,12 +82,14 @@ class Deltas:
     async def take(self, seconds: float | None = None) -> list[ChoiceDelta]:
         """Return the next ones, none where nothing came in these seconds. Raises the failure once it is their turn."""
         if not self._waiting and self._problem is None:
+            # Nothing is awaited between the check above and this, so no news get lost.
             self._news.clear()
             try:
                 async with asyncio.timeout(seconds):
                     await self._news.wait()
             except TimeoutError:
                 return []
+        # What came before the failure is taken first.
         if not self._waiting and self._problem is not None:
             raise self._problem
         taken: list[ChoiceDelta] = []
@@ -101,10 +104,10 @@ class Deltas:
 class OpenChoice:
     """One completion of a prompt: what the engine is asked, and its text so far."""
 
-    request: GenerationRequest
-    text: CompletionText
+    request: GenerationRequest  # as it is without a cut
+    text: CompletionText  # what was said so far
     left: int  # tokens that may still be sampled
-    gives_tokens: bool = False
+    gives_tokens: bool = False  # its deltas have token ids, too
     counts: bool = False  # each part of its text says what it has used so far
     sampled: int = 0  # tokens
 
@@ -160,6 +163,7 @@ class Completing:
         except ApiError as problem:
             self._fail(problem)
             raise
+        # Counted when it is told, not when it is generated: `completed` means that the reader has had all of it.
         self._open -= sum(each.finish_reason is not None for each in deltas)
         if not self._open:
             self._status = "completed"
@@ -188,6 +192,7 @@ class Completing:
         """End what still runs, count what was used, and let go. Twice is not an error."""
         if self._closing:
             return
+        # Set before the first await: a second call must not settle the ticket again.
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -205,6 +210,7 @@ class Completing:
             async with place.turn():
                 await self._complete(choice)
         except asyncio.CancelledError:
+            # Only a stop of the server is told to the reader. Otherwise the reader itself has left.
             if not self._stopped or self._closing:
                 raise
             self._deltas.fail(unanswered_by_stopped_server())
@@ -215,6 +221,7 @@ class Completing:
             logger.exception("completion %s broke", self.head.id)
             self._deltas.fail(server_error(self._origin.request_id))
         finally:
+            # Also where the task was cancelled before it came to `turn`.
             place.leave()
 
     def _give_up_reader(self) -> None:
@@ -224,6 +231,7 @@ class Completing:
         self._fail(problem)
         self._deltas.give_up(problem)
         for task in self._tasks:
+            # The one that found out ends by itself.
             if task is not asyncio.current_task():
                 task.cancel()
 
@@ -265,6 +273,7 @@ class Completing:
         choice.left -= count
         choice.sampled += count
         self.usage.completion_tokens += count
+        # Of each generation once: after a cut there are several first chunks, and one last chunk.
         if chunk.finish_reason is not None:
             self.usage.cached_tokens += chunk.cached_tokens or 0
         if chunk.kv_transfer_params is not None:
@@ -295,8 +304,8 @@ class Completing:
                 delta.prompt_token_ids = choice.request.prompt_token_ids
         if chunk.prompt_logprobs is not None:
             delta = delta or ChoiceDelta(index=choice.text.index)
-            told = EngineDetails(prompt_logprobs=chunk.prompt_logprobs, token_bytes=self._model.format.token_bytes)
-            delta.prompt_logprobs = await asyncio.to_thread(told.logprobs_as_json)
+            details = EngineDetails(prompt_logprobs=chunk.prompt_logprobs, token_bytes=self._model.format.token_bytes)
+            delta.prompt_logprobs = await asyncio.to_thread(details.logprobs_as_json)
         return delta
 
     def _note(self) -> None:
@@ -325,13 +334,13 @@ class Completing:
 
 def _further(choice: OpenChoice, continuing: Continuing) -> GenerationRequest:
     """Return what generates the rest of a choice, behind what of it was sampled before it was cut."""
-    request, said = choice.request, choice.text.tokens
+    request, sampled = choice.request, choice.text.tokens
     sampling = replace(request.sampling, max_output_tokens=choice.left)
     if not continuing.cuts:
         return replace(request, sampling=sampling)
     prompt = as_tokens(request.prompt_token_ids)
-    prompt.extend(said)
+    prompt.extend(sampled)
     again = f"{request.request_id}.{continuing.cuts}"
-    if said:  # the prompt, and caches of others, are behind it
+    if sampled:  # the prompt, and caches of others, are behind it
         sampling, request = replace(sampling, prompt_logprobs=None), replace(request, kv_transfer_params=None)
     return replace(request, request_id=again, prompt_token_ids=prompt, sampling=sampling, avoid=continuing.avoid)

@@ -53,17 +53,17 @@ def _tokens(prompt: str | Sequence[int], model: ServedModel) -> Sequence[int]:
         check_tokens(prompt, model.format, "prompt")
         return as_tokens(prompt)
     try:
-        read = model.format.raw_prompt(prompt)
+        tokens = model.format.raw_prompt(prompt)
     except NotRendered as error:
         logger.warning("a prompt was not tokenized: %s", error)
-        read = None
-    if read is None:
+        tokens = None
+    if tokens is None:
         raise invalid_request(
             "Invalid value for 'prompt': this server cannot turn this text into tokens of this model. Send token ids.",
             param="prompt",
             code="invalid_value",
         )
-    return read
+    return tokens
 
 
 def _echo(prompt: str | Sequence[int], tokens: Sequence[int], model: ServedModel) -> str:
@@ -106,6 +106,7 @@ class CompletionService:
         try:
             for place in places:
                 place.admit()
+            # The `n` choices of a prompt follow each other, and their prompt counts once.
             prompt_tokens = sum(len(each.request.prompt_token_ids) for each in choices[:: wanted.n])
             amount = Amount(1, prompt_tokens, max(1, sum(choice.left for choice in choices)))
             ticket = await self.service.rates.admit(origin.limited, amount, Slot.RESPONSE)
@@ -115,6 +116,7 @@ class CompletionService:
             raise
         deltas = Deltas(max_bytes=self.service.settings.stream_max_lag_bytes)
         completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
+        # From here on each choice gives its own place back.
         completing.ended_one = self.service.registry.give_place
         completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)
@@ -128,6 +130,7 @@ class CompletionService:
             await asyncio.wait(waits, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
+        # A copy: who ends leaves the set.
         for each in list(self.running):
             each.stop()
 
@@ -175,6 +178,7 @@ async def _choices(
             request = GenerationRequest(
                 request_id=f"{response_id}-{len(choices)}",
                 prompt_token_ids=tokens,
+                # With a seed, each choice of a prompt has one of its own: else all would say the same.
                 sampling=sampling.of_choice(place),
                 priority=priority if model.engine.supports_priority else 0,
                 cache_salt=project_salt(origin) if model.engine.supports_cache_salt else None,

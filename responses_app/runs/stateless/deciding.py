@@ -54,8 +54,8 @@ TOP = 20  # alternatives that are looked at: what vLLM and OpenAI give
 class _Used:
     """Tokens of a request, so far."""
 
-    input: int = 0
-    cached: int = 0
+    input: int = 0  # of all prompts
+    cached: int = 0  # of these, read from the engine's prefix cache
     output: int = 0
 
 
@@ -70,6 +70,7 @@ class DecisionService:
         model = self.service.models.chosen(wanted.model, origin.models)
         if not model.engine.supports_logprobs:
             raise unsupported_parameter("model", "Decisions are made of log probabilities, and its engine gives none.")
+        # As many places as generations run at once.
         with self.service.registry.guest(min(AT_ONCE, len(wanted.questions))):
             return await self._decide(wanted, model, origin)
 
@@ -77,6 +78,7 @@ class DecisionService:
         try:
             info = await model.ready()
             now = datetime.fromtimestamp(self.service.now(), UTC)
+            # `size` decides only which thread does it.
             size, threads = text_size(Items(wanted.items)), self.service.threads
             prompts = await threads.run(origin.project, size, prompts_of, wanted, model.format, now, info.max_model_len)
         except EngineError as error:
@@ -99,6 +101,7 @@ class DecisionService:
             status = "cancelled"
             raise
         finally:
+            # Whatever came of it: what the engine has read counts.
             ticket.settle(Amount(1, used.input, used.output))
             _note(model, origin, status, len(prompts.questions), used, time.monotonic() - began)
         return decision(model.name, answers, input_tokens=used.input, cached=used.cached, output=used.output)
@@ -122,10 +125,10 @@ class DecisionService:
                 threads = self.service.threads
                 prompt = await threads.wait(origin.project, prompts.whole, number) if waits else prompts.whole(number)
                 place = model.turns.place(origin.project, tier, priority)
-                said = await _first_token(model, asked(number, prompt), place, used)
-            return answer(question, _read(prompts.labels[number], model.format, said))
+                first = await _first_token(model, request_for(number, prompt), place, used)
+            return answer(question, _read(prompts.labels[number], model.format, first))
 
-        def asked(number: int, prompt: "Tokens[int]") -> GenerationRequest:
+        def request_for(number: int, prompt: "Tokens[int]") -> GenerationRequest:
             return GenerationRequest(
                 request_id=f"{request_id}-{number}",
                 prompt_token_ids=prompt,
@@ -141,6 +144,7 @@ class DecisionService:
         try:
             return list(await asyncio.gather(*tasks))
         finally:
+            # After the first failure the others still run; after success this does nothing.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,12 +152,12 @@ class DecisionService:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of a request in parts: each whole prompt is a copy of the input. `labels` are each question's."""
+    """The prompts of a request in parts: each whole prompt is a copy of the input."""
 
-    written: ModelFormat
-    shared: "Tokens[int]"
-    questions: Sequence["Tokens[int]"]
-    labels: Sequence[Labels]
+    written: ModelFormat  # how the model is written to
+    shared: "Tokens[int]"  # the frame and the input, with which all prompts begin
+    questions: Sequence["Tokens[int]"]  # what follows it, for each question
+    labels: Sequence[Labels]  # of each question
 
     @property
     def tokens(self) -> int:
@@ -197,9 +201,9 @@ def prompts_of(wanted: DecisionsWanted, written: ModelFormat, now: datetime, max
 
 
 def _labels(question: Question, number: int, written: ModelFormat) -> Labels:
-    found = labels(question, written.is_one_token)
-    if found is not None:
-        return found
+    known = labels(question, written.is_one_token)
+    if known is not None:
+        return known
     if labels(Predicate(type="predicate", instructions="-"), written.is_one_token) is None:
         raise unsupported_parameter("model", "Its labels are not known as tokens here, so it makes no decisions.")
     raise invalid_request(
@@ -230,17 +234,18 @@ async def _first_token(model: ServedModel, request: GenerationRequest, place: Tu
     return first
 
 
-def _read(labelled: Labels, written: ModelFormat, said: TokenChunk) -> list[float]:
+def _read(labelled: Labels, written: ModelFormat, chunk: TokenChunk) -> list[float]:
     """Return how likely each option is: the sum over the forms of its label that are among the likeliest tokens."""
-    assert said.logprobs, "it was looked at"
-    first = said.logprobs[0]
+    assert chunk.logprobs, "it was looked at"
+    first = chunk.logprobs[0]
+    # The sampled token is among the likeliest, or not: either way it counts once.
     known = {**dict(first.top), first.token_id: first.logprob}
     texts = [(written.token_bytes(token).strip().decode(errors="replace"), value) for token, value in known.items()]
-    found = []
+    values = []
     for forms in labelled:
         mass = math.fsum(math.exp(value) for text, value in texts if text in forms)
-        found.append(math.log(mass) if mass > 0 else -math.inf)
-    return found
+        values.append(math.log(mass) if mass > 0 else -math.inf)
+    return values
 
 
 def _note(model: ServedModel, origin: Origin, status: str, questions: int, used: _Used, seconds: float) -> None:

@@ -30,14 +30,14 @@ TIER = "default"  # that embeddings wait in, where they do
 
 @dataclass(frozen=True, slots=True)
 class ServedEmbeddings:
-    """An embedding model under the names that clients know; `info` is None until its engine has started."""
+    """An embedding model under the names that clients know."""
 
-    name: str
+    name: str  # that clients know, and that answers have
     engine: BaseEmbeddings
-    info: Callable[[], EngineInfo | None]
-    created: int
+    info: Callable[[], EngineInfo | None]  # None until its engine has started
+    created: int  # Unix seconds
     turns: FairTurns = field(default_factory=FairTurns)
-    aliases: Sequence[str] = ()
+    aliases: Sequence[str] = ()  # other names for it
 
     @property
     def names(self) -> Sequence[str]:
@@ -66,14 +66,14 @@ class EmbeddingModels:
 
 @dataclass(slots=True)
 class EmbeddingService:
-    """Embeds for clients. `guest` is a place beside what runs, and raises `ApiError` where there is none;
-    `generates` says whether a name is that of a model which generates text."""
+    """Makes embeddings for clients."""
 
     models: EmbeddingModels
     rates: Rates
     metrics: Metrics
+    # A place beside what runs; raises `ApiError` where there is none
     guest: Callable[[], AbstractContextManager[None]]
-    generates: Callable[[str], bool]
+    generates: Callable[[str], bool]  # whether a name is that of a model that generates text
 
     async def embed(self, wanted: EmbeddingsWanted, origin: Origin) -> tuple[str, Embedded]:
         """Return the name of the model that answers, and its vectors. Raises `ApiError`."""
@@ -83,6 +83,7 @@ class EmbeddingService:
 
     async def _answer(self, wanted: EmbeddingsWanted, model: ServedEmbeddings, origin: Origin) -> tuple[str, Embedded]:
         began, status = time.monotonic(), "failed"
+        # At least so many, for the limits; the engine's own count takes its place below.
         tokens = model.engine.count(wanted.inputs)
         place = model.turns.place(origin.project, TIER, 0)
         place.admit()
