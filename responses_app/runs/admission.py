@@ -55,6 +55,7 @@ class Naming:
             return PublicId(self._new_id(ids.RESPONSE))
         if self._runs(project, next_leg):
             raise turn_in_progress(next_leg)
+        # The next leg of the turn keeps its public name: the client goes on to know all of it by one id.
         # As older servers word it; the setting RESPONSES_COMPATIBILITY_MODE is something else.
         logger.info("Response %s (compatibility mode): continuing from previous response", next_leg.name)
         return next_leg
@@ -63,6 +64,7 @@ class Naming:
         """Whether a response that is called so runs here, kept or not."""
         return self._registry.named(project, public.name) is not None
 
+    # A chosen id may be the public name of some response, or another response's own id: both are taken.
     async def _is_kept(self, project: str, public: PublicId) -> bool:
         if await self._store.newest_leg(project, public.name) is not None:
             return True
@@ -154,6 +156,7 @@ class Admission:
                 await run.accept(again=True)
                 if run.deleted:
                     raise ClaimLost(f"{run.response_id} was deleted")
+                # From here to `start` nothing is awaited, so the queue's count and the run cannot drift apart.
                 self._registry.queue.enter()
                 self._registry.start(run)
         except BaseException as error:
@@ -166,6 +169,7 @@ class Admission:
         """Accept a background response and start it, even if the client leaves meanwhile: then it is kept already."""
         queue = self._registry.queue
 
+        # Called once the store has answered, if the client left before: undoes the `enter` of what was not accepted.
         def start(accepted: bool) -> None:
             self._registry.leave()
             if accepted:
@@ -178,6 +182,8 @@ class Admission:
             try:
                 await self._accept(run, left=start)
             except asyncio.CancelledError:
+                # The client left. `admission()` frees its place on the way out, so the place is taken again until
+                # `start` is called.
                 queue.enter()
                 raise
         self._registry.start(run)
@@ -196,6 +202,7 @@ class Admission:
         with self._registry.admission():
             if run.plan.stored or run.plan.stored_parent:
                 await self._accept(run, left=end)
+            # Of a stored response the store has decided just now. Nothing is awaited between this check and `start`.
             if not run.plan.stored:
                 check_still_free(self._registry, run.plan)
             try:
@@ -210,10 +217,13 @@ class Admission:
         def tell(accepting: "asyncio.Future[None]") -> None:
             left(not accepting.cancelled() and accepting.exception() is None)
 
+        # A task of its own: a cancelled request must not cut a transaction whose result nobody would know then.
         accepting = asyncio.ensure_future(run.accept())
         try:
             await asyncio.shield(accepting)
         except asyncio.CancelledError:
+            # The registry counts it as one that is being admitted until `left` has acted, so that a stop waits for
+            # it.
             self._registry.enter()
             accepting.add_done_callback(tell)
             raise

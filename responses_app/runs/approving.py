@@ -44,7 +44,7 @@ class Approving:
         self.claims = stores.approvals
         self._responses = stores.responses
         self._registry = registry
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # claims, renewals and releases under way
 
     @asynccontextmanager
     async def claimed(self, run: Run) -> AsyncIterator[None]:
@@ -59,6 +59,7 @@ class Approving:
         held = HeldApprovals(self, run.plan, requests)
         try:
             await held.claim()
+            # From here on the run lets go of them itself, when it settles.
             run.settled, run.effects.check_approvals = held.release, held.check
             yield
         except Exception:
@@ -82,6 +83,8 @@ class Approving:
         """Claim one request for a response. Raises `ApiError`."""
         with store_errors():
             holder = await self.claims.claim(project, request_id, response_id)
+            # Two steps. The second takes the claim only from the holder that was seen to have ended.
+            # Where another response was quicker, that one is the holder now.
             if holder.response_id != response_id and not await self._runs(project, holder):
                 holder = await self.claims.claim(project, request_id, response_id, instead_of=holder.response_id)
         if holder.response_id != response_id:
@@ -92,6 +95,7 @@ class Approving:
         if self._registry.get(holder.response_id) is not None:
             return True
         response = await self._responses.response(project, holder.response_id)
+        # Neither here nor in the store: not stored, not stored yet, or deleted. Only the age of its claim tells.
         if response is None:
             return self._now() - holder.claimed_at < UNSEEN_SECONDS
         return response["status"] in RUNNING
@@ -113,6 +117,7 @@ class HeldApprovals:
 
     async def claim(self) -> None:
         """Claim all of them; whoever leaves meanwhile holds none. Raises `ApiError`."""
+        # A task of its own: were it cancelled between two claims, nobody would know which ones it holds.
         self._claiming = self._approving.own(self._claim(), f"claims of {self._own}")
         try:
             await asyncio.shield(self._claiming)
@@ -138,6 +143,7 @@ class HeldApprovals:
             await asyncio.shield(self._releasing)
 
     async def _claim(self) -> None:
+        # The time before the first claim, not behind the last one: others count from when the store heard of it.
         began = own_clock()
         for request_id in self._requests:
             await self._approving.claim(self._project, request_id, self._own)
@@ -163,7 +169,9 @@ class HeldApprovals:
 
     async def _release(self) -> None:
         if self._claiming is not None:
+            # Claims that are still on their way would come behind the release, and stay.
             await asyncio.wait([self._claiming])
+        # Nor may a renewal take back what is released here.
         await end_tasks([self._renewing])
         try:
             for request_id in self._requests:

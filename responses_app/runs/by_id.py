@@ -67,6 +67,7 @@ class ResponseWatch:
 
     async def look(self, project: str, response_id: str) -> Watched:
         """Return a stored response as it stands. Raises `ApiError`: 404 where the project has none, 503."""
+        # The log is taken before the wait for a free place: it may be older then, but it is whole.
         stored = self._here(project, response_id) or await self._stored(project, response_id)
         async with self._at_once:
             response, timeline = await asyncio.to_thread(self._read, project, stored)
@@ -93,6 +94,7 @@ class ResponseWatch:
             except (BrokenLog, LocalProtocolError):
                 logger.exception("the log of response %s cannot be read", response["id"])
             else:
+                # The stored body of a response that runs is the one it was accepted with: its log knows more.
                 running = response["status"] in RUNNING and machine.stream.has_begun
                 return machine.stream.snapshot() if running else as_known(response), timeline
         return as_known(response), untimed(created, response["usage"])
@@ -100,11 +102,12 @@ class ResponseWatch:
 
 def _inputs(stored: StoredLog, machine: ResponseMachine) -> Iterator[tuple[Input, int | None]]:
     yield from decode_timed(stored.data)
-    for given in end_of_failure(stored.response, has_begun=machine.stream.has_begun):
-        yield given, None
+    # A response that a dead worker left has no end in its log: its body tells it.
+    for input_ in end_of_failure(stored.response, has_begun=machine.stream.has_begun):
+        yield input_, None
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 CANCEL_SECONDS = 5.0  # how long what was cancelled may take to end, here or on another worker
 FIRST_LOOK_SECONDS = 0.005  # until the first look at whether it did on another worker; each next pause is twice as long
@@ -122,20 +125,21 @@ class Cancelled:
     asked: int = 0
 
 
-Asked = ParamSpec("Asked")
+Arguments = ParamSpec("Arguments")
 
 
 def known_as(
-    find: Callable[Concatenate["ResponsesById", str, str, Asked], Awaitable[Found]],
-) -> Callable[Concatenate["ResponsesById", str, str, Asked], Awaitable[Found]]:
+    find: Callable[Concatenate["ResponsesById", str, str, Arguments], Awaitable[Result]],
+) -> Callable[Concatenate["ResponsesById", str, str, Arguments], Awaitable[Result]]:
     """Find a response by its own id, or by what clients call it: of several the newest."""
 
-    async def found(
-        self: "ResponsesById", project: str, name: str, /, *args: Asked.args, **kwargs: Asked.kwargs
-    ) -> Found:
+    async def by_either_id(
+        self: "ResponsesById", project: str, name: str, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Result:
         try:
             return await find(self, project, name, *args, **kwargs)
         except ApiError as error:
+            # An own id is tried first: it is nearly always one, and then costs no second query.
             if error.status != 404:
                 raise
             with store_errors():
@@ -144,7 +148,7 @@ def known_as(
                 raise
             return await find(self, project, leg.response_id, *args, **kwargs)
 
-    return found
+    return by_either_id
 
 
 class ResponsesById:
@@ -192,6 +196,7 @@ class ResponsesById:
         """Return a response of another worker with what its log tells: its client may have to answer its calls."""
         stored = await log_of(self._store, project, response_id)
         try:
+            # A thread costs more than a short log.
             if len(stored.data) > LONG_LOG:
                 return await asyncio.to_thread(self._machines.so_far, project, stored)
             return self._machines.so_far(project, stored)
@@ -225,8 +230,9 @@ class ResponsesById:
 
         `include` may ask for the images of its input, which some dialects tell.
         """
-        wanted = INPUT_IMAGES in include
-        images = image_urls(await self.input_items(project, response_id)) if wanted else ()
+        tells_images = INPUT_IMAGES in include
+        images = image_urls(await self.input_items(project, response_id)) if tells_images else ()
+        # This ends a run whose response was deleted elsewhere, so that `_run` below does not find it.
         await self._running(project, response_id)  # else it is not known any more
         run = self._run(project, response_id)
         if run is not None and run.journal.closed:
@@ -269,6 +275,7 @@ class ResponsesById:
         run = await self._running(project, response_id)
         if run is not None and run.plan.background:
             self._registry.cancel(run, reason="its client cancelled it")
+            # The answer shows the end, so it waits until the run has stored it.
             await self._registry.wait_for_end(run, CANCEL_SECONDS)
             if not run.journal.closed:
                 raise overloaded(
@@ -297,6 +304,7 @@ class ResponsesById:
         for run in runs.values():
             self._registry.cancel(run, reason=reason)
         if runs:
+            # All are told before any is waited for: one slow end does not use up the time of the others.
             ends = [asyncio.ensure_future(self._registry.wait_for_end(run)) for run in runs.values()]
             await asyncio.wait(ends, timeout=CANCEL_SECONDS)
         asked = 0
@@ -332,6 +340,8 @@ class ResponsesById:
         """
         run = self._run(project, response_id)
         with store_errors():
+            # An own id first. Only where it is none, and nothing of that id runs here, it may be the name of a turn's
+            # legs.
             known = await self._store.delete(project, response_id)
             gone = [response_id] if known or run is not None else await self._delete_legs(project, response_id)
         if not gone:
@@ -356,6 +366,7 @@ class ResponsesById:
         Without Redis nobody tells of that. While the store does not answer, what runs here is known.
         """
         run = self._run(project, response_id)
+        # Only of a run that the store has accepted: one that it does not know yet is not deleted.
         if run is not None and run.claim is not None and not run.journal.closed:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(KNOWN_SECONDS):

@@ -47,11 +47,12 @@ class StoredChats:
         if page.after is not None and not page.after.startswith(CHAT_COMPLETION):
             return None
         after = None if page.after is None else response_id(page.after)
+        # A completion is stored under its first choice's response: clients' ids are turned into that.
         behind = replace(query, page=replace(page, after=after))
-        found = await self._chats.listed(project, behind, limit=page.limit + 1)
-        if found is None:
+        completions = await self._chats.listed(project, behind, limit=page.limit + 1)
+        if completions is None:
             return None
-        return [stored_completion(kept.responses, kept.form, kept.metadata) for kept in found]
+        return [stored_completion(kept.responses, kept.form, kept.metadata) for kept in completions]
 
     async def messages(self, project: str, completion: str) -> Sequence[StoredChatMessage]:
         """Return what a completion was asked, oldest first."""
@@ -70,6 +71,7 @@ class StoredChats:
         choices = await self._chats.choices(project, self._first(completion))
         if not choices:
             raise self._not_found(completion)
+        # The first choice goes last: where this stops half way, the completion can still be named, and deleted again.
         for choice in reversed(choices):
             try:
                 await self._responses.delete(project, choice)
@@ -98,6 +100,7 @@ class Choices:
         self.readers = tuple(readers)
         self._one = self.readers[0] if len(self.readers) == 1 else None  # nearly always, and asked at each event
         self._news = Waiter()
+        # One waiter for all readers, so that one wait wakes for whichever has news.
         for reader in self.readers:
             reader.listen(self._news)
 
@@ -108,6 +111,7 @@ class Choices:
         try:
             for index in range(count):
                 readers.append(await create(index))
+        # A cancellation, too: else the choices that run already would have no reader.
         except BaseException:
             for reader in readers:
                 reader.leave("another choice of its request was refused")

@@ -55,6 +55,8 @@ class Pulse:
 
     def __init__(self, lease: float) -> None:
         self._lease = lease
+        # `_last` is the time of the last beat, `_since` that of the first one after the last gap; by the store's
+        # clock.
         self._last = self._since = math.inf
         self._heard_at = math.inf  # by our own clock
 
@@ -66,6 +68,7 @@ class Pulse:
     @property
     def dead_before(self) -> float:
         """Who was not seen since then is dead."""
+        # Only after a whole lease without a gap have all had the time to say that they live.
         continuous = self._last - self._since if math.isfinite(self._last) else 0.0
         return self._last - self._lease if continuous >= self._lease else NOBODY
 
@@ -79,6 +82,7 @@ class Pulse:
 
         Return whether others may have taken this worker for dead before it.
         """
+        # Minus infinity at the first beat, so that it begins a new period, too.
         gap = heard - self._last
         if not 0 <= gap <= self._lease * GAP_PER_LEASE:  # a clock that goes back is not a measure either
             self._since = heard
@@ -87,7 +91,7 @@ class Pulse:
         return silent >= self._lease
 
 
-BEATS_PER_LEASE = 3
+BEATS_PER_LEASE = 3  # two beats may get lost before a worker looks dead
 TRIES_PER_BEAT = 4  # where one fails: who is late by one failure must not look dead
 CHECK_SECONDS = 2.0  # how long `check` waits for an answer
 FRESH_SECONDS = 1.0  # a beat that is not older shows that the store can be written to
@@ -127,6 +131,7 @@ class WorkerHeartbeat:
         """Say that the worker lives, and stop what others took over while it was silent. Raises `StoreError`."""
         asked = own_clock()
         heard = await self._store.beat(self.state())
+        # It stays set where the next line fails: the next beat asks again what was lost.
         self._looked_dead |= self.pulse.beat(heard, asked=asked)
         if self._looked_dead:
             await self._let_go()
@@ -134,6 +139,7 @@ class WorkerHeartbeat:
 
     async def check(self) -> str | None:
         """Return None if the store can be read and written to now, else one sentence that says what to do."""
+        # Health checks may come faster than a database answers that hangs: they share one question.
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._check())
         try:
@@ -152,6 +158,7 @@ class WorkerHeartbeat:
         return problem
 
     async def _let_go(self) -> None:
+        # What others took over has a higher epoch in the store by now.
         claims = {run.response_id: run.claim for run in self._registry.running if run.claim is not None}
         for response_id in await self._store.lost(claims):
             self._registry.lose(response_id)
@@ -180,6 +187,7 @@ class OrphanReclaimer:
             await self._claim(worker)
             self._look_at = time.monotonic() + CLAIM_SECONDS
         away: set[str] = set()  # models that cannot be had now; one response of each finds that out
+        # Each once: one that has to wait goes to the back.
         for _ in range(len(self._claimed)):
             model = self._claimed[0].response["model"]
             if model not in away and await self._run(self._claimed[0]):
@@ -190,6 +198,7 @@ class OrphanReclaimer:
 
     async def give_back(self) -> None:
         """Leave what was taken over and does not run yet to others. Raises `StoreError`."""
+        # One leaves the queue only once the store has it: after an error the rest can be tried again.
         while self._claimed:
             try:
                 await self._store.give_back(self._claimed[0])
@@ -222,6 +231,7 @@ class OrphanReclaimer:
             return True
         except ApiError as error:
             logger.warning("response %s, which another worker left, cannot run: %s", response_id, error.message)
+            # Such an error passes: the engine is away or full. Any other would come again at each try.
             if error.retry_after is not None:
                 return False
         except Exception:
@@ -251,6 +261,7 @@ class OrphanReclaimer:
             claim=accepted.claim,
             log=failed.data,
         )
+        # Counted and charged only where this worker's end is the one that the store took.
         with suppress(ClaimLost):
             await self._store.save(stored)
             self._takeovers.count("failed")
@@ -295,6 +306,7 @@ class Upkeep:
         self._stores = stores
         self._forgetting = forgetting
         self._ready = ready
+        # Short leases are looked at more often
         self._look_seconds = min(LOOK_SECONDS, lease_seconds / BEATS_PER_LEASE)
         self.heartbeat = WorkerHeartbeat(stores.responses, service.registry, state=state, lease_seconds=lease_seconds)
         self._reclaimer = OrphanReclaimer(service, stores.responses, self.heartbeat)
@@ -313,6 +325,7 @@ class Upkeep:
     async def aclose(self) -> None:
         """Stop; what was taken over and does not run yet is for others, and ends that wait are tried once more."""
         await end_tasks(self._tasks)
+        # The beats end first, then what is left is handed on: others take it over at the latest after a lease.
         await self._look_after(self._service.unsaved.save)
         self._service.unsaved.leave()
         await self._look_after(self._reclaimer.give_back)
@@ -368,6 +381,7 @@ class Draining:
         self._watching[key] = leave
         self._is_empty.clear()
         if self.begun:
+            # Not at once: the caller has not got `unwatch` yet.
             asyncio.get_running_loop().call_soon(self._tell, key)
 
         def unwatch() -> None:
@@ -380,6 +394,7 @@ class Draining:
     def begin(self) -> None:
         """Tell all who watch that the server stops."""
         self.begun = True
+        # A copy: whoever is told may unwatch at once.
         for key in list(self._watching):
             self._tell(key)
 

@@ -28,9 +28,9 @@ _BYTES_OF_TOKEN = 4
 
 @dataclass(slots=True)
 class _Kept:
-    turn: KnownTurn
-    bytes: int
-    until: float
+    turn: KnownTurn  # what the model said
+    bytes: int  # memory that it takes, about
+    until: float  # by the clock of `KnownTurns`
 
 
 class KnownTurns:
@@ -48,6 +48,7 @@ class KnownTurns:
         self._sealer = sealer
         self._shared = shared
         self._clock = clock
+        # By project and key, the one that was asked for last at the end
         self._turns: OrderedDict[tuple[str, bytes], _Kept] = OrderedDict()
         self.bytes = 0
 
@@ -58,23 +59,25 @@ class KnownTurns:
         """Keep a turn, here and where others find it. Raises nothing."""
         self.keep(project, key, turn)
         data = turn.as_bytes() if self._shared is not None else b""
+        # A longer turn is known here only: elsewhere its text is rendered anew.
         if self._shared is not None and len(data) <= MAX_BYTES:
             sealed = self._sealer.seal(PURPOSE, project, data).encode()
             await self._shared.put(_shared_key(project, key), sealed, seconds=self._settings.responses_session_ttl)
 
     async def recall(self, project: str, keys: Sequence[bytes]) -> Mapping[bytes, KnownTurn]:
         """Return those of these turns that are known, by their keys; their time begins anew. Raises nothing."""
-        found = {key: turn for key in keys if (turn := self.find(project, key)) is not None}
-        missing = [key for key in keys if key not in found][-MAX_ASKED:]
+        turns = {key: turn for key in keys if (turn := self.find(project, key)) is not None}
+        # The latest come last, and are the ones worth most: the prefix cache ends at the first turn that differs.
+        missing = [key for key in keys if key not in turns][-MAX_ASKED:]
         if self._shared is None or not missing:
-            return found
-        asked = [_shared_key(project, key) for key in missing]
-        for key, sealed in zip(missing, await self._shared.get(asked), strict=True):
+            return turns
+        shared_keys = [_shared_key(project, key) for key in missing]
+        for key, sealed in zip(missing, await self._shared.get(shared_keys), strict=True):
             turn = None if sealed is None else self._opened(project, sealed)
             if turn is not None:
                 self.keep(project, key, turn)
-                found[key] = turn
-        return found
+                turns[key] = turn
+        return turns
 
     async def aclose(self) -> None:
         """Let go of what is shared."""
@@ -84,6 +87,7 @@ class KnownTurns:
     def keep(self, project: str, key: bytes, turn: KnownTurn) -> None:
         """Keep a turn here; the oldest ones go where there is no room for it."""
         tokens = sum(len(message.tokens) for message in turn.exact.messages)
+        # The same turn again replaces its entry, so that its bytes are not counted twice.
         self._drop((project, key))
         kept = _Kept(
             turn, _BYTES_OF_TURN + _BYTES_OF_TOKEN * tokens, self._clock() + self._settings.responses_session_ttl
@@ -119,6 +123,7 @@ class KnownTurns:
                 or self.bytes > self._settings.responses_max_session_bytes
             )
             if not over and kept.until > now:
+                # All behind it were asked for later, and so last longer.
                 break
             self._drop(first)
 
@@ -130,4 +135,5 @@ class KnownTurns:
 
 def _shared_key(project: str, key: bytes) -> str:
     """Return one key for a project and a turn: no project can name another one's."""
+    # A keyed hash; the project's name is hashed first, since a key of BLAKE2b has 64 bytes at most.
     return blake2b(key, key=blake2b(project.encode()).digest(), digest_size=20).hexdigest()

@@ -19,18 +19,19 @@ from responses_app.stores.base import BaseResponseStore, StoreError
 
 logger = logging.getLogger("respsite.runs")
 
+# Fields of `ApiError` that cross to the worker that was asked
 _ERROR = ("message", "status", "type", "code", "param", "retry_after")
 
 
 class GivenOutputs:
-    """One per process."""
+    """Takes the outputs of calls that clients give, to the run that waits for them. There is one in a process."""
 
     def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers) -> None:
         self._store = store
         self._registry = registry
         self._others = others
 
-    async def give(self, project: str, response_id: str, given: OutputGiven) -> None:
+    async def give(self, project: str, response_id: str, output: OutputGiven) -> None:
         """Give an output to the response that waits for it; it is kept when this returns.
 
         Raises `ApiError`: 404 for an unknown response or call, 409 where nobody waits for it (any more), 503 where the
@@ -38,21 +39,22 @@ class GivenOutputs:
         """
         run = self._run(project, response_id)
         if run is not None and not run.journal.closed:
-            await _take(run, given)
+            await _take(run, output)
             return
+        # Nothing here: the store tells whether it has ended, runs elsewhere, or is known to no store.
         with store_errors():
             stored = await self._stored(project, response_id)
         if stored is not None and stored["status"] not in RUNNING:
             raise not_waiting(response_id)
-        await self._give_elsewhere(project, response_id, given, is_stored=stored is not None)
+        await self._give_elsewhere(project, response_id, output, is_stored=stored is not None)
 
-    async def take_here(self, told: Mapping[str, object]) -> JsonObject | None:
+    async def take_here(self, output: Mapping[str, object]) -> JsonObject | None:
         """Take what another worker was given; return what came of that, None where the response does not run here."""
-        run = self._run(str(told["project"]), str(told["response_id"]))
+        run = self._run(str(output["project"]), str(output["response_id"]))
         if run is None:
             return None
         try:
-            await _take(run, from_json(told))
+            await _take(run, from_json(output))
         except ApiError as error:
             return {"error": {name: getattr(error, name) for name in _ERROR}}
         return {}
@@ -73,11 +75,11 @@ class GivenOutputs:
             stored = await self._store.response(project, leg.response_id)
         return stored
 
-    async def _give_elsewhere(self, project: str, response_id: str, given: OutputGiven, *, is_stored: bool) -> None:
+    async def _give_elsewhere(self, project: str, response_id: str, output: OutputGiven, *, is_stored: bool) -> None:
         """Give it to whichever worker runs the response. One that is not stored is known to that worker alone."""
         answer = None
         if self._others.reaches_others:
-            answer = await self._others.ask_to_take({"project": project, "response_id": response_id, **as_json(given)})
+            answer = await self._others.ask_to_take({"project": project, "response_id": response_id, **as_json(output)})
         elif is_stored:
             raise out_of_reach()
         if answer is None:
@@ -89,11 +91,12 @@ class GivenOutputs:
             raise ApiError(str(error["message"]), **{name: error[name] for name in _ERROR[1:]})
 
 
-async def _take(run: Run, given: OutputGiven) -> None:
+async def _take(run: Run, output: OutputGiven) -> None:
     refused: ApiError | None = None
     try:
-        run.take_output(given)
+        run.take_output(output)
     except ApiError as error:
+        # 409: the output is there, or the response has ended.
         if error.status != 409:
             raise
         refused = error  # it says that the output is there already: that is to hold, too

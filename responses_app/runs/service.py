@@ -68,33 +68,26 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class ResponseService:
-    """Prepares and starts runs. `machines` makes their machines, `live` keeps the logs of those that run,
-    `metrics` counts, and `traces` traces what no request asks for here. `worker` is the id of this process.
+    """Where all transports bring requests: a request goes in, a reader of its response comes out."""
 
-    `shelf` has this server's tools, `threads` do what takes long. `rates` are the limits of keys and projects, `keys`
-    keeps whose they are: None where there are none. `shared_turns` has what workers share of what was said in chats.
-
-    Its models are ordered; a request without `model` uses the first.
-    """
-
-    machines: Machines
+    machines: Machines  # make the machines of responses
     stores: Stores
     history: History
-    registry: RunRegistry
+    registry: RunRegistry  # owns what runs
     sealer: Sealer
-    new_id: Callable[[str], str]
-    now: Callable[[], float]
+    new_id: Callable[[str], str]  # prefix of an id → a new one
+    now: Callable[[], float]  # Unix seconds
     settings: RunSettings
-    worker: str
-    live: LiveLogs
-    rates: Rates
+    worker: str  # the id of this process among the workers
+    live: LiveLogs  # keeps the logs of what runs
+    rates: Rates  # the limits of keys and projects
     metrics: Metrics
-    traces: Traces = field(default_factory=lambda: Traces(enabled=False))
-    keys: BaseKeyStore | None = None
-    shared_turns: BaseSharedTurns | None = None
-    shelf: Shelf = field(default_factory=Shelf)
-    threads: FairThreads = field(default_factory=FairThreads)
-    models: ServedModels = field(init=False)
+    traces: Traces = field(default_factory=lambda: Traces(enabled=False))  # of what no request here asks for
+    keys: BaseKeyStore | None = None  # whose limits hold; None where there are no keys
+    shared_turns: BaseSharedTurns | None = None  # what workers share of what was said in chats
+    shelf: Shelf = field(default_factory=Shelf)  # this server's tools
+    threads: FairThreads = field(default_factory=FairThreads)  # for work that takes long
+    models: ServedModels = field(init=False)  # ordered: a request without `model` uses the first
     unsaved: UnsavedEnds = field(init=False)
     naming: Naming = field(init=False)
     admission: Admission = field(init=False)
@@ -132,8 +125,10 @@ class ResponseService:
         plan.chat = chat
         run = self._run(plan, model)
         self._note(plan)
+        # Approvals before admission: a response that may not make its calls takes nothing of the limits.
         async with self.approving.claimed(run):
             await self.admission.admit(run)
+        # Nothing is awaited between the admission and `attach`, so its reader misses no event.
         images = image_urls(plan.input_items) if INPUT_IMAGES in (request.include or ()) else ()
         return self.registry.attach(run, dialect=dialect, images=images)
 
@@ -144,10 +139,10 @@ class ResponseService:
         model, draft, info = await self._draft(request, origin, lambda _: None)
         before = await self.history.said_before(origin.project, draft.context.parent)
         with engine_errors(origin.request_id):
-            plan, said = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
+            plan, messages = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
         run = self._run(plan, model)
         await self.admission.admit(run)
-        return self.registry.attach(run), identified(said, self.new_id)
+        return self.registry.attach(run), identified(messages, self.new_id)
 
     async def count_input_tokens(self, request: CreateRequest, origin: Origin, *, dialect: Dialect = OPENAI) -> int:
         """Return how many tokens the prompt of a request would have, even if they are too many for the model.
@@ -169,8 +164,8 @@ class ResponseService:
         """
         with store_errors():
             limited = await self.limited(accepted)
-        asked = accepted.request or {}
-        waits = asked.get(TOOL_MODE) == WAIT
+        fields = accepted.request or {}
+        waits = fields.get(TOOL_MODE) == WAIT
         origin = Origin(
             transport=accepted.transport,
             project=accepted.project,
@@ -180,11 +175,13 @@ class ResponseService:
             span=self.traces.under(None),
         )
         # Its model is the one that it has begun with, whatever the name that was asked for means here.
+        # The items are those that were kept: what was named by ids then may be gone by now.
         known = {"model": accepted.response["model"], "input": list(accepted.input_items)}
-        request = parse_create({**asked, **known}, engine_fields=True)
+        request = parse_create({**fields, **known}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
         run = self._run(plan, model, accepted)
         if accepted.log:
+            # On a thread: a log may be long, and nobody else knows this run yet.
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
 
@@ -212,6 +209,7 @@ class ResponseService:
             raise as_conflict(error) if dialect.one_id_a_turn else error from None
         except StoreError as error:  # a tool looks there for what the request names
             raise store_away(error) from error
+        # Before the plan: the chain of a later leg names what its whole turn continues.
         public = await self._public_id(draft, dialect, accepted)
         if public is not None:
             draft = replace(draft, public=public)
@@ -252,9 +250,11 @@ class ResponseService:
         if not (request.input or request.previous_response_id or request.conversation or request.warm_up):
             raise missing("input")
         model = self.models.chosen(request.model, origin.models)
+        # Before anything is looked up: without the right, a key is not told either what there is.
         check_named(origin.scopes, named_by(request, runs=runs))
         tier = self.settings.tier(request.service_tier)
         self._check(request, model.engine)
+        # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
         info = await self._ready(model, origin)
         context = await self.history.context(origin, request, recall, dialect=dialect)
@@ -309,10 +309,10 @@ class ResponseService:
         )
 
     def _asked(self, request: CreateRequest) -> Asked:
-        wanted = request.reasoning is not None and request.reasoning.wanted_summary is not None
+        wants_summary = request.reasoning is not None and request.reasoning.wanted_summary is not None
         return Asked(
             sealed=ENCRYPTED_REASONING in (request.include or ()),
-            summaries=self.settings.summaries if wanted else None,
+            summaries=self.settings.summaries if wants_summary else None,
             stops=tuple(request.stop or ()),
             stop_tokens=tuple(request.stop_token_ids or ()),
         )
