@@ -21,10 +21,12 @@ from responses_app.stores.database.responses.rows import response_of, time_value
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.stores import BaseChatStore, KeptCompletion
 
+# Whether a completion has all its choices: some may have been deleted, or have not ended.
 _WHOLE = f"""
 choice.choices = (SELECT COUNT(*) FROM {CHOICES} AS other
     WHERE other.first_id = choice.first_id AND other.project = choice.project)
 """
+# A completion by its first choice. Parameters: id, project, and the time from which on responses are known.
 _ONE = f"""
 FROM {CHOICES} AS choice
 WHERE choice.id = %s AND choice.place = 0 AND choice.project = %s AND choice.created_at > %s
@@ -41,9 +43,10 @@ ORDER BY choice.first_id, choice.place
 
 
 class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
-    """Of the database `using`. Responses are known as long as `settings` say, by the clock `now`.
+    """The stored chat completions of the database `using`.
 
-    `timeout` bounds, in seconds, whatever waits for the database.
+    Responses are known as long as `settings` say, by the clock `now`. `timeout` bounds, in seconds, whatever waits for
+    the database.
     """
 
     unlimited = RetentionSettings()
@@ -52,8 +55,8 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
         if not can_be_known(first):
             return None
         since = self._known_since()
-        found = await self._threads.run(lambda db: _completions(db, project, [first], since))
-        return found.get(first)
+        completions = await self._threads.run(lambda db: _completions(db, project, [first], since))
+        return completions.get(first)
 
     async def messages(self, project: str, first: str) -> Sequence[JsonObject] | None:
         if not can_be_known(first):
@@ -71,8 +74,8 @@ class DatabaseChatStore(ThreadedStore[RetentionSettings], BaseChatStore):
             ids = _listed_ids(connection, project, query, since, limit)
             if ids is None:
                 return None
-            found = _completions(connection, project, ids, since)
-            return [found[each] for each in ids if each in found]
+            completions = _completions(connection, project, ids, since)
+            return [completions[each] for each in ids if each in completions]
 
         return await self._threads.run(read)
 
@@ -104,6 +107,7 @@ def _listed_ids(
     parameters: list[Any] = [project]
     known = "choice.created_at > %s", time_value(connection, since)
     if page.after is not None:
+        # The cursor is a place in the order (time, id): rows that come meanwhile do not move it.
         begin = _rows(connection, _AT, [page.after, project, known[1]])
         if not begin:
             return None
@@ -124,6 +128,7 @@ def _listed_ids(
         parameters.append(query.model)
     place = "strpos" if connection.vendor == "postgresql" else "instr"
     for key, value in query.metadata.items():
+        # Without the braces: `"c":"d"`, as it stands in the column.
         pair = json_text({key: value})[1:-1]
         conditions.append(f"({place}(choice.metadata, %s) > 0 OR {place}(choice.metadata, %s) > 0)")
         parameters += ["{" + pair, "," + pair]
@@ -143,17 +148,19 @@ def _completions(
         return {}
     sql = _BODIES.format(ids=placeholders(firsts))
     rows = _rows(connection, sql, [*firsts, project, time_value(connection, since)])
-    found = {}
+    completions = {}
+    # The query has them in this order.
     for first, choices in groupby(rows, key=lambda row: str(row[0])):
         some = list(choices)
         _, place, count, form, metadata, *_ = some[0]
+        # Whole: it begins with its first choice, and none is missing.
         if place == 0 and len(some) == count:
-            found[first] = KeptCompletion(
+            completions[first] = KeptCompletion(
                 responses=[response_of(body, status) for *_, body, status in some],
                 form=ChatForm.from_json(json.loads(form)),
                 metadata=json.loads(metadata),
             )
-    return found
+    return completions
 
 
 def _rows(connection: BaseDatabaseWrapper, sql: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:

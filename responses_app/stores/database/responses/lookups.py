@@ -80,6 +80,7 @@ def exists(connection: BaseDatabaseWrapper, project: str, response_id: str, *, s
 def newest_leg(connection: BaseDatabaseWrapper, project: str, name: str, *, since: float) -> Leg | None:
     """Return the newest of the responses that clients call so."""
     with connection.cursor() as cursor:
+        # The project twice: that of the name, and that of the response.
         cursor.execute(_NEWEST_LEG, [name, project, project, time_value(connection, since)])
         row = cursor.fetchone()
     return Leg(*row) if row else None
@@ -100,8 +101,8 @@ def input_items(
     connection: BaseDatabaseWrapper, project: str, response_id: str, *, since: float
 ) -> Sequence[JsonObject] | None:
     """Return what a response was asked."""
-    for (asked,) in _row(connection, "response.input_items", project, response_id, since):
-        items: Sequence[JsonObject] = json.loads(asked)
+    for (text,) in _row(connection, "response.input_items", project, response_id, since):
+        items: Sequence[JsonObject] = json.loads(text)
         return items
     return None
 
@@ -126,6 +127,7 @@ def log_since(
         rows = cursor.fetchall()
     if not rows:
         return None
+    # A response without a log is one row, whose part is NULL.
     parts = [(start, bytes(data)) for _, start, data in rows if data is not None]
     return LogNews(rows[0][0], b"".join(data[max(0, position - start) :] for start, data in parts))
 
@@ -142,17 +144,18 @@ def items(
     connection: BaseDatabaseWrapper, project: str, item_ids: Sequence[str], *, since: float, conversations: bool
 ) -> Mapping[str, JsonObject]:
     """Return output items of responses, by id, and those of conversations if they are wanted."""
-    wanted = set(item_ids)
-    found: dict[str, JsonObject] = {}
+    ids = set(item_ids)
+    items_by_id: dict[str, JsonObject] = {}
+    # An item is found in its response's output; several items of one response read its body once.
     bodies = dict(_items(connection, "response.id, response.body", project, item_ids, since))
     for body in bodies.values():
-        found |= {item["id"]: item for item in json.loads(body)["output"] if item.get("id") in wanted}
-    missing = [item_id for item_id in item_ids if item_id not in found] if conversations else []
+        items_by_id |= {item["id"]: item for item in json.loads(body)["output"] if item.get("id") in ids}
+    missing = [item_id for item_id in item_ids if item_id not in items_by_id] if conversations else []
     for some in in_parts(missing):
         with connection.cursor() as cursor:
             cursor.execute(_OF_CONVERSATIONS.format(ids=placeholders(some)), [*some, project])
-            found |= {item_id: json.loads(item) for item_id, item in cursor.fetchall()}
-    return found
+            items_by_id |= {item_id: json.loads(item) for item_id, item in cursor.fetchall()}
+    return items_by_id
 
 
 def _row(
@@ -180,6 +183,7 @@ MAX_PARTS = 100_000  # ends a walk that a damaged table would send in circles
 PART_COLUMNS = ("id", "parent_id", "started_on", "calls", "kinds", "lengths", "tokens", "settles", "ends_final")
 _ID, _PARENT, _STARTED_ON, _CALLS, _, _, _, _SETTLES, _ = range(len(PART_COLUMNS))
 
+# From the response to the root. The first SELECT also checks that the response itself is known.
 _CHAIN = """
 WITH RECURSIVE chain ({columns}, depth) AS (
     SELECT {part_columns}, 0
@@ -206,6 +210,7 @@ def load_chain(connection: BaseDatabaseWrapper, project: str, response_id: str, 
     """
     with _cursor(connection) as cursor:
         cursor.execute(_CHAIN, [response_id, project, project, time_value(connection, since), project, MAX_PARTS - 1])
+        # By depth, the deepest first: the root is the oldest.
         rows = sorted(cursor.fetchall(), key=itemgetter(-1), reverse=True)
     if rows and rows[0][_PARENT] is not None:  # the chain is broken, or longer than `MAX_PARTS`
         logger.error("response %s cannot be continued: part %s of its chain is lost", response_id, rows[0][_PARENT])
@@ -219,6 +224,7 @@ def chain_of(rows: Sequence[Sequence[Any]]) -> ChainLink:
     What the last part that settles had to settle is one link, without its analysis; that part and all behind it are
     the other. A link for each part would cost ten times as much, and take more memory.
     """
+    # The last part that settles. Index 0 has nothing before it that could be settled.
     settling = next((index for index in range(len(rows) - 1, 0, -1) if rows[index][_SETTLES]), 0)
     settled, rest = rows[:settling], rows[settling:]
     before = _link(None, settled, _joined(settled).settled(), first=rows[0]) if settled else None
@@ -240,6 +246,7 @@ def _link(
     late_tools = [tool for each in further for tool in each.get("late_tools", ())]
     states: dict[str, Any] = {}
     for each in further:
+        # Later parts replace what earlier ones kept for the same tool.
         states |= each.get("states", {})
     return replace(
         link,
@@ -252,6 +259,7 @@ def _link(
 
 def _joined(rows: Sequence[Sequence[Any]]) -> LinkTokens:
     """Return what these parts say, as one that says it all."""
+    # In the order of PART_COLUMNS, and the depth.
     _, _, _, _, kinds, lengths, tokens, settles, ends_final, _ = zip(*rows, strict=True)
     return LinkTokens(
         kinds="".join(kinds),

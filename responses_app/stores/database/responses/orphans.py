@@ -39,9 +39,11 @@ logger = logging.getLogger("respsite.stores")
 UNREADABLE = (ValueError, TypeError, LookupError, RecursionError)  # what reading a row that was damaged may raise
 REMEMBERED_SECONDS = 3600.0  # how long the row of a dead worker stays, for people to look at
 
+# A clock that was wrong for a while would keep a dead worker alive until that time has come.
 _FROM_THE_FUTURE = (
     f"UPDATE {WORKERS} SET seen_at = %s WHERE id IN (SELECT id FROM {WORKERS} WHERE seen_at > %s {{lock}})"
 )
+# Parameters: this worker, and the time since which who was not seen is dead. An empty `worker` is nobody's.
 _OF_THE_DEAD = (
     f"FROM {RESPONSES} WHERE status IN {RUNNING} AND worker <> %s "
     f"AND worker NOT IN (SELECT id FROM {WORKERS} WHERE seen_at > %s)"
@@ -87,17 +89,20 @@ def reclaim(
     with connection.cursor() as cursor:
         CLAIM_RESPONSE.run(cursor, [{"id": response_id, "worker": worker_id} for response_id in runnable])
         FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in lost.items()])
+        # Before the first beats `dead_before` is minus infinity, which is not a time that a database takes.
         forgotten = max(0.0, dead_before - REMEMBERED_SECONDS)
         cursor.execute(
             f"DELETE FROM {WORKERS} WHERE seen_at <= %s AND id <> %s", [time_value(connection, forgotten), worker_id]
         )
         cursor.execute(_OWN, [worker_id])
         mine = [row[0] for row in cursor.fetchall() if row[0] not in known]
+    # `dict.fromkeys`: what was claimed just now is among `mine`, too.
     claimed, damaged = _claimed(connection, worker_id, list(dict.fromkeys([*mine, *runnable])))
     if damaged:
         with connection.cursor() as cursor:
             FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in damaged.items()])
     failed = len(lost) + len(damaged)
+    # An earlier attempt that was committed has failed them already, so this one finds none.
     return Orphans(claimed=tuple(claimed), failed=failed or (before.failed if before else 0))
 
 
@@ -110,12 +115,12 @@ def has_orphans(connection: BaseDatabaseWrapper, worker_id: str, *, dead_before:
 
 def lost(connection: BaseDatabaseWrapper, claims: Mapping[str, Claim]) -> Collection[str]:
     """Return those of these responses that others have claimed since."""
-    found: list[str] = []
+    lost_ids: list[str] = []
     with connection.cursor() as cursor:
         for some in in_parts(list(claims)):
             cursor.execute(_EPOCHS.format(ids=placeholders(some)), some)
-            found += [response_id for response_id, epoch in cursor.fetchall() if epoch != claims[response_id].epoch]
-    return found
+            lost_ids += [response_id for response_id, epoch in cursor.fetchall() if epoch != claims[response_id].epoch]
+    return lost_ids
 
 
 def _left(
@@ -125,6 +130,7 @@ def _left(
     sql = _LEFT.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED"))
     with connection.cursor() as cursor:
         cursor.execute(sql, [worker_id, time_value(connection, max(0.0, dead_before))])
+        # By id, which is the order of time; the query has none.
         rows = sorted(cursor.fetchall())
     return [row[0] for row in rows if row[2]], {row[0]: row[1] for row in rows if not row[2]}
 

@@ -37,6 +37,7 @@ from responses_app.stores.database.response_sql import (
 )
 from responses_app.stores.database.responses.rows import database_time, time_value
 
+# It walks from the parts up to the root, as long as a part has neither its response nor another child.
 _UNNEEDED = f"""
 WITH RECURSIVE unneeded (id, parent_id) AS (
     SELECT part.id, part.parent_id FROM {PARTS} AS part
@@ -97,6 +98,7 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
     """Remove these responses and what belongs to them, in a transaction; return how many parts went with them."""
     with connection.cursor() as cursor:
         for some in in_parts(response_ids):
+            # The response's own row goes last: whoever writes of it waits for its lock, and finds it gone.
             cursor.execute(f"DELETE FROM {SAMPLED} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {LOGS} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {CHOICES} WHERE id IN ({placeholders(some)})", some)
@@ -112,6 +114,7 @@ def _remove_parts(connection: BaseDatabaseWrapper, part_ids: Collection[str]) ->
         unneeded = _locked_unneeded(connection, part_ids)
         _delete_parts(connection, list(unneeded))
         removed += len(unneeded)
+        # A parent that two of these continue was needed by each beside the other; now it may not be.
         part_ids = {parent for parent in unneeded.values() if parent and parent not in unneeded}  # it had two children
     return removed
 
@@ -123,6 +126,7 @@ def _locked_unneeded(connection: BaseDatabaseWrapper, part_ids: Collection[str])
     with connection.cursor() as cursor:
         for some in in_parts(sorted(unneeded)):
             cursor.execute(f"SELECT id FROM {PARTS} WHERE id IN ({placeholders(some)}) ORDER BY id FOR UPDATE", some)
+    # Another transaction may have continued one before it was locked: only what is unneeded in both looks goes.
     still = _unneeded(connection, part_ids)
     return {part_id: parent for part_id, parent in still.items() if part_id in unneeded}
 
@@ -154,11 +158,11 @@ _NEWEST = f"SELECT id FROM {RESPONSES} WHERE project = %s ORDER BY created_at DE
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """Responses that are to go, the oldest of each project first; `more` says that there are others."""
+    """Responses that are to go."""
 
-    response_ids: Sequence[str]
-    bytes: int
-    more: bool
+    response_ids: Sequence[str]  # the oldest of each project first
+    bytes: int  # of all of them, as limits count
+    more: bool  # there are others
 
     def batches(self) -> Iterator[Sequence[str]]:
         """Yield the responses of one transaction after the other."""
@@ -203,6 +207,7 @@ def plan_purge(
     freed = 0
     if not settings.keeps_all:
         for project in _projects(connection):
+            # One more than may go, so that `more` is known.
             for response_id, size in _excess(connection, project, settings, now, max_responses + 1 - len(ids)):
                 if len(ids) == max_responses:
                     return PurgePlan(ids, freed, more=True)
@@ -231,9 +236,11 @@ def _excess(
         cursor.execute(_OLDEST, [expired_until, project, at_most])
         for response_id, size, expired in cursor:
             beyond = 0 < settings.responses_store_max_entries < count or 0 < settings.responses_store_max_bytes < total
+            # In the order of time: where one stays, all behind it stay, too.
             if not expired and (not beyond or response_id == newest):
                 return
             yield response_id, size
+            # As if it were gone: the next one is beyond the limits only if these two still are.
             count, total = count - 1, total - size
 
 
@@ -252,12 +259,12 @@ NOTHING = PurgePlan((), 0, more=False)
 
 
 class PurgePlans:
-    """One per store. `clock` is in seconds."""
+    """What the next purges of one store remove. `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._plan = NOTHING
-        self._look_at = float("-inf")
+        self._plan = NOTHING  # what is left of the last look
+        self._look_at = float("-inf")  # when the next one may be, by the clock
 
     @property
     def wants_look(self) -> bool:

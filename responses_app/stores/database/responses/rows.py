@@ -24,6 +24,7 @@ from responses_app.stores.database.response_sql import Row, claim_row
 
 def pack(numbers: Sequence[int]) -> bytes:
     """Return unsigned 32-bit numbers as bytes."""
+    # "I" has 4 bytes on every platform that CPython runs on today, in the machine's own order.
     packed = array("I", numbers)
     if sys.byteorder == "big":
         packed.byteswap()
@@ -57,6 +58,7 @@ def accepted_row(connection: BaseDatabaseWrapper, accepted: AcceptedResponse) ->
     """Return the row of a response that has not ended."""
     request = None if accepted.request is None else json_text(accepted.request)
     row = _response_row(connection, accepted)
+    # `size` is what limits count: all that the row holds, also the request while it is kept.
     changes = {"worker": accepted.claim.worker, "request": request, "size": row["size"] + _bytes(request or "")}
     return row | changes
 
@@ -112,6 +114,7 @@ def calls_text(link: ChainLink) -> str:
 
 def read_calls(text: str) -> tuple[dict[str, str], dict[str, Any]]:
     """Return what `calls_text` wrote: the calls, and the rest, which older versions did not keep."""
+    # Nearly always: not worth a parser.
     if text == "{}":
         return {}, {}
     calls = json.loads(text)
@@ -213,6 +216,7 @@ def _known_id(value: object) -> str:
 
 
 def _bytes(text: str) -> int:
+    # `isascii` costs nothing, and spares a copy of a long body.
     return len(text) if text.isascii() else len(text.encode())
 
 

@@ -99,7 +99,7 @@ class DatabaseResponseStore(BaseResponseStore):
         )
         self._readers = DatabaseReaders(using, timeout=timeout)
         self._plans = PurgePlans()
-        self._usable = False
+        self._usable = False  # once True, `check` looks for migrations no more
 
     async def start(self) -> None:
         self._writer.start()
@@ -153,7 +153,9 @@ class DatabaseResponseStore(BaseResponseStore):
     async def delete(self, project: str, response_id: str) -> bool:
         if not can_be_known(response_id):
             return False
+        # Taken before the write waits for its turn: what a client may still see is decided when it asks.
         since = self._known_since()
+        # `before`: an earlier attempt was committed, its answer lost, and so it is gone by now.
         return await self._do(lambda db, before: remove_one(db, project, response_id, since=since) or bool(before))
 
     async def delete_legs(self, project: str, name: str) -> Sequence[str]:
@@ -166,27 +168,28 @@ class DatabaseResponseStore(BaseResponseStore):
         return await self._look(load_chain, project, response_id, unknown=None)
 
     async def sampled_items(self, project: str, item_ids: Collection[str]) -> Mapping[str, SampledMessage]:
-        wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
-        if not wanted:
+        ids = [item_id for item_id in item_ids if can_be_known(item_id)]
+        if not ids:
             return {}
         since = self._known_since()
-        return await self._readers.run(lambda db: lookups.sampled_items(db, project, wanted, since=since))
+        return await self._readers.run(lambda db: lookups.sampled_items(db, project, ids, since=since))
 
     async def items(
         self, project: str, item_ids: Collection[str], *, conversations: bool = True
     ) -> Mapping[str, JsonObject]:
-        wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
-        if not wanted:
+        ids = [item_id for item_id in item_ids if can_be_known(item_id)]
+        if not ids:
             return {}
         since = self._known_since()
         return await self._readers.run(
-            lambda db: lookups.items(db, project, wanted, since=since, conversations=conversations)
+            lambda db: lookups.items(db, project, ids, since=since, conversations=conversations)
         )
 
     async def beat(self, worker: WorkerState) -> float:
-        given, asked = self._given_clock, own_clock()
-        heard = await self._do(lambda db, _: beat(db, worker, now=given() if given else None))
-        self._clock.heard(heard, asked=asked, answered=own_clock())
+        # Asked before the write, answered behind it: between the two the database has read its clock.
+        clock, asked_at = self._given_clock, own_clock()
+        heard = await self._do(lambda db, _: beat(db, worker, now=clock() if clock else None))
+        self._clock.heard(heard, asked=asked_at, answered=own_clock())
         return heard
 
     async def reclaim(self, worker_id: str, *, dead_before: float, known: Collection[str] = ()) -> Orphans:
@@ -200,8 +203,9 @@ class DatabaseResponseStore(BaseResponseStore):
 
     async def purge(self) -> Purged:
         if self._plans.wants_look:
-            with self._plans.looking() as found:
-                found(await self._readers.run(self._plan_purge))
+            # A reader looks, and the writer removes: a long look holds up no response.
+            with self._plans.looking() as note_plan:
+                note_plan(await self._readers.run(self._plan_purge))
         plan = self._plans.next()
         purged = Purged(more=plan.more)
         for batch in plan.batches():

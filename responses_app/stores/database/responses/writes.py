@@ -91,10 +91,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A response is accepted, if what it continues is known: responses are from `since` on, in Unix seconds."""
+    """A response is accepted, if what it continues is known."""
 
-    accepted: AcceptedResponse
-    since: float
+    accepted: AcceptedResponse  # the response
+    since: float  # Unix seconds: responses are known from then on
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +118,12 @@ Act = Acceptance | Begun | GivenBack | StoredResponse
 
 @dataclass(slots=True, eq=False)
 class ResponseStep:
-    """A step in a response's life.
-
-    Afterwards it is `lost` if its claim was not the present one, `refused` if what it continues is not known, and
-    `taken` if its public id is another response's; nothing was written then.
-    """
+    """A step in a response's life, and what came of it. Where one of the flags is set, nothing was written."""
 
     act: Act
-    lost: bool = False
-    refused: bool = False
-    taken: bool = False
+    lost: bool = False  # its claim was not the present one
+    refused: bool = False  # what it continues is not known
+    taken: bool = False  # its public id is another response's
 
     @property
     def response_id(self) -> str:
@@ -147,20 +143,19 @@ class ResponseStep:
 
 @dataclass(slots=True, eq=False)
 class LogAppends:
-    """What came to responses that run. `lost` and `gone` tell what became of it."""
+    """What came to responses that run, and what became of it."""
 
     appends: Sequence[LogAppend]
-    lost: frozenset[str] = frozenset()
-    gone: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()  # responses that another worker has claimed
+    gone: frozenset[str] = frozenset()  # responses that are not there any more
 
 
 @dataclass(slots=True, eq=False)
 class OtherWrite(Generic[Result]):
-    """Any other write, and what came of it; `act` also gets what came of an earlier attempt, which may have been
-    committed (its answer got lost), else None."""
+    """Any other write, and what came of it."""
 
-    act: Callable[[BaseDatabaseWrapper, Result | None], Result]
-    result: Result | None = None
+    act: Callable[[BaseDatabaseWrapper, Result | None], Result]  # gets `result`, too
+    result: Result | None = None  # of the last attempt, which may have been committed; None before
 
 
 Write = ResponseStep | LogAppends | OtherWrite[Any]
@@ -202,6 +197,7 @@ def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
         {"id": each.response_id, "position": each.position, "data": each.data, **claim_row(each.claim)}
         for each in appends
     ]
+    # An earlier attempt may have said otherwise, and was rolled back.
     write.lost = write.gone = frozenset()
     if append_log(cursor.db).run(cursor, rows) == len(rows):
         return
@@ -254,6 +250,7 @@ def _refuse(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
     if not continuing:
         return
     parents = sorted({act.accepted.parent for _, act in continuing})
+    # They differ by the milliseconds that the steps have waited: the latest is the strictest.
     known = _known(cursor, parents, since=max(act.since for _, act in continuing))
     orphans = [step for step, act in continuing if (act.accepted.project, act.accepted.parent) not in known]
     kept = _existing(cursor, f"id FROM {RESPONSES}", [step.response_id for step in orphans], "FOR UPDATE")
@@ -273,21 +270,22 @@ def _name(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
     ]
     if not rows:
         return
+    # In one order for all processes, so that none waits for another in a circle.
     KEEP_NAME.run(cursor, sorted(rows, key=lambda row: (row["project"], row["name"], row["leg"])))
     named = _existing(cursor, f"id FROM {NAMES}", [row["id"] for row in rows], "FOR KEY SHARE")
-    wanted = {row["id"] for row in rows}
+    asked_ids = {row["id"] for row in rows}
     for step in steps:
-        step.taken = step.response_id in wanted and step.response_id not in named
+        step.taken = step.response_id in asked_ids and step.response_id not in named
 
 
 def _known(cursor: CursorWrapper, response_ids: Sequence[str], *, since: float) -> set[tuple[str, str]]:
     """Return which of these responses are known, each with its project."""
-    found: set[tuple[str, str]] = set()
+    known: set[tuple[str, str]] = set()
     for some in in_parts(response_ids):
         sql = f"SELECT project, id FROM {RESPONSES} WHERE id IN ({placeholders(some)}) AND created_at > %s"
         cursor.execute(sql, [*some, time_value(cursor.db, since)])
-        found.update(cursor.fetchall())
-    return found
+        known.update(cursor.fetchall())
+    return known
 
 
 def _begin(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
@@ -312,6 +310,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> N
     KEEP_CHOICE.run(cursor, [row for stored in batch for row in choice_rows(cursor.db, stored)])
     logs = [row for stored in batch for row in log_rows(stored)]
     KEEP_LOG.run(cursor, logs)
+    # The whole log stands at position 0 now; the parts behind it were appended while it ran.
     DROP_LOG_PARTS.run(cursor, logs)
     _append(cursor, batch, now)
 
@@ -356,12 +355,12 @@ def _stored_parts(cursor: CursorWrapper, part_ids: Iterable[str]) -> set[str]:
 
 def _existing(cursor: CursorWrapper, columns: str, ids: Sequence[str], lock: str) -> dict[str, Sequence[Any]]:
     """Return what there is, by its id; it stays until the transaction ends."""
-    found: dict[str, Sequence[Any]] = {}
+    rows: dict[str, Sequence[Any]] = {}
     for some in in_parts(ids):
         sql = f"SELECT {columns} WHERE id IN ({placeholders(some)}) ORDER BY id {for_update(cursor.db, lock)}"
         cursor.execute(sql, some)
-        found |= {row[0]: row[1:] for row in cursor.fetchall()}
-    return found
+        rows |= {row[0]: row[1:] for row in cursor.fetchall()}
+    return rows
 
 
 def _unstored_ancestors(cursor: CursorWrapper, links: Mapping[str, _OwnedLink]) -> dict[str, _OwnedLink]:
@@ -379,5 +378,6 @@ def _unstored_ancestors(cursor: CursorWrapper, links: Mapping[str, _OwnedLink]) 
         for ancestor in parent.lineage()
         if ancestor.response_id not in links
     }
+    # Of a lineage some may be stored: they are not written again, and stay locked until the commit.
     stored |= _stored_parts(cursor, lineages.keys() - parents.keys())
     return {part_id: owned for part_id, owned in lineages.items() if part_id not in stored}
