@@ -24,16 +24,19 @@ class DatabaseApprovalStore(ThreadedStore[None], BaseApprovalStore):
 
     async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
         at, digest = datetime.fromtimestamp(self._now(), UTC), _digest(request_id)
-        wanted = ApprovalClaim(project=project, request_id=digest, response_id=response_id, claimed_at=at)
+        new_claim = ApprovalClaim(project=project, request_id=digest, response_id=response_id, claimed_at=at)
 
         def write(connection: BaseDatabaseWrapper) -> ApprovalHolder | None:
             claims = ApprovalClaim.objects.using(connection.alias)
             claims.filter(claimed_at__lt=at - KEPT).delete()
-            claims.bulk_create([wanted], ignore_conflicts=True)
+            # Whoever inserts first holds it: the rule is the unique index, not a look before the write.
+            claims.bulk_create([new_claim], ignore_conflicts=True)
             ours = claims.filter(project=project, request_id=digest)
             if instead_of:
                 ours.filter(response_id=instead_of).update(response_id=response_id, claimed_at=at)
             row = ours.first()
+            # None where its holder let go of it between the insert and this look: then the claim is free, and tried
+            # again.
             return None if row is None else ApprovalHolder(row.response_id, row.claimed_at.timestamp())
 
         for _ in range(TRIES):

@@ -33,14 +33,14 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
     unlimited = None
 
     async def find(self, digests: Collection[str]) -> Mapping[str, KeyRecord]:
-        wanted = list(digests)
+        values = list(digests)
 
         def read(connection: BaseDatabaseWrapper) -> dict[str, KeyRecord]:
             keys = models.ApiKey.objects.using(connection.alias).select_related("project")
-            found: dict[str, KeyRecord] = {}
-            for some in in_parts(wanted):
-                found |= {row.digest: key_of(row) for row in keys.filter(digest__in=some)}
-            return found
+            records: dict[str, KeyRecord] = {}
+            for some in in_parts(values):
+                records |= {row.digest: key_of(row) for row in keys.filter(digest__in=some)}
+            return records
 
         return await self._threads.run(read)
 
@@ -59,12 +59,12 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
         return await self._threads.run(read)
 
     async def note_use(self, key_ids: Collection[str], at: float) -> None:
-        wanted = list(key_ids)
+        ids = list(key_ids)
         used_at = datetime.fromtimestamp(at, UTC)
 
         def write(connection: BaseDatabaseWrapper) -> None:
             keys = models.ApiKey.objects.using(connection.alias)
-            for some in in_parts(wanted):
+            for some in in_parts(ids):
                 keys.filter(pk__in=some).update(last_used_at=used_at)
 
         await self._threads.run(write)
@@ -75,6 +75,7 @@ class DatabaseKeyStore(ThreadedStore[None], BaseKeyStore):
                 return False
             try:
                 _keep(DEFAULT_PROJECT, secret, id=FIRST, name="first key", using=connection.alias)
+            # The fixed id `FIRST` is what makes two workers meet.
             except IntegrityError:  # another worker was faster
                 return False
             return True
@@ -123,6 +124,7 @@ def _keep(project: str, secret: str, *, using: str = "default", **fields: Any) -
 def revoke_keys(key_ids: Collection[str]) -> int:
     """Revoke keys: they open no more, within 2 s on every worker. Return how many were good before."""
     keys = models.ApiKey.objects.filter(pk__in=list(key_ids), revoked_at=None)
+    # Only those that were not revoked: `revoked_at` stays the time of the first revocation.
     return keys.update(revoked_at=datetime.now(UTC))
 
 
@@ -137,11 +139,14 @@ class DatabaseStaff(ThreadedStore[None], BaseStaff):
 
     async def caller(self, given: SessionPass) -> Caller | None:
         def read(_: BaseDatabaseWrapper) -> Caller | None:
+            # `get_user` needs no more of a request than its session. It also checks the session's hash of the
+            # password.
             user: Any = get_user(SimpleNamespace(session=SessionStore(given.key)))  # type: ignore[arg-type]
             if not may_come_in(user):
                 return None
             project = given.project or DEFAULT_PROJECT
             row = models.Project.objects.filter(pk=project).first()
+            # The same answer for a project that is not there, so that nobody learns which ones there are.
             if project != DEFAULT_PROJECT and (row is None or not user.is_superuser):
                 raise _no_project()
             return Caller(project=project, session=given.key, own_scopes=SCOPES, own_limited=limited_in(row))

@@ -52,6 +52,7 @@ def append_response(using: str, project: str, append: ConversationAppend, *, res
     read_all = conversation.version == append.read_version
     conversation.version += 1
     conversation.head = response_id if read_all else ""
+    # Positions begin with 1, so 0 means that the head covers nothing.
     conversation.head_position = conversation.next_position - 1 if read_all else 0
     conversation.save(using=using, update_fields=["version", "head", "head_position", "next_position"])
 
@@ -77,6 +78,7 @@ def insert_items(
         item_id = str(item.get("id") or "")
         if item_id in taken or not can_be_known(item_id):
             item_id = _made_id(conversation_id, seed, index, item)
+        # Two items of one append may have the same id, too.
         taken.add(item_id)
         rows.append(
             ConversationItem(
@@ -128,16 +130,17 @@ def _was_appended(using: str, append: ConversationAppend, response_id: str) -> b
     """Whether this very append was committed before; asked by ids, which have an index."""
     own = [item_id for item in append.items if can_be_known(item_id := str(item.get("id") or ""))]
     made = [_made_id(append.conversation_id, response_id, index, item) for index, item in enumerate(append.items)]
+    # Any one of its rows will do: they were all written in one transaction.
     rows = ConversationItem.objects.using(using).filter(conversation_id=append.conversation_id, response_id=response_id)
     return any(rows.filter(item_id__in=part).exists() for part in in_parts([*own, *made]))
 
 
 def _taken(using: str, conversation_id: str, item_ids: Iterable[str]) -> set[str]:
     """Return which of these ids the conversation has already."""
-    wanted = [item_id for item_id in item_ids if can_be_known(item_id)]
+    known_ids = [item_id for item_id in item_ids if can_be_known(item_id)]
     rows = ConversationItem.objects.using(using).filter(conversation_id=conversation_id)
     known = rows.values_list("item_id", flat=True)
-    return {item_id for part in in_parts(wanted) for item_id in known.filter(item_id__in=part)}
+    return {item_id for part in in_parts(known_ids) for item_id in known.filter(item_id__in=part)}
 
 
 def _made_id(conversation_id: str, seed: str, index: int, item: JsonObject) -> str:
@@ -152,12 +155,12 @@ CREATION_LOCK = 0x72657370  # of PostgreSQL's advisory locks, the space in which
 
 @dataclass(slots=True, eq=False)
 class _Change(Generic[Result]):
-    """A write, and what came of it; `act` gets what came of an earlier attempt, which may have been committed."""
+    """A write, and what came of it. An earlier attempt may have been committed, and its answer lost."""
 
     conversation_id: str
-    act: Callable[[Result | None], Result]
-    creates: bool = False
-    result: Result | None = None
+    act: Callable[[Result | None], Result]  # runs in a transaction; gets `result`
+    creates: bool = False  # creations come first in a batch: they have no row to lock
+    result: Result | None = None  # of the last attempt
 
 
 class DatabaseConversationStore(BaseConversationStore):
@@ -220,6 +223,7 @@ class DatabaseConversationStore(BaseConversationStore):
         def act(before: bool | None) -> bool:
             row = locked(self._using, project, conversation_id)
             if row is None:
+                # It is gone: by an earlier attempt of this very call, or it was never there.
                 return bool(before)
             ConversationItem.objects.using(self._using).filter(conversation_id=conversation_id).delete()
             row.delete(using=self._using)
@@ -236,6 +240,7 @@ class DatabaseConversationStore(BaseConversationStore):
             conversation = locked(self._using, project, conversation_id)
             if conversation is None:
                 return None
+            # The earlier attempt was committed: its items must not be appended twice.
             if before and self._stands(before[0]):
                 return before
             rows = insert_items(self._using, conversation, items, seed=seed, at=at)
@@ -290,6 +295,7 @@ class DatabaseConversationStore(BaseConversationStore):
             if conversation is None or row is None:
                 return bool(before)
             row.delete(using=self._using)
+            # The head's chain has the item in it: it must not be continued any more.
             if row.position <= conversation.head_position:
                 conversation.head, conversation.head_position = "", 0
             conversation.version += 1
@@ -319,6 +325,8 @@ class DatabaseConversationStore(BaseConversationStore):
         connection = connections[self._using]
         if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
             with connection.cursor() as cursor:
+                # Two creations at once would both count before either is committed. The lock ends with the
+                # transaction.
                 cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
         return Conversation.objects.using(self._using).filter(project=project).count() >= self._max_entries
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from django.db import OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+# `false`: for the session, not only for the present transaction.
 _BOUND = """
 SELECT set_config('statement_timeout', %s, false), set_config('idle_in_transaction_session_timeout', %s, false)
 """
@@ -53,6 +54,7 @@ def within(connection: BaseDatabaseWrapper, seconds: float, *, ends_at: float | 
 def _bound_server(connection: BaseDatabaseWrapper, seconds: float) -> None:
     """Tell the server too, once a connection."""
     driver = connection.connection
+    # Django keeps its wrapper when it connects anew: the driver's connection tells whether this one was told.
     if driver is not getattr(connection, "bounded", None):
         milliseconds = str(max(1, round(seconds * 1000)))
         with connection.cursor() as cursor:

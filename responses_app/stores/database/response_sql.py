@@ -44,6 +44,7 @@ def _columns(model: type[Model]) -> list[str]:
 def _upsert(model: type[Model]) -> Writing:
     """Insert a row, or replace the one that has its id."""
     columns, key = _columns(model), str(model._meta.pk.column)
+    # `excluded` is the row that was to be inserted.
     replaced = ", ".join(f"{column} = excluded.{column}" for column in columns if column != key)
     sql = (
         f"INSERT INTO {model._meta.db_table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) "
@@ -56,6 +57,7 @@ def _update(model: type[Model], columns: Sequence[str]) -> Writing:
     """Change these columns of the row that has an id."""
     changes = ", ".join(f"{column} = %s" for column in columns)
     key = str(model._meta.pk.column)
+    # Parameters by their places: first the changed columns, then the key.
     return Writing(f"UPDATE {model._meta.db_table} SET {changes} WHERE {key} = %s", [*columns, key])
 
 
@@ -74,6 +76,7 @@ def claim_row(claim: Claim) -> Row:
 
 def _held(writing: Writing) -> Writing:
     """Write a row of a response only as long as it is held."""
+    # An update has a WHERE already; of an upsert the condition belongs to its DO UPDATE.
     joined = " AND " if writing.sql.startswith("UPDATE") else " WHERE "
     return Writing(f"{writing.sql}{joined}{HELD}", [*writing.columns, *_CLAIM])
 

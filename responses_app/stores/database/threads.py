@@ -54,9 +54,10 @@ logger = logging.getLogger("respsite.stores")
 
 # The database is locked, restarts, or dropped the connection: the same transaction may succeed on a new connection.
 PASSING = (OperationalError, InterfaceError)
+# For example `no such table: responses_app_response`.
 _LACKS = re.compile(r"no such table: |no such column: \"?responses_app_|has no column named ")  # SQLite
 _UNDEFINED = ("42P01", "42703")  # PostgreSQL: a table, a column
-_told = Lock()  # taken once it is told, for as long as the process lives
+_lack_is_logged = Lock()  # taken once it is told, for as long as the process lives
 
 
 def in_one_line(error: Exception) -> str:
@@ -78,7 +79,8 @@ def is_unmigrated(error: Exception) -> bool:
         lacks = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED
     else:
         lacks = isinstance(error, OperationalError) and _LACKS.search(str(error)) is not None
-    if lacks and _told.acquire(blocking=False):
+    # The lock is never released: whoever gets it tells, and nobody after.
+    if lacks and _lack_is_logged.acquire(blocking=False):
         logger.error("%s", NotMigrated())
     return lacks
 
@@ -90,7 +92,7 @@ def too_slow(seconds: float) -> StoreError:
     return failure
 
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 THREADS = 4  # and so connections; more would not read faster, since they share the interpreter's lock
 
@@ -110,7 +112,7 @@ class DatabaseReaders:
         self._thread = local()
         self._connections: list[BaseDatabaseWrapper] = []
 
-    async def run(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+    async def run(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
         """Return what `query` returns, called on a reader's thread with that thread's connection.
 
         Raises:
@@ -122,6 +124,7 @@ class DatabaseReaders:
             raise StoreError("The readers are closed.") from error
         try:
             async with asyncio.timeout(None if math.isinf(self._timeout) else self._timeout):
+                # Where the time is up the thread goes on, until `within` ends its query.
                 return await running
         except TimeoutError:
             raise too_slow(self._timeout) from None
@@ -130,7 +133,7 @@ class DatabaseReaders:
         """Let running queries end, then end the threads and their connections. Safe to call twice."""
         await asyncio.to_thread(self._close)
 
-    def _query(self, query: Callable[[BaseDatabaseWrapper], Found]) -> Found:
+    def _query(self, query: Callable[[BaseDatabaseWrapper], Result]) -> Result:
         ends_at = time.monotonic() + self._timeout
         try:
             connection = self._own_connection()
@@ -138,6 +141,7 @@ class DatabaseReaders:
                 try:
                     return query(connection)
                 except PASSING:
+                    # It closes the connection only if that is broken; else the query itself has failed.
                     connection.close_if_unusable_or_obsolete()
                     if connection.connection is not None or time.monotonic() >= ends_at:
                         raise
@@ -290,9 +294,11 @@ class CoalescingWriter(Generic[Record]):
             self._queue.append(pending)
             if not self._draining:
                 self._draining = True
+                # Under the lock: two callers must not both find that nobody drains.
                 self._executor.submit(self._drain)
 
     def _withdraw(self, pending: _Pending[Record]) -> None:
+        # By identity (`eq=False`), so it is this very record.
         with self._lock, suppress(ValueError):  # not in the queue: it is being committed
             self._queue.remove(pending)
 
@@ -354,6 +360,7 @@ class CoalescingWriter(Generic[Record]):
     def _attempt(self, batch: list[_Pending[Record]]) -> None:
         """Run one transaction, again on a new connection while it fails for a passing reason."""
         records = [pending.record for pending in batch]
+        # A batch that has waited for its turn has its time anew: its callers' own timeouts run beside it.
         ends_at = time.monotonic() + self._timeout  # of all attempts together
         for pause in (*RETRY_PAUSES, None):
             try:
@@ -362,6 +369,7 @@ class CoalescingWriter(Generic[Record]):
                     self._commit(records)
                 return
             except PASSING as error:
+                # Whatever state it is in: the next attempt connects anew.
                 connections[self._using].close()
                 if is_unmigrated(error) or pause is None or time.monotonic() + pause >= min(ends_at, process_ends_at()):
                     raise
@@ -373,6 +381,7 @@ class CoalescingWriter(Generic[Record]):
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for pending in batch:
             by_loop.setdefault(pending.loop, []).append(pending.future)
+        # Futures belong to loops, and this is another thread: each loop gets one call, not one for each future.
         for loop, futures in by_loop.items():
             try:
                 loop.call_soon_threadsafe(_resolve, futures, error)

@@ -48,6 +48,7 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
         try:
             await write_pieces(self._threads, record.id, record.bytes, pieces, write=_write_piece)
             await self._threads.run(lambda db: _show(db, record.id))
+        # A cancellation, too: the client has broken off its upload.
         except BaseException:
             await asyncio.shield(self._give_up(record.id))
             raise
@@ -63,13 +64,13 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
         return await self._threads.run(read)
 
     async def some(self, project: str, file_ids: Sequence[str]) -> Sequence[FileRecord]:
-        wanted = sorted({file_id for file_id in file_ids if can_be_known(file_id)})
+        ids = sorted({file_id for file_id in file_ids if can_be_known(file_id)})
 
         def read(connection: BaseDatabaseWrapper) -> list[FileRecord]:
             known = self._known(connection, project)
-            return [record_of(row) for some in in_parts(wanted) for row in known.filter(pk__in=some).order_by("pk")]
+            return [record_of(row) for some in in_parts(ids) for row in known.filter(pk__in=some).order_by("pk")]
 
-        return await self._threads.run(read) if wanted else []
+        return await self._threads.run(read) if ids else []
 
     async def listed(
         self, project: str, *, purpose: str | None, after: str | None, descending: bool, limit: int
@@ -92,6 +93,7 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
         record = await self.get(project, file_id)
         if record is None:
             raise FileGone(file_id)
+        # Piece by piece, each with a query of its own: no transaction stays open while a client reads slowly.
         for owner, owned in await self._threads.run(lambda db: owners_of(db, file_id, record.bytes)):
             position = size = 0
             while size < owned:
@@ -106,6 +108,7 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
             return False
 
         def hide(connection: BaseDatabaseWrapper) -> bool:
+            # Hidden in one statement: from here on nobody finds it, however long its removal takes.
             return bool(self._known(connection, project).filter(pk=file_id).update(is_whole=False))
 
         if not await self._threads.run(hide):
@@ -130,6 +133,7 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
             logger.warning("%s is removed later: %s", file_id, problem)
 
     async def _remove(self, file_id: str) -> None:
+        # Each call removes at most `AT_ONCE` pieces in a transaction of its own.
         while not await self._threads.run(lambda db: remove_some_of(db, file_id)):
             pass
 

@@ -32,6 +32,7 @@ async def write_pieces(
     Raises `ValueError` for pieces that are more or less than `size` bytes.
     """
     source, position, written = iter(pieces), 0, 0
+    # On a thread, since a piece may be read from a disk; `b""` ends the loop.
     while data := await asyncio.to_thread(next, source, b""):
         await threads.run(lambda db, at=position, data=data: write(db, owner, at, data))
         position, written = position + 1, written + len(data)
@@ -42,6 +43,7 @@ async def write_pieces(
 def owners_of(connection: BaseDatabaseWrapper, file_id: str, size: int) -> Sequence[tuple[str, int]]:
     """Return who owns the pieces of a file of this size, in their order, and how many bytes of it."""
     parts = UploadPart.objects.using(connection.alias).filter(file_id=file_id, place__isnull=False)
+    # Without parts the file was sent in one go, and owns its pieces itself.
     return list(parts.order_by("place").values_list("pk", "bytes")) or [(file_id, size)]
 
 
@@ -63,12 +65,14 @@ def all_pieces(connection: BaseDatabaseWrapper, file_id: str, size: int) -> Iter
 def add_piece(connection: BaseDatabaseWrapper, owner: str, position: int, data: bytes) -> None:
     """Write a piece once, however often this is called; its owner is locked meanwhile."""
     rows = FilePart.objects.using(connection.alias)
+    # The unique index over owner and position drops what an earlier attempt has written.
     rows.bulk_create([FilePart(file_id=owner, position=position, data=data)], ignore_conflicts=True)
 
 
 def remove_some(connection: BaseDatabaseWrapper, owners: Sequence[str]) -> bool:
     """Remove a few of their pieces; return whether none is left."""
     rows = FilePart.objects.using(connection.alias)
+    # One more than is removed tells whether any is left.
     some = list(rows.filter(file_id__in=owners).values_list("pk", flat=True)[: AT_ONCE + 1])
     rows.filter(pk__in=some[:AT_ONCE]).delete()
     return len(some) <= AT_ONCE
@@ -80,6 +84,8 @@ def remove_parts(connection: BaseDatabaseWrapper, **which: object) -> bool:
     parts = list(rows.order_by("pk").select_for_update().values_list("pk", flat=True)[:AT_ONCE])
     if parts and remove_some(connection, parts):
         UploadPart.objects.using(connection.alias).filter(pk__in=parts).delete()
+    # Parts of which the last pieces went are gone now, but others may have been beyond `AT_ONCE`: one more call
+    # tells.
     return not parts
 
 
@@ -163,6 +169,7 @@ def check_limits(
 def files_to_purge(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:
     """Return files that have expired, and what uploads that were broken off have left."""
     at, rows = as_time(now), StoredFile.objects.using(connection.alias)
+    # `isnull` is said although `lte` implies it: it is the condition of the partial index.
     expired = rows.filter(expires_at__isnull=False, expires_at__lte=at)
     left = rows.filter(is_whole=False, created_at__lte=at - UNFINISHED)
     return [file_id for some in (expired, left) for file_id in some.values_list("pk", flat=True)[:MAX_PURGED]]

@@ -75,10 +75,13 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
     async def complete(
         self, project: str, upload_id: str, part_ids: Sequence[str], *, file_id: str, md5: str | None
     ) -> UploadRecord:
+        # Before the checksum, which reads everything: what is wrong with the ids costs nothing. `_finish` looks
+        # again.
         parts = await self._threads.run(lambda db: self._parts(db, project, upload_id, part_ids))
         if md5 is not None and await self._md5(parts) != md5.lower():
             raise PartsWrong("The parts have another MD5 checksum than 'md5' says.", param="md5")
         done = await self._threads.run(lambda db: self._finish(db, project, upload_id, part_ids, file_id))
+        # Parts without a place are not of the file.
         await asyncio.shield(self._remove(upload=upload_id, place=None))
         return done
 
@@ -174,6 +177,7 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
             if known.filter(pk=part.id).exists():
                 return  # an earlier attempt was committed after all
             stored = known.aggregate(bytes=Sum("bytes"))["bytes"] or 0
+            # More than the file's size is allowed, so that a client may send a part again.
             if stored + part.bytes > TIMES_STORED * row.bytes:
                 raise PartsWrong(
                     f"The parts of this upload would have more than {TIMES_STORED} times the {row.bytes} bytes that it "
@@ -222,6 +226,7 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
             row = self._found(connection, project, upload_id, locked=True)
             parts = self._parts(connection, project, upload_id, part_ids)
             if row.status == UploadStatus.COMPLETED:
+                # Completed with other parts, or in another order: that is not a repetition of the same call.
                 if [part.place for part in parts] != list(range(len(parts))):
                     raise UploadClosed(row.status)
                 return self._record(connection, row)  # asked again by who has not heard the answer
@@ -248,6 +253,7 @@ class DatabaseUploads(ThreadedStore[FileSettings], BaseUploads):
         with transaction.atomic(using=connection.alias):
             row = self._found(connection, project, upload_id, locked=True)
             if row.status != UploadStatus.CANCELLED:
+                # Cancelling twice is not an error; cancelling what is completed or expired is one.
                 row = self._open(connection, project, upload_id)
                 row.status = UploadStatus.CANCELLED.value
                 row.save(using=connection.alias, update_fields=["status"])

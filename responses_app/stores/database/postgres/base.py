@@ -45,6 +45,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         try:
             return wait(_until(deadline, gen), *args)
         except _DeadlinePassed as passed:
+            # The server may still answer: nobody would know to which question.
             connection.close()
             raise OperationalError("the database server did not answer in time") from passed
 
@@ -56,11 +57,12 @@ class _DeadlinePassed(Exception):
 def _until(deadline: float, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Yield what the driver's generator waits for. The driver comes back with nothing every 0.1 s."""
     try:
-        wanted = next(gen)
+        waits_for = next(gen)
         while True:
-            ready = yield wanted
+            # The driver's loop waits for the socket, and gives back what is ready: nothing where its 0.1 s were over.
+            ready = yield waits_for
             if not ready and time.monotonic() >= min(deadline, process_ends_at()):
                 raise _DeadlinePassed
-            wanted = gen.send(ready)
+            waits_for = gen.send(ready)
     except StopIteration as end:
         return end.value

@@ -46,7 +46,7 @@ class Subject:
     """Whose things are meant: a whole project's, or those responses that were asked for with one key of it."""
 
     project: str
-    key_id: str = ""
+    key_id: str = ""  # "" for all of the project
 
     def responses(self, using: str) -> "QuerySet[Response]":
         """Return its responses."""
@@ -111,8 +111,8 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         for piece in all_pieces(connections[using], file.pk, file.bytes):
             yield json.dumps({"content_of": file.pk, "base64": b64encode(piece).decode()})
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
-        told = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
-        yield json.dumps({"api_key": told})
+        about = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
+        yield json.dumps({"api_key": about})
 
 
 def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
@@ -120,6 +120,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
 
     What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
     """
+    # Each step looks anew, so that it also finds what came in meanwhile.
     while ids := list(subject.responses(using).values_list("pk", flat=True)[:AT_ONCE]):
         with transaction.atomic(using=using):
             remove(connections[using], ids)

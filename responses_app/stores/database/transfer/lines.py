@@ -77,11 +77,13 @@ def _read(field: Any, value: Any) -> Any:
     if isinstance(field, JSONTextField):
         return value
     if isinstance(field, models.CharField | models.ForeignKey | models.TextField):
+        # A foreign key is a text of its target's length: all ids are texts.
         most = field.max_length or (field.target_field.max_length if isinstance(field, models.ForeignKey) else None)
         if not isinstance(value, str) or (most is not None and len(value) > most) or _UNFIT.search(value):
             raise ValueError(f"{field.name!r} is not a text that this table takes")
     elif isinstance(field, models.IntegerField):
         least, most = connection.ops.integer_field_range(field.get_internal_type())
+        # `type`, not `isinstance`: True is an int, too.
         if type(value) is not int or not least <= value <= most:
             raise ValueError(f"{field.name!r} is not a number that this table takes")
     return value
@@ -94,8 +96,8 @@ SECTIONS = ("header", "part", "response", "conversation", "end")  # in the order
 class ExportPlace:
     """Where an export is: what was written last. It goes on behind that."""
 
-    kind: str = ""
-    id: str = ""
+    kind: str = ""  # one of SECTIONS; "" before the first line
+    id: str = ""  # of the last row of that kind
 
     def after(self, kind: str) -> str | None:
         """Return the id behind which a section goes on, empty for its beginning; None where it is over."""
@@ -108,11 +110,11 @@ class ExportPlace:
 class Exported:
     """What was written, and what was left out."""
 
-    parts: int = 0
+    parts: int = 0  # of chains whose response is gone
     responses: int = 0
     conversations: int = 0
     running: list[str] = field(default_factory=list)  # the first of them
-    running_count: int = 0
+    running_count: int = 0  # responses that were left out since they run
 
 
 def to_export(project: str | None) -> int:
@@ -135,6 +137,7 @@ def lines(project: str | None, place: ExportPlace, counted: Exported) -> Iterato
 
 
 def _parts(project: str | None, after: str, counted: Exported) -> Iterator[str]:
+    # The parts of responses come with them.
     alone = _of(ChainPart.objects, project).filter(~Exists(Response.objects.filter(pk=OuterRef("pk"))))
     while parts := list(alone.filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
         for part in parts:
@@ -161,6 +164,7 @@ def _next_ids(project: str | None, after: str) -> list[str]:
     total = 0
     for response_id, size in rows:
         total += size
+        # One at least, however large it is.
         if ids and total > BYTES_AT_ONCE:
             break
         ids.append(response_id)
@@ -183,12 +187,12 @@ def _ended(ids: Sequence[str]) -> Iterator[str]:
 
 
 def _conversations(project: str | None, after: str, counted: Exported) -> Iterator[str]:
-    while found := list(_of(Conversation.objects, project).filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
-        for conversation in found:
+    while rows := list(_of(Conversation.objects, project).filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
+        for conversation in rows:
             counted.conversations += 1
             yield json_text({"kind": "conversation", "id": conversation.pk, "conversation": row_of(conversation)})
             yield from _items(conversation.pk)
-        after = found[-1].pk
+        after = rows[-1].pk
 
 
 def _items(conversation_id: str) -> Iterator[str]:
@@ -216,15 +220,15 @@ class NotAnExport(Exception):
 
 @dataclass(slots=True)
 class Imported:
-    """What has been read. `there` was in the database already, and was left as it is."""
+    """What has been read so far."""
 
     parts: int = 0
     responses: int = 0
     conversations: int = 0
-    there: int = 0
-    broken: int = 0
-    reasons: list[str] = field(default_factory=list)
-    is_whole: bool = False
+    there: int = 0  # in the database already, and left as they are
+    broken: int = 0  # lines that cannot be read
+    reasons: list[str] = field(default_factory=list)  # of the first `KEPT_BROKEN` of them
+    is_whole: bool = False  # its last line is `end`
 
     @property
     def seen(self) -> int:
@@ -236,8 +240,8 @@ class Imported:
 class _Whole:
     """A response with all that belongs to it."""
 
-    response: Response
-    further: list[models.Model]
+    response: Response  # its row
+    further: list[models.Model]  # rows of other tables that belong to it
 
 
 def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
@@ -257,6 +261,7 @@ def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
         if kind is None:
             conversation.spoil()
             continue
+        # Conversations have a transaction of their own, over several lines: what is gathered is written before.
         if kind in ("items", "conversation"):
             _write(batch, counted)
             batch, size = [], 0
@@ -332,6 +337,7 @@ def _whole(record: Row) -> _Whole:
     response = instance_of(Response, record["response"])
     if response.status in RUNNING:
         raise ValueError("a response that runs cannot be imported")
+    # It belongs to no worker of this server, and is not to be run.
     response.worker, response.request = "", None
     further: list[models.Model] = []
     if record.get("part"):
@@ -342,6 +348,7 @@ def _whole(record: Row) -> _Whole:
         further.append(_choice(record["choice"], response))
     further += [instance_of(SampledItem, row) for row in record.get("sampled") or ()]
     further += [instance_of(LogPart, row) for row in record.get("log") or ()]
+    # Parts, names and choices have the response's id as their own.
     owners = {getattr(each, "response_id", each.pk) for each in further}
     if owners - {response.pk}:
         raise ValueError("it holds rows of another response")
@@ -394,7 +401,7 @@ class _ConversationTaker:
     def __init__(self, counted: Imported) -> None:
         self._counted = counted
         self._open: transaction.Atomic | None = None
-        self._is_whole = True
+        self._is_whole = True  # nothing of what is open is missing
         self._id: str | None = None  # whose items are written; None: those that come are passed over
 
     def take(self, number: int, record: Row) -> None:
@@ -421,6 +428,7 @@ class _ConversationTaker:
             self._counted.there += 1
             return
         self._open = transaction.atomic()
+        # By hand, since it spans several calls of `take`.
         self._open.__enter__()
         self._id, self._is_whole = conversation.pk, True
         _create(Conversation, [conversation])

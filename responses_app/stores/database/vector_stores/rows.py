@@ -50,9 +50,10 @@ def _sources(project: str, now: float) -> "QuerySet[StoredFile]":
 
 def counts_of(rows: "QuerySet[VectorStoreFile]") -> tuple[StoreFileCounts, int]:
     """Return how many files have which status, and the bytes of all."""
-    found = list(rows.order_by().values_list("status").annotate(Count("pk"), Sum("usage_bytes")))
-    counts: Mapping[str, int] = {status: count for status, count, _ in found}
-    return StoreFileCounts(**counts), sum(size or 0 for _, _, size in found)
+    by_status = list(rows.order_by().values_list("status").annotate(Count("pk"), Sum("usage_bytes")))
+    counts: Mapping[str, int] = {status: count for status, count, _ in by_status}
+    # Statuses have the names of the fields.
+    return StoreFileCounts(**counts), sum(size or 0 for _, _, size in by_status)
 
 
 def store_record(row: VectorStore, counted: tuple[StoreFileCounts, int]) -> VectorStoreRecord:
@@ -114,6 +115,7 @@ def file_rows(store_id: str, files: Iterable[NewStoreFile], *, batch_id: str, at
     ]
 
 
+# What one transaction removes: together with the index of words, some 10 ms of a SQLite file's one writer.
 CHUNKS_AT_ONCE = 200
 FILES_AT_ONCE = 200
 STORES_AT_ONCE = 20
@@ -163,12 +165,14 @@ def _remove_files(using: str, keys: Collection[int]) -> None:
     chunks = VectorStoreChunk.objects.using(using)
     some = list(chunks.filter(file_id__in=keys).values_list("pk", flat=True)[: CHUNKS_AT_ONCE + 1])
     chunks.filter(pk__in=some[:CHUNKS_AT_ONCE]).delete()
+    # The files' rows go with their last chunks.
     if len(some) <= CHUNKS_AT_ONCE:
         VectorStoreFile.objects.using(using).filter(pk__in=keys).delete()
 
 
 def _remove_stores(using: str, store_ids: Collection[str]) -> None:
     files = VectorStoreFile.objects.using(using).filter(store_id__in=store_ids)
+    # First its files are hidden, and the next steps remove them; a step that finds none left removes the store.
     if not files.exclude(status=REMOVED).update(status=REMOVED):
         remove_stores(using, store_ids)
 
@@ -187,6 +191,7 @@ def _let_expire(using: str, *, now: float) -> int:
 def _let_go(using: str) -> int:
     """Take files out of their stores that are not kept as files any more."""
     kept = StoredFile.objects.using(using).filter(pk=OuterRef("file_id"), is_whole=True)
+    # Who reads a pending file finds out by itself that it is gone.
     rows = VectorStoreFile.objects.using(using).exclude(status__in=(REMOVED, PENDING)).filter(~Exists(kept))
     keys = list(rows.values_list("pk", flat=True)[:FILES_AT_ONCE])
     return VectorStoreFile.objects.using(using).filter(pk__in=keys).update(status=REMOVED) if keys else 0

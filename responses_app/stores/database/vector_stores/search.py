@@ -52,12 +52,16 @@ def scores(
         return {}
     size = VectorStoreChunk.objects.using(connection.alias).filter(store_id=store_id).count()
     counts = _telling(_counts(connection, store_id, terms))
+    # The inverse document frequency of BM25: near 0 for a word that every chunk has.
     weights = {term: math.log(1 + (size - count + 0.5) / (count + 0.5)) for term, count in counts.items()}
+    # Also of words that nothing has: so a chunk that has all words of the query is the only one near 1.
     most = sum(weights.values())
-    found = sorted((term for term, count in counts.items() if count), key=lambda term: counts[term])
-    if not found or most <= 0:
+    ranked_terms = sorted((term for term, count in counts.items() if count), key=lambda term: counts[term])
+    if not ranked_terms or most <= 0:
         return {}
-    return _ranked(connection, store_id, {term: weights[term] / most for term in found[:MAX_RANKED]}, limit, among)
+    return _ranked(
+        connection, store_id, {term: weights[term] / most for term in ranked_terms[:MAX_RANKED]}, limit, among
+    )
 
 
 def insert_words(connection: BaseDatabaseWrapper, chunks: Sequence[VectorStoreChunk]) -> None:
@@ -103,6 +107,7 @@ def _ranked(
     arguments: list[object] = []
     tables, parts = [], []
     for place, term in enumerate(weights):
+        # MATERIALIZED: each word is looked up once, though its table is read twice, for its maximum too.
         tables.append(f"t{place} AS MATERIALIZED ({_RANKED[vendor]})")
         arguments += _rank_arguments(vendor, store_id, term)
     for place, weight in enumerate(weights.values()):
@@ -118,6 +123,7 @@ def _ranked(
     )
     with connection.cursor() as cursor:
         cursor.execute(sql, [*arguments, limit])
+        # Rounding may add up to a little more than 1.
         return {key: min(1.0, float(score)) for key, score in cursor.fetchall()}
 
 
@@ -161,6 +167,7 @@ def _files_looked_at(using: str, project: str, store_id: str, search: Search, *,
     seen = kept_files(using, project, store_id, now=now).filter(status="completed")
     if search.matches is not None:
         return [key for key, attributes in seen.values_list("pk", "attributes") if search.matches(attributes)]
+    # Nothing is hidden, pending or failed: the query needs no list of files.
     if VectorStoreFile.objects.using(using).filter(store_id=store_id).count() == seen.count():
         return None
     return list(seen.values_list("pk", flat=True))

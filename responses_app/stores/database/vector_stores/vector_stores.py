@@ -101,8 +101,9 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
                 if not rows.filter(pk=after).exists():
                     return None
                 rows = rows.filter(pk__lt=after) if descending else rows.filter(pk__gt=after)
-            found = rows.order_by("-pk" if descending else "pk")[:limit]
-            return [store_record(row, counts_of(self._files(project, row.pk))) for row in found]
+            # Ids begin with their time, so their order is that of creation.
+            page = rows.order_by("-pk" if descending else "pk")[:limit]
+            return [store_record(row, counts_of(self._files(project, row.pk))) for row in page]
 
         return await self._read(act, *([] if after is None else [after]))
 
@@ -153,8 +154,8 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
                 if key is None:
                     return None
                 rows = rows.filter(pk__lt=key) if query.descending else rows.filter(pk__gt=key)
-            found = rows.order_by("-pk" if query.descending else "pk")[: query.limit]
-            return [file_record(row) for row in found]
+            page = rows.order_by("-pk" if query.descending else "pk")[: query.limit]
+            return [file_record(row) for row in page]
 
         return await self._read(act, store_id, *([] if query.after is None else [query.after]))
 
@@ -231,11 +232,13 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
     async def claim(self, worker: str, *, lease_seconds: float, after: str = "") -> PendingFile | None:
         def act() -> VectorStoreFile | None:
             free = self._free(worker).select_for_update(skip_locked=True, of=("self",)).order_by("store__project", "pk")
+            # The next project in the order of names, or from the beginning again.
             row = free.filter(store__project__gt=after).first() or free.first()
             if row is None:
                 return None
             row.worker, row.attempts = worker, row.attempts + 1
             row.leased_until = self._time() + timedelta(seconds=lease_seconds)
+            # Counted when it is claimed: a worker that the file kills cannot count any more.
             if row.attempts > MAX_TRIES:
                 row.status, (row.error_code, row.error_message) = "failed", GAVE_UP
             row.save(using=self._using)
@@ -246,6 +249,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
             if row is None:
                 return None
             if row.status == PENDING:
+                # What a worker before has inserted: its chunks may have been cut otherwise.
                 await self._drop_chunks(row.pk)
                 return await self._threads.run(lambda _, row=row: self._pending(row))
         return None
@@ -255,6 +259,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
             part = chunks[start : start + CHUNKS_AT_ONCE]
             if not await self._write(lambda start=start, part=part: self._insert(pending, start, part)):
                 return False
+        # In UTF-8, as the database has them.
         size = sum(len(chunk.encode()) for chunk in chunks)
         done = self._write(lambda: self._end(pending, status="completed", usage_bytes=size))
         return bool(await done)
@@ -264,6 +269,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
         await self._write(lambda: self._end(pending, status="failed", error_code=code, error_message=message))
 
     async def release(self, pending: PendingFile) -> None:
+        # A stop is not the file's fault, so the attempt does not count.
         await self._write(lambda: self._end(pending, attempts=F("attempts") - 1))
 
     async def sweep(self) -> bool:
@@ -347,6 +353,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
             filename=row.filename,
             chunking=Chunking(row.chunk_size, row.chunk_overlap),
             worker=row.worker,
+            # Without a limit: more than any file has.
             room=max(0, most - chunks) if most else 2**31,
         )
 
@@ -362,6 +369,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
         if self._own(pending).select_for_update(of=("self",)).first() is None:
             return False
         chunks = VectorStoreChunk.objects.using(self._using)
+        # An earlier attempt at this very step may have been committed.
         chunks.filter(file_id=pending.key, position__range=(start, start + len(texts) - 1)).delete()
         rows = chunks.bulk_create(
             VectorStoreChunk(store_id=pending.store_id, file_id=pending.key, position=start + place, text=text)
