@@ -22,8 +22,8 @@ class Claim:
     taken for dead, and was not, finds out by that.
     """
 
-    worker: str = ""
-    epoch: int = 1
+    worker: str = ""  # its id; "" for nobody
+    epoch: int = 1  # 1 for the worker that accepted the response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class AcceptedResponse:
     response: ResponseObject  # the object as clients read it
     claim: Claim  # that of the process that runs it
     input_items: tuple[JsonObject, ...] = ()
-    transport: str = ""
-    key_id: str = ""
+    transport: str = ""  # how its client is connected, as `Origin` names it
+    key_id: str = ""  # of the API key it counts for; "" without one
     request: JsonObject | None = None  # what one in the background was asked: with it another worker can run it
     again: bool = False  # it was accepted before, and taken over
     parent: str = ""  # the stored response that it continues
@@ -50,9 +50,9 @@ class ConversationAppend:
     Where no change came since `read_version`, whose items the response read, it becomes the conversation's head.
     """
 
-    conversation_id: str
-    items: tuple[JsonObject, ...]
-    read_version: int
+    conversation_id: str  # of the same project
+    items: tuple[JsonObject, ...]  # in their order
+    read_version: int  # of the conversation, when its items were read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ class StoredResponse:
     sampled: tuple[SampledMessage, ...] = ()  # the output items with their tokens, so that a client may replay them
     transport: str = ""
     key_id: str = ""
-    first_token_ms: int | None = None
+    first_token_ms: int | None = None  # since its acceptance; None where the model said nothing
     duration_ms: int | None = None
-    conversation: ConversationAppend | None = None
+    conversation: ConversationAppend | None = None  # what it adds to one
     accepted: bool = False  # it was kept then, so if it is gone now, it was deleted
     claim: Claim = Claim()  # that of the process that ran it
     log: bytes = b""  # all that came to it, for its stream; replaces what was appended while it ran
@@ -79,16 +79,16 @@ class StoredResponse:
 class StoredLog:
     """A response as clients read it, and its inputs as `response.input_codec` wrote them; b"" where none are kept."""
 
-    response: ResponseObject
-    data: bytes
+    response: ResponseObject  # with the status that it has now
+    data: bytes  # empty where no log is kept
 
 
 @dataclass(frozen=True, slots=True)
 class LogNews:
     """What came to a response behind a position of its log, and its status now."""
 
-    status: str
-    data: bytes
+    status: str  # so that a follower sees an end that its log does not tell
+    data: bytes  # empty where nothing came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,38 +100,36 @@ class LogAppend:
 
     response_id: str
     claim: Claim
-    position: int
-    data: bytes
+    position: int  # in bytes, from the log's beginning
+    data: bytes  # from `position` to the log's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What was not appended to: responses that another worker has claimed (`lost`), and those that are not there."""
+    """What was not appended to."""
 
-    lost: frozenset[str] = frozenset()
-    gone: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()  # ids of responses that another worker has claimed
+    gone: frozenset[str] = frozenset()  # ids of responses that are not there any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """What a server process says of itself every few seconds. `started_at` is in Unix seconds."""
+    """What a server process says of itself every few seconds."""
 
-    id: str
-    started_at: float
-    connections: int = 0
-    in_flight: int = 0
+    id: str  # of the process; a new one for each start
+    started_at: float  # Unix seconds
+    connections: int = 0  # WebSockets that are open
+    in_flight: int = 0  # responses that run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
-    """What dead workers left: `claimed` are this worker's now; `failed` is how many had to be given up.
+    """What dead workers left."""
 
-    Those that have a `request` are to be run, behind their log. The others cannot be, and are to end as failed behind
-    it: readers have seen what it says.
-    """
-
+    # This worker's now. Those that have a `request` are to be run, behind their log. The others cannot be, and are to
+    # end as failed behind it: readers have seen what it says.
     claimed: tuple[AcceptedResponse, ...] = ()
-    failed: int = 0
+    failed: int = 0  # how many had to be given up: nothing is kept to go on from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +152,7 @@ class RetentionSettings(RoomSettings):
 
     def oldest(self, now: float) -> float:
         """Return the time at or before which a response was created that is past its time; below 0 for none."""
+        # Before 1970, so that every response is younger.
         return now - self.responses_store_ttl if self.responses_store_ttl else -1.0
 
     @property
@@ -164,16 +163,13 @@ class RetentionSettings(RoomSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """What a purge removed, or would remove; `more` says that it stopped at its bound and there is more.
-
-    `parts` are those of chains, which a purge that only looks does not count; `ids` are the removed responses'.
-    """
+    """What a purge removed, or would remove."""
 
     responses: int = 0
-    parts: int = 0
-    bytes: int = 0
-    more: bool = False
-    ids: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    parts: int = 0  # of chains; a purge that only looks does not count them
+    bytes: int = 0  # of the responses, as limits count them
+    more: bool = False  # it stopped at its bound, and there is more to remove
+    ids: tuple[str, ...] = field(default=(), compare=False, repr=False)  # of the removed responses
 
     def __add__(self, step: "Purged") -> "Purged":
         """Return both together; there is more where there was."""

@@ -53,8 +53,8 @@ SCOPES = (  # what the pages need; keys and what they may do are made in the adm
 class SessionPass:
     """A session that a page of this server means to come in by, and the project it wants to be in."""
 
-    key: str = field(repr=False)
-    project: str
+    key: str = field(repr=False)  # of Django's session; a secret
+    project: str  # "" for the default one
 
 
 class BaseStaff(ABC):

@@ -36,6 +36,7 @@ class StoreClock:
 
     def heard(self, at: float, *, asked: float, answered: float) -> None:
         """Note a time of the store that was asked for and answered then, by `own_clock`."""
+        # The store read its clock at some moment between the question and the answer.
         least, most = at - answered, at - asked
         before = (least + most) / 2 if self._difference is None else self._difference
         self._difference = min(max(before, least), most)

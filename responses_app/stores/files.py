@@ -17,23 +17,23 @@ PIECE_BYTES = 1024 * 1024  # of a file's content that are kept, and in memory, a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRecord:
-    """What is known of a file; `bytes` is its size, times are Unix seconds, `expires_at` None for one that stays."""
+    """What is known of a file."""
 
-    id: str
+    id: str  # "file-…"
     filename: str
     purpose: str
-    bytes: int
-    created_at: int
-    expires_at: int | None = None
+    bytes: int  # its size
+    created_at: int  # Unix seconds
+    expires_at: int | None = None  # Unix seconds; None for one that stays
 
 
 @dataclass(frozen=True, slots=True)
 class FileUsage:
-    """How much a project keeps: files, those that are being uploaded too (`uploads` in parts), and their bytes."""
+    """How much a project keeps."""
 
-    files: int
-    bytes: int
-    uploads: int = 0
+    files: int  # those that are being uploaded, too
+    bytes: int  # of all of them
+    uploads: int = 0  # of the files, those that come in parts and are not whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class UploadRecord:
     purpose: str
     bytes: int  # that the file is to have
     created_at: int
-    expires_at: int
+    expires_at: int  # until then it takes parts
     file_seconds: int | None = None  # how long the file stays once it is whole; None: until somebody deletes it
     status: UploadStatus = UploadStatus.PENDING
     file: FileRecord | None = None  # once it is completed, for as long as there is the file

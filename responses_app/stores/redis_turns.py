@@ -34,17 +34,19 @@ class RedisTurns(BaseSharedTurns):
         nothing: Sequence[bytes | None] = [None] * len(keys)
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                found: Sequence[Any] = await self._redis.mget([f"{self._prefix}:{key}" for key in keys])
+                # One round trip for all keys; a missing one is None.
+                values: Sequence[Any] = await self._redis.mget([f"{self._prefix}:{key}" for key in keys])
         except _FAILURES as problem:
             self._note(problem)
             return nothing
         self._note(None)
-        return found
+        return values
 
     async def put(self, key: str, data: bytes, *, seconds: float) -> None:
         """Keep something for so long."""
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
+                # Redis forgets it by itself; 0 milliseconds would be an error.
                 await self._redis.set(f"{self._prefix}:{key}", data, px=max(1, round(seconds * 1000)))
         except _FAILURES as problem:
             self._note(problem)

@@ -24,8 +24,8 @@ from responses_app.stores.files import BaseFileStore
 class ApprovalHolder:
     """The response that makes an approved call, and when it claimed that, in Unix seconds."""
 
-    response_id: str
-    claimed_at: float
+    response_id: str  # may be one that no store knows
+    claimed_at: float  # Unix seconds; renewed while it runs, where it is not stored
 
 
 class BaseApprovalStore(ABC):
@@ -51,9 +51,9 @@ class BaseApprovalStore(ABC):
 class KeptCompletion:
     """A stored completion: the responses of its choices, in their order, and how they are worded."""
 
-    responses: Sequence[ResponseObject]
-    form: ChatForm
-    metadata: Mapping[str, str]
+    responses: Sequence[ResponseObject]  # in the order of the choices
+    form: ChatForm  # how its request was worded
+    metadata: Mapping[str, str]  # as it was changed last
 
 
 class BaseChatStore(ABC):
@@ -89,25 +89,25 @@ class BaseChatStore(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
-    """A conversation without its items. `created_at` is in Unix seconds."""
+    """A conversation without its items."""
 
-    id: str
-    created_at: int
+    id: str  # "conv_…"
+    created_at: int  # Unix seconds
     metadata: Mapping[str, str]
     title: str = ""
     status: str = ""
-    head: str = ""
-    head_position: int = 0
-    version: int = 0
+    head: str = ""  # the response whose chain has the items up to `head_position`; "" for none
+    head_position: int = 0  # 0 where there is no head
+    version: int = 0  # counts all changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationEntry:
-    """An item of a conversation and where it stands. `created_at` is in Unix seconds."""
+    """An item of a conversation, and where it stands."""
 
-    position: int
+    position: int  # from 1 on; not without gaps, where items were deleted
     item: JsonObject
-    created_at: int
+    created_at: int  # Unix seconds
 
 
 class ConversationFull(StoreError):

@@ -30,17 +30,17 @@ class StoreFileCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorStoreRecord:
-    """What is known of a store. Times are Unix seconds; `expires_days` counts from `last_active_at`."""
+    """What is known of a store."""
 
     id: str
     name: str
-    created_at: int
-    last_active_at: int
+    created_at: int  # Unix seconds, as all times here
+    last_active_at: int  # when it was changed or searched last, to the minute
     description: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    expires_days: int | None = None
+    expires_days: int | None = None  # after `last_active_at`; None: it stays
     counts: StoreFileCounts = StoreFileCounts()
-    usage_bytes: int = 0
+    usage_bytes: int = 0  # of the chunks of all its files
 
     @property
     def expires_at(self) -> int | None:
@@ -60,7 +60,7 @@ class NewStoreFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFileRecord:
-    """A file in a store. `error` are a code and a message of one that has failed, `usage_bytes` those of its chunks."""
+    """A file in a store."""
 
     store_id: str
     file_id: str
@@ -69,8 +69,8 @@ class StoreFileRecord:
     status: FileStatus
     attributes: Mapping[str, Value]
     chunking: Chunking
-    usage_bytes: int = 0
-    error: tuple[FileProblem, str] | None = None
+    usage_bytes: int = 0  # of its chunks
+    error: tuple[FileProblem, str] | None = None  # a code and a message of one that has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,49 +86,49 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileQuery:
-    """Which files of a store are listed: up to `limit`, behind the file `after`."""
+    """Which files of a store are listed."""
 
-    status: str | None = None
-    batch_id: str | None = None
-    after: str | None = None
+    status: str | None = None  # None for any
+    batch_id: str | None = None  # None for any
+    after: str | None = None  # the file behind which the list begins
     descending: bool = True
     limit: int = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFile:
-    """A file that `worker` is to read, by the right of a lease; `room` is how many chunks the store still takes."""
+    """A file that a worker is to read, by the right of a lease."""
 
-    key: int
+    key: int  # of its row
     project: str
     store_id: str
     file_id: str
     filename: str
     chunking: Chunking
-    worker: str
-    room: int
+    worker: str  # who has the lease
+    room: int  # chunks that the store still takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What is looked for: up to `limit` chunks for any of the queries, of files whose attributes match."""
+    """What is looked for in a store."""
 
-    queries: Sequence[str]
-    limit: int = 10
-    threshold: float = 0.0
-    matches: Callable[[Mapping[str, Value]], bool] | None = None
+    queries: Sequence[str]  # a chunk that fits any of them is found
+    limit: int = 10  # chunks, of all queries together
+    threshold: float = 0.0  # the least score
+    matches: Callable[[Mapping[str, Value]], bool] | None = None  # whether a file's attributes fit; None: all do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A chunk that was found; `score` is from 0 to 1."""
+    """A chunk that was found."""
 
-    key: int
+    key: int  # of its row
     file_id: str
     filename: str
     attributes: Mapping[str, Value]
     text: str
-    score: float
+    score: float  # from 0 to 1, see `vector_stores.search`
 
 
 @dataclass(frozen=True, kw_only=True)
