@@ -24,33 +24,28 @@ LISTED = (
 
 
 class Response(WithId):
-    """A response, from the moment it was accepted; `body` is the object as clients read it.
-
-    `worker` is the process that runs it, empty once it has ended; `epoch` counts those that have claimed it. `request`
-    is what a background response was asked, kept until it has ended, so that another worker can go on with it. `key_id`
-    is the API key it was asked for with, `session` where a user of the admin asked, empty where nobody was asked.
-    `size` is in bytes, times are in milliseconds.
-    """
+    """A response, from the moment it was accepted."""
 
     project = models.CharField(max_length=64, default="default")
-    status = models.CharField(max_length=16)
+    status = models.CharField(max_length=16)  # it counts, and not the one in `body`
     model = models.CharField(max_length=256)
-    created_at = models.DateTimeField()
-    body = JSONTextField()
-    input_items = JSONTextField(default=list)
+    created_at = models.DateTimeField()  # by the store's clock
+    body = JSONTextField()  # the object as clients read it
+    input_items = JSONTextField(default=list)  # what it was asked, each item with an id
     background = models.BooleanField(default=False)
-    transport = models.CharField(max_length=16, default="")
+    transport = models.CharField(max_length=16, default="")  # how its client was connected
+    # The API key it was asked for with; `session` where a user of the admin asked, empty where nobody was asked.
     key_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
     previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
     conversation_id = models.CharField(max_length=ID_LENGTH, default="")
-    worker = models.CharField(max_length=ID_LENGTH, default="")
-    epoch = models.IntegerField(default=1, db_default=1)
-    request = JSONTextField(null=True)
-    size = models.PositiveBigIntegerField(default=0)
+    worker = models.CharField(max_length=ID_LENGTH, default="")  # the process that runs it; empty once it has ended
+    epoch = models.IntegerField(default=1, db_default=1)  # how many have claimed it
+    request = JSONTextField(null=True)  # in the background: what another worker needs to go on; until it has ended
+    size = models.PositiveBigIntegerField(default=0)  # bytes, as limits of what is kept count them
     input_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
-    first_token_ms = models.PositiveIntegerField(null=True)
+    first_token_ms = models.PositiveIntegerField(null=True)  # since its acceptance
     duration_ms = models.PositiveIntegerField(null=True)
 
     class Meta:
@@ -64,19 +59,18 @@ class Response(WithId):
 
 
 class ChainPart(WithId):
-    """One response's part of a chain, see `protocol.prompt.chain.LinkTokens`; `tokens` and `lengths` are
-    little-endian 32-bit numbers, `calls` the calls in it, see `rows.calls_text`."""
+    """One response's part of a chain, see `protocol.prompt.chain.LinkTokens`."""
 
     project = models.CharField(max_length=64, default="default")
     parent = models.ForeignKey(
         "self", null=True, on_delete=models.DO_NOTHING, related_name="children", db_constraint=False, db_index=False
     )
-    started_on = models.CharField(max_length=10)
-    calls = JSONTextField(default=dict)
-    kinds = models.TextField()
-    lengths = models.BinaryField()
-    tokens = models.BinaryField()
-    settles = models.BooleanField()
+    started_on = models.CharField(max_length=10)  # the date that the chain's prompts tell, such as 2026-11-23
+    calls = JSONTextField(default=dict)  # see `rows.calls_text`
+    kinds = models.TextField()  # one letter for each message, see `MessageKind`
+    lengths = models.BinaryField()  # tokens of each message, as little-endian 32-bit numbers
+    tokens = models.BinaryField()  # of all messages, one behind the other, as such numbers
+    settles = models.BooleanField()  # what came before it loses its analysis
     ends_final = models.BooleanField()
 
     class Meta:
@@ -88,7 +82,7 @@ class PublicName(WithId):
 
     project = models.CharField(max_length=64, default="default")
     name = models.CharField(max_length=ID_LENGTH)
-    leg = models.PositiveIntegerField()
+    leg = models.PositiveIntegerField()  # from 1 on: which response of its turn it is
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["name", "project", "leg"], name="publicname_leg")]
@@ -98,21 +92,17 @@ class PublicName(WithId):
 
 
 class ChatChoice(WithId):
-    """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`. `id` is the response's.
-
-    `first_id` is the response of the completion's first choice, which alone has `messages` and `metadata` that count.
-    `choices` is how many there are. `model` and `created_at` are the response's, for lists.
-    """
+    """What a response is as a choice of a stored chat completion, see `protocol.chat.stored`; it has the same `id`."""
 
     project = models.CharField(max_length=64, default="default")
-    first_id = models.CharField(max_length=ID_LENGTH)
-    place = models.PositiveSmallIntegerField(default=0)
-    choices = models.PositiveSmallIntegerField(default=1)
-    created_at = models.DateTimeField()
+    first_id = models.CharField(max_length=ID_LENGTH)  # the response of the completion's first choice, which names it
+    place = models.PositiveSmallIntegerField(default=0)  # among the choices, from 0 on
+    choices = models.PositiveSmallIntegerField(default=1)  # how many there are
+    created_at = models.DateTimeField()  # the response's, for lists; so is `model`
     model = models.CharField(max_length=256)
-    metadata = JSONTextField(default=dict)
-    form = JSONTextField(default=dict)
-    messages = JSONTextField(default=list)
+    metadata = JSONTextField(default=dict)  # counts in the first choice alone
+    form = JSONTextField(default=dict)  # how its answer is worded
+    messages = JSONTextField(default=list)  # what was asked; counts in the first choice alone
 
     class Meta:
         indexes: ClassVar = [
@@ -127,13 +117,10 @@ class ChatChoice(WithId):
 
 
 class ApprovalClaim(models.Model):
-    """Which response makes the call that a request for approval is about, see `runs.approving`.
-
-    `request_id` is a digest of the request's id, which may be a client's.
-    """
+    """Which response makes the call that a request for approval is about, see `runs.approving`."""
 
     project = models.CharField(max_length=64)
-    request_id = models.CharField(max_length=ID_LENGTH)
+    request_id = models.CharField(max_length=ID_LENGTH)  # a digest of the request's id, which may be a client's
     response_id = models.CharField(max_length=ID_LENGTH)
     claimed_at = models.DateTimeField()
 
@@ -148,14 +135,14 @@ class ApprovalClaim(models.Model):
 
 
 class SampledItem(WithId):
-    """An output item, what clients see of it as a digest, and the tokens it was sampled as."""
+    """An output item, and the tokens it was sampled as."""
 
     project = models.CharField(max_length=64, default="default")
     response = models.ForeignKey(
         Response, on_delete=models.CASCADE, related_name="sampled", db_constraint=False, db_index=False
     )
-    fingerprint = models.CharField(max_length=32)
-    kind = models.CharField(max_length=1)
+    fingerprint = models.CharField(max_length=32)  # a digest of what clients see of it
+    kind = models.CharField(max_length=1)  # see `MessageKind`
     tokens = models.BinaryField()
 
     class Meta:
@@ -171,7 +158,7 @@ class LogPart(models.Model):
     response = models.ForeignKey(
         Response, on_delete=models.CASCADE, related_name="log", db_constraint=False, db_index=False
     )
-    position = models.PositiveIntegerField()
+    position = models.PositiveIntegerField()  # of its first byte in the log
     data = models.BinaryField()
 
     class Meta:
@@ -182,28 +169,26 @@ class LogPart(models.Model):
 
 
 class Conversation(WithId):
-    """Items that responses read and append to.
-
-    `head` is the response whose chain holds the items up to `head_position`, empty where none does (items were deleted,
-    or two responses ran at once): then the next response renders all items anew. `version` counts all changes.
-    """
+    """Items that responses read and append to."""
 
     project = models.CharField(max_length=64, default="default")
     created_at = models.DateTimeField()
     title = models.TextField(default="")
     status = models.TextField(default="")
     metadata = JSONTextField(default=dict)
+    # The response whose chain holds the items up to `head_position`. Empty where none does (items were deleted, or
+    # two responses ran at once): then the next response renders all items anew.
     head = models.CharField(max_length=ID_LENGTH, default="")
     head_position = models.PositiveBigIntegerField(default=0)
-    next_position = models.PositiveBigIntegerField(default=1)
-    version = models.PositiveBigIntegerField(default=0)
+    next_position = models.PositiveBigIntegerField(default=1)  # that the next item gets
+    version = models.PositiveBigIntegerField(default=0)  # counts all changes
 
     class Meta:
         indexes: ClassVar = [models.Index(fields=["project", "created_at"], name="conversation_project_created")]
 
 
 class ConversationItem(models.Model):
-    """An item of a conversation, in the order of `position`; `response_id` is the response it came with, if one."""
+    """An item of a conversation, in the order of `position`."""
 
     conversation = models.ForeignKey(
         Conversation, on_delete=models.CASCADE, related_name="items", db_constraint=False, db_index=False
@@ -212,7 +197,7 @@ class ConversationItem(models.Model):
     position = models.PositiveBigIntegerField()
     created_at = models.DateTimeField()
     item = JSONTextField()
-    response_id = models.CharField(max_length=ID_LENGTH, default="")
+    response_id = models.CharField(max_length=ID_LENGTH, default="")  # with which it came; empty for none
 
     class Meta:
         constraints: ClassVar = [
@@ -226,15 +211,15 @@ class ConversationItem(models.Model):
 
 
 class StoredFile(WithId):
-    """A file that a client uploaded; `FilePart`s hold its content. It is there for clients once it `is_whole`."""
+    """A file that a client uploaded; `FilePart`s hold its content."""
 
     project = models.CharField(max_length=64, default="default")
     purpose = models.CharField(max_length=32)
     filename = models.TextField()
     bytes = models.PositiveBigIntegerField()
     created_at = models.DateTimeField()
-    expires_at = models.DateTimeField(null=True)
-    is_whole = models.BooleanField(default=False)
+    expires_at = models.DateTimeField(null=True)  # null: it stays until somebody deletes it
+    is_whole = models.BooleanField(default=False)  # from then on clients find it
 
     class Meta:
         verbose_name = "file"
@@ -252,11 +237,12 @@ class Upload(WithId):
     status = models.CharField(max_length=16)  # a pending one whose time is over has expired
     purpose = models.CharField(max_length=32)
     filename = models.TextField()
-    bytes = models.PositiveBigIntegerField()
+    bytes = models.PositiveBigIntegerField()  # that the file is to have
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField()
+    # How long the file stays once it is whole; null: until it is deleted
     file_seconds = models.PositiveIntegerField(null=True)
-    file_id = models.CharField(max_length=ID_LENGTH, default="")
+    file_id = models.CharField(max_length=ID_LENGTH, default="")  # once it is completed
 
     class Meta:
         indexes: ClassVar = [
@@ -275,7 +261,7 @@ class UploadPart(WithId):
     created_at = models.DateTimeField()
     is_whole = models.BooleanField(default=False)
     file_id = models.CharField(max_length=ID_LENGTH, default="")
-    place = models.PositiveIntegerField(null=True)
+    place = models.PositiveIntegerField(null=True)  # in the file, from 0 on; null while it is not of the file
 
     class Meta:
         indexes: ClassVar = [
@@ -308,9 +294,9 @@ class Worker(WithId):
     """A server process that runs responses; one that has not been `seen_at` for a while is dead."""
 
     started_at = models.DateTimeField()
-    seen_at = models.DateTimeField()
-    connections = models.PositiveIntegerField(default=0)
-    in_flight = models.PositiveIntegerField(default=0)
+    seen_at = models.DateTimeField()  # its last beat, by the store's clock
+    connections = models.PositiveIntegerField(default=0)  # WebSockets that are open
+    in_flight = models.PositiveIntegerField(default=0)  # responses that run
 
 
 class LimitColumns(models.Model):
@@ -338,22 +324,20 @@ class Project(LimitColumns):
 
 
 class ApiKey(LimitColumns):
-    """A key of a project, see `protocol.api_keys`: its digest, and the beginning by which people tell keys apart.
-
-    No `scopes` or `allowed_models` mean all. A revoked key stays, so that it can be seen who had one.
-    """
+    """A key of a project, see `protocol.api_keys`."""
 
     id = models.CharField(primary_key=True, max_length=ID_LENGTH)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="keys", db_index=False)
     name = models.CharField(max_length=100, blank=True, default="")
-    digest = models.CharField(max_length=64)
-    prefix = models.CharField(max_length=16)
-    scopes = JSONTextField(default=list)
+    digest = models.CharField(max_length=64)  # of the secret, which is not kept
+    prefix = models.CharField(max_length=16)  # the secret's beginning, by which people tell keys apart
+    scopes = JSONTextField(default=list)  # none mean all
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
+    # A revoked key stays, so that it can be seen who had one
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
-    allowed_models = JSONTextField(default=list)
+    allowed_models = JSONTextField(default=list)  # none mean all
 
     class Meta:
         verbose_name = "API key"

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from django.db import models
 
-ID_LENGTH = 64
+ID_LENGTH = 64  # characters; ids of ours have 32 behind their prefix
 
 
 def json_text(value: object) -> str:
@@ -48,6 +48,7 @@ class JSONTextField(models.TextField):
         return None if value is None else json.loads(value)
 
     def to_python(self, value: Any) -> Any:
+        # A form's text, or a value that was set in Python.
         return json.loads(value) if isinstance(value, str) else value
 
     def value_to_string(self, obj: models.Model) -> str:

@@ -16,16 +16,16 @@ IN_WORK = (PENDING, REMOVED)
 
 
 class VectorStore(WithId):
-    """Files that are searched together. `expires_days` counts from `last_active_at`; None: it stays."""
+    """Files that are searched together."""
 
     project = models.CharField(max_length=64, default="default")
     name = models.TextField(default="")
     description = models.TextField(default="")
     metadata = JSONTextField(default=dict)
     created_at = models.DateTimeField()
-    last_active_at = models.DateTimeField()
-    expires_days = models.PositiveIntegerField(null=True)
-    removed = models.BooleanField(default=False)
+    last_active_at = models.DateTimeField()  # changed, or searched
+    expires_days = models.PositiveIntegerField(null=True)  # counted from `last_active_at`; null: it stays
+    removed = models.BooleanField(default=False)  # clients have deleted it; its rows go in small steps
 
     class Meta:
         indexes: ClassVar = [
@@ -49,24 +49,24 @@ class VectorStoreBatch(WithId):
 
 
 class VectorStoreFile(models.Model):
-    """A file in a store. One that is in progress is `worker`'s until `leased_until`, then anybody's; it was begun
-    `attempts` times. `chunk_size` and `chunk_overlap` are in tokens, `usage_bytes` those of its chunks."""
+    """A file in a store."""
 
     store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, db_constraint=False, db_index=False)
     file_id = models.CharField(max_length=ID_LENGTH)
-    batch_id = models.CharField(max_length=ID_LENGTH, default="")
+    batch_id = models.CharField(max_length=ID_LENGTH, default="")  # empty where it was added alone
     filename = models.TextField()
     created_at = models.DateTimeField()
     status = models.CharField(max_length=16, default=PENDING)
     error_code = models.CharField(max_length=32, default="")
     error_message = models.TextField(default="")
     attributes = JSONTextField(default=dict)
-    chunk_size = models.PositiveIntegerField()
+    chunk_size = models.PositiveIntegerField()  # tokens; so is the overlap
     chunk_overlap = models.PositiveIntegerField()
-    usage_bytes = models.PositiveBigIntegerField(default=0)
+    usage_bytes = models.PositiveBigIntegerField(default=0)  # of its chunks
+    # Who reads it, until `leased_until`; then anybody may
     worker = models.CharField(max_length=ID_LENGTH, default="")
     leased_until = models.DateTimeField(null=True)
-    attempts = models.PositiveIntegerField(default=0)
+    attempts = models.PositiveIntegerField(default=0)  # how often it was begun
 
     class Meta:
         indexes: ClassVar = [
