@@ -36,43 +36,44 @@ TOLERANCE = 0.001  # milliseconds: what floating point may add up to in a bucket
 
 
 class Charge(NamedTuple):
-    """Take `cost` milliseconds from a bucket; less than 0 gives back. `window` is the longest that it may be then."""
+    """What is taken from a bucket."""
 
-    key: str
-    cost: float
-    window: int
+    key: str  # of the bucket
+    cost: float  # milliseconds; below 0 gives back, 0 only asks how much is left
+    window: int  # milliseconds: the longest that the bucket may be behind the charge
 
 
 class Hold(NamedTuple):
-    """Take a slot, of which there are `limit`."""
+    """A slot that is taken."""
 
-    key: str
-    limit: int
+    key: str  # of the slots
+    limit: int  # how many there are
 
 
 class Ask(NamedTuple):
-    """Take all of it or nothing; `id` is that of the slots' holder. Charges of 0 just ask how much is left."""
+    """What is taken, all of it or nothing."""
 
-    charges: Sequence[Charge]
+    charges: Sequence[Charge]  # one for each bucket
     holds: Sequence[Hold] = ()
-    id: str = ""
+    id: str = ""  # of the slots' holder
 
 
 class Answer(NamedTuple):
-    """Whether it was taken, and by then: each bucket's `left`, and how many hold a slot beside this one."""
+    """What came of an ask."""
 
-    granted: bool
-    left: Sequence[float]
-    held: Sequence[int]
+    granted: bool  # it was taken
+    left: Sequence[float]  # of each bucket by then, in milliseconds, in the order of the charges
+    held: Sequence[int]  # how many others hold a slot, in the order of the holds
 
 
 @dataclass(slots=True)
 class LedgerJob:
-    """`settle` is taken whatever is left (by key, in milliseconds), `release` are slots given back (key and id)."""
+    """All that a worker has to say to the ledger at one time."""
 
+    # By the bucket's key, in milliseconds; taken whatever is left
     settle: dict[str, float] = field(default_factory=dict)
-    release: list[tuple[str, str]] = field(default_factory=list)
-    asks: list[Ask] = field(default_factory=list)
+    release: list[tuple[str, str]] = field(default_factory=list)  # slots that are given back: key and holder's id
+    asks: list[Ask] = field(default_factory=list)  # done in order, behind the rest
 
     @property
     def is_empty(self) -> bool:
@@ -86,7 +87,7 @@ class Counts:
     def __init__(self) -> None:
         self.buckets: dict[str, tuple[float, float]] = {}  # left, and when that was true; a full one is not here
         self.holders: dict[str, set[str]] = {}  # who holds slots, by their keys
-        self._sweep_at = 1024
+        self._sweep_at = 1024  # at so many buckets those that are full again are dropped
 
     def do(self, job: LedgerJob, now: float) -> list[Answer]:
         """Do a job."""
@@ -125,6 +126,7 @@ class Counts:
 
     def _left(self, key: str, now: float) -> float:
         left, at = self.buckets.get(key, (0.0, now))
+        # It empties by itself as time goes on; a full bucket stays full.
         return max(0.0, left - (now - at))
 
     def _keep(self, key: str, left: float, now: float) -> None:
@@ -138,7 +140,7 @@ class Counts:
 
 
 class BaseLedger(ABC):
-    """One object serves one worker process.
+    """The ledger of one worker process.
 
     `start()` once, then all else from the loop that started it, then `aclose()`, also where `start()` was cancelled.
     """

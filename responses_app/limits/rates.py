@@ -66,13 +66,16 @@ class Ticket:
 
     def settle(self, used: Amount = NOTHING) -> None:
         """Count what was really used, and give the slots back."""
+        # Taken away first: a second call finds nothing to do.
         rates, self._rates = self._rates, None
         if rates is None:
             return
         reserved = self.reserved
+        # Input tokens are never given back, output tokens that were not used are.
         used = used._replace(requests=reserved.requests, input_tokens=max(used.input_tokens, reserved.input_tokens))
         job = LedgerJob(release=[(places.key, self.id) for places in self.places])
         for rate, taken in self._taken:
+            # Below 0 where less was used than was reserved.
             more = rate.needed(used) - taken
             if more:
                 job.settle[rate.key] = more * rate.each
@@ -110,13 +113,15 @@ class Rates:
 
         Cancelled, it has taken no slot.
         """
-        taken, places = _wanted(who, amount, slot)
+        taken, places = _needs(who, amount, slot)
         if not taken and not places:
             return FREE
         for rate, needed in taken:
+            # It would never go through, however long its client waits.
             if needed > rate.limit:
                 raise rate_reached(rate, needed, 0.0)
         charges = [Charge(rate.key, needed * rate.each, rate.window) for rate, needed in taken]
+        # New for each try: slots of a call whose answer was lost are another holder's, and end with their lease.
         id = self.ledger.new_id()
         answer = await self.ledger.ask(Ask(charges, [Hold(each.key, each.limit) for each in places], id))
         self._hear((rate for rate, _ in taken), answer.left)
@@ -129,7 +134,7 @@ class Rates:
 
         Whatever the limits say: it runs.
         """
-        taken, places = _wanted(who, amount, slot)
+        taken, places = _needs(who, amount, slot)
         if not taken and not places:
             return FREE
         id = self.ledger.new_id()
@@ -140,6 +145,7 @@ class Rates:
     async def lines(self, who: Sequence[LimitedSubject], *, since: float) -> list[Line]:
         """Return what clients are told of their limits, heard at the loop's time `since` or later."""
         rates = [rate for owner in who for rate in owner.rates]
+        # Charges of 0 take nothing, and say how much is left.
         if any(self._heard.get(rate.key, _NEVER)[1] < since for rate in rates):
             answer = await self.ledger.ask(Ask([Charge(rate.key, 0.0, rate.window) for rate in rates]))
             self._hear(rates, answer.left)
@@ -152,6 +158,7 @@ class Rates:
         for owner in who:
             for rate in owner.rates:
                 left, at = self._heard.get(rate.key, (0.0, now))
+                # As a bucket does: it empties while nobody asks.
                 left -= (now - at) * 1000
                 lines.append(line_of(rate, left if left > 0 else 0.0))
         return tightest(lines)
@@ -165,7 +172,7 @@ class Rates:
             self._heard.popitem(last=False)
 
 
-def _wanted(
+def _needs(
     who: Sequence[LimitedSubject], amount: Amount, slot: Slot | None
 ) -> tuple[list[tuple[Rate, int]], list[SlotLimit]]:
     """Return how much a request takes of each limit, and where it takes a slot."""

@@ -39,7 +39,7 @@ from responses_app.limits.ledger import TOLERANCE, Answer, Ask, BaseLedger, Coun
 logger = logging.getLogger("respsite.limits")
 
 REDIS_FAILURES = (RedisError, OSError)  # a late reply raises the built-in TimeoutError, which is an OSError
-SETTLE_SECONDS = 0.01
+SETTLE_SECONDS = 0.01  # how long a settlement may wait for a request to go along with
 MAX_ASKS = 500  # in one call: Redis does nothing else meanwhile
 
 # KEYS: all of the job. ARGV: the job as JSON; it names a key by its place in KEYS. Gives the answers as JSON.
@@ -115,7 +115,7 @@ return cjson.encode(answers)
 ).replace("TOLERANCE", str(TOLERANCE))
 
 _DIGEST = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()  # how Redis calls it
-_Asked = tuple[Ask, "asyncio.Future[Answer]"]
+_Pending = tuple[Ask, "asyncio.Future[Answer]"]
 
 
 class RedisLedger(BaseLedger):
@@ -140,16 +140,17 @@ class RedisLedger(BaseLedger):
         if min(heartbeat_seconds, timeout_seconds) <= 0 or lease_seconds < 2 * heartbeat_seconds:
             raise ValueError("Times are positive, and a lease lasts at least two heartbeats.")
         self._connect = connect
+        # Three braces make one: "{respsite:rates}:".
         self._prefix = f"{{{prefix}}}:"
         self._lease = round(lease_seconds * 1000)
         self._heartbeat_seconds = heartbeat_seconds
         self._timeout_seconds = timeout_seconds
         self._now = now
         self._client: Redis | None = None
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_Pending] = []  # asks for the next call
         self._job = LedgerJob()  # what is to be settled
-        self._wake = asyncio.Event()
-        self._settling: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()  # there is something to say
+        self._settling: asyncio.TimerHandle | None = None  # rings when what is to be settled has waited long enough
         self._clerk: asyncio.Task[None] | None = None
         self._renews_now = False  # there is a slot that Redis does not know of
         self._forget_at = 0.0  # while it is away: when all leases that it knows of are over
@@ -189,6 +190,7 @@ class RedisLedger(BaseLedger):
 
     def post(self, job: LedgerJob) -> None:
         self._job.release += job.release
+        # Releases are kept for when Redis is back, since it still has those leases; charges count here only.
         if self.away is not None:
             self._own.do(job, self._own_now())
             return
@@ -211,14 +213,14 @@ class RedisLedger(BaseLedger):
     async def ask(self, ask: Ask) -> Answer:
         if self.away is not None or self._clerk is None or self._clerk.done():
             return self._own.do(LedgerJob(asks=[ask]), self._own_now())[0]
-        asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ask, asked))
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ask, answer))
         self._wake.set()
         try:
-            return await asked
+            return await answer
         except asyncio.CancelledError:
             # It may have been granted in the very turn of the loop in which the caller was cancelled.
-            if not asked.cancelled() and asked.result().granted:
+            if not answer.cancelled() and answer.result().granted:
                 self.post(_given_back(ask))
             raise
 
@@ -228,9 +230,11 @@ class RedisLedger(BaseLedger):
         beat = loop.time() + self._heartbeat_seconds
         try:
             while not self.is_closed:
+                # Whichever comes first: something to say, or the time of the heartbeat.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(beat):
                         await self._wake.wait()
+                # Cleared before the call: what comes during it wakes the next round at once.
                 self._wake.clear()
                 renews, self._renews_now = self._renews_now or loop.time() >= beat, False
                 if renews:
@@ -242,12 +246,13 @@ class RedisLedger(BaseLedger):
 
     async def _call(self, *, renews: bool = False) -> None:
         """Say what there is to say, and answer those who asked."""
-        asked, self._waiting = self._waiting[:MAX_ASKS], self._waiting[MAX_ASKS:]
+        pending, self._waiting = self._waiting[:MAX_ASKS], self._waiting[MAX_ASKS:]
         if self._waiting:
             self._wake.set()
+        # What is posted during the call goes into the next job.
         job, self._job = self._job, LedgerJob()
-        job.asks = [ask for ask, answer in asked if not answer.done()]
-        asked = [each for each in asked if not each[1].done()]
+        job.asks = [ask for ask, answer in pending if not answer.done()]
+        pending = [each for each in pending if not each[1].done()]
         was_away = self.away is not None
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -259,13 +264,16 @@ class RedisLedger(BaseLedger):
             self._went_away(error)
         else:
             self._came_back(was_away)
-            self._give(asked, answers)
+            self._give(pending, answers)
             return
+        # The call has failed, or nobody knows: from here on this worker counts by itself.
         self._own.do(LedgerJob(job.settle, job.release), self._own_now())
+        # Later Redis has no lease of this worker any more that could be released.
         if asyncio.get_running_loop().time() < self._forget_at:
             self._job.release = job.release + self._job.release
+        # Also those who came during the call: nobody calls Redis before the next heartbeat.
         waiting, self._waiting = self._waiting, []
-        self._answer_here([*asked, *waiting])
+        self._answer_here([*pending, *waiting])
 
     async def _say(self, job: LedgerJob, *, renews: bool) -> list[Answer]:
         client = self._client
@@ -273,9 +281,10 @@ class RedisLedger(BaseLedger):
         keys: dict[str, int] = {}
 
         def place(key: str) -> int:
+            # Lua counts from 1.
             return keys.setdefault(key, len(keys) + 1)
 
-        said: dict[str, Any] = {
+        message: dict[str, Any] = {
             "lease": self._lease,
             "settle": [(place(key), cost) for key, cost in job.settle.items()],
             "release": [(place(key), id) for key, id in job.release],
@@ -290,17 +299,17 @@ class RedisLedger(BaseLedger):
             ],
         }
         if self._now is not None:
-            said["now"] = self._now()
+            message["now"] = self._now()
         names = [self._prefix + key for key in keys]
         try:
-            reply: Any = await client.evalsha(_DIGEST, len(names), *names, orjson.dumps(said))
+            reply: Any = await client.evalsha(_DIGEST, len(names), *names, orjson.dumps(message))
         except NoScriptError:  # it is new there, was started again, or flushed
-            reply = await client.eval(SCRIPT, len(names), *names, orjson.dumps(said))
+            reply = await client.eval(SCRIPT, len(names), *names, orjson.dumps(message))
         # cjson writes an empty table as an object
         return [Answer(granted, list(left), list(held)) for granted, left, held in orjson.loads(reply)]
 
-    def _give(self, asked: list[_Asked], answers: list[Answer]) -> None:
-        for (ask, waiting), answer in zip(asked, answers, strict=True):
+    def _give(self, pending: list[_Pending], answers: list[Answer]) -> None:
+        for (ask, waiting), answer in zip(pending, answers, strict=True):
             if answer.granted:
                 for hold in ask.holds:
                     self._own.hold(hold.key, ask.id)
@@ -309,9 +318,9 @@ class RedisLedger(BaseLedger):
             elif answer.granted:  # whoever asked has left meanwhile
                 self.post(_given_back(ask))
 
-    def _answer_here(self, asked: list[_Asked]) -> None:
+    def _answer_here(self, pending: list[_Pending]) -> None:
         """Answer by this worker's own count."""
-        for ask, waiting in asked:
+        for ask, waiting in pending:
             if not waiting.done():
                 waiting.set_result(self._own.do(LedgerJob(asks=[ask]), self._own_now())[0])
 
@@ -333,6 +342,7 @@ class RedisLedger(BaseLedger):
     def _came_back(self, was_away: bool) -> None:
         self.away = None
         if was_away:
+            # Redis has its own from before the outage. Slots stay: they are renewed, and so counted there again.
             self._own.buckets.clear()
             logger.info(
                 "Redis is back: connections and limits of keys and projects are counted by all workers together again"
