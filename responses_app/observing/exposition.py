@@ -33,6 +33,7 @@ def _as_metric(family: Numbers) -> Metric:
         return timed
     make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     metric: CounterMetricFamily | GaugeMetricFamily = make(family.name, family.about, labels=family.labels)
+    # A number without labels is shown as 0 before it is counted first.
     for values, cell in family.cells.items() or ([((), None)] if not family.labels else ()):
         metric.add_metric(values, 0.0 if cell is None else cell.value)
     return metric
@@ -40,4 +41,5 @@ def _as_metric(family: Numbers) -> Metric:
 
 def _buckets(timings: Timings) -> Iterator[tuple[str, float]]:
     names = [*map(str, timings.bounds), "+Inf"]
+    # Prometheus' buckets are cumulative: each has all that is not longer than its bound.
     return zip(names, accumulate(timings.counts), strict=True)

@@ -20,6 +20,7 @@ _bound: ContextVar[Mapping[str, str]] = ContextVar("about", default=_NOTHING)
 
 def bind(**fields: str) -> None:
     """Give all further lines of this task, and of those that it starts, these fields; empty ones are left out."""
+    # A new mapping each time: tasks that were started before share the old one.
     _bound.set({**_bound.get(), **{name: value for name, value in fields.items() if value}})
 
 
@@ -49,19 +50,20 @@ class JsonLines(logging.Formatter):
 
 def _where(error: BaseException) -> list[dict[str, object]]:
     """Return an exception and those that it came of, each with its type and its frames."""
-    found: list[dict[str, object]] = []
+    errors: list[dict[str, object]] = []
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         frames = traceback.extract_tb(current.__traceback__)
         kind = type(current)
-        found.append(
+        errors.append(
             {
                 "type": f"{kind.__module__}.{kind.__qualname__}",
                 "frames": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames],
             }
         )
+        # As a traceback is printed: `raise … from None` hides what came before.
         suppressed = current.__suppress_context__
         current = current.__cause__ or (None if suppressed else current.__context__)
-    return found
+    return errors

@@ -46,8 +46,9 @@ class Timings:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
+        # Of each bound those that are not longer, and longer than the bound before
         self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+        self.total = 0.0  # seconds
 
     def note(self, seconds: float) -> None:
         """Count a time."""
@@ -82,6 +83,7 @@ class Numbers:
         if cell is None:
             if len(values) != len(self.labels):
                 raise ValueError(f"{self.name} has the labels {self.labels}")
+            # Whatever somebody manages to put into a label, memory and scrapes stay bounded.
             if len(self.cells) >= MAX_SERIES:
                 values = (OTHER,) * len(values)
             cell = self.cells.get(values) or self._new()
@@ -138,11 +140,12 @@ class Histogram(Numbers):
         self.at(*values).note(seconds)
 
 
+# Bounds of histograms, in seconds.
 FIRST_TOKEN = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 GAP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 DURATION = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-REFUSED = (401, 403)
+REFUSED = (401, 403)  # statuses of answers to those who are not let in
 TRANSPORTS = ("json", "sse", "websocket", "background", "chat")
 STATUSES = ("completed", "incomplete", "failed", "cancelled")
 F = TypeVar("F", bound=Numbers)
@@ -153,29 +156,26 @@ class Measured:
     """How long a response took, in milliseconds."""
 
     first_token_ms: int | None  # None where nothing was said
-    duration_ms: int
+    duration_ms: int  # from its acceptance to its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a response, a completion or decisions ended.
+    """How a response, a completion or decisions ended."""
 
-    `calls` are the types of the items that are calls; times are in seconds, `first_token` None where nothing was said.
-    """
-
-    transport: str
-    status: str
-    duration: float
+    transport: str  # one of TRANSPORTS
+    status: str  # one of STATUSES
+    duration: float  # seconds
     input_tokens: int
-    cached_tokens: int
-    error: str | None = None
-    first_token: float | None = None
+    cached_tokens: int  # of the input tokens, those from the prefix cache
+    error: str | None = None  # its code
+    first_token: float | None = None  # seconds; None where nothing was said
     # The rest is of responses alone.
     reasoning_tokens: int = 0
-    calls: Iterable[str] = ()
-    repairs: int = 0
-    unknown_tools: int = 0
-    misfits: int = 0
+    calls: Iterable[str] = ()  # types of the items that are calls
+    repairs: int = 0  # malformed items that were read all the same
+    unknown_tools: int = 0  # calls of tools that are not there
+    misfits: int = 0  # calls whose arguments their item cannot hold
     journal_bytes: int = 0
 
 
@@ -192,6 +192,7 @@ class TurnMeter:
     def note(self, tokens: int) -> None:
         """Count tokens that came now."""
         now = self._clock()
+        # 0 before the first tokens, which end no gap.
         if self._last:
             self._gaps.note(now - self._last)
         self._last = now
@@ -244,7 +245,7 @@ class ModelMeter:
 
 
 class Metrics:
-    """One per process; another one adds up those of several. `enabled`: whether anybody wants to know."""
+    """All numbers of one process; another object adds up those of several. `enabled`: whether anybody wants to know."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -252,6 +253,7 @@ class Metrics:
         self._declare_responses()
         self._declare_embeddings()
         self._declare_server()
+        # Begun with 0, as in `ModelMeter`.
         for how in ("continued", "failed"):
             self.takeovers.at(how)
         for code in ("invalid_api_key", "missing_scope"):
@@ -374,5 +376,6 @@ class Metrics:
                 continue
             try:
                 family.add(cells)
+            # A rolling update: both versions run, and only what they share is added up.
             except (TypeError, ValueError):
                 continue

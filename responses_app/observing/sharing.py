@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-MAX_PLACES = 1000
+MAX_PLACES = 1000  # more workers than stand behind one address
 
 
 class SharedFolder:
@@ -21,7 +21,7 @@ class SharedFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock: int | None = None
+        self._lock: int | None = None  # the descriptor that holds this worker's lock
         self._place = -1
         self._writing = threading.Lock()  # the last write may come while one goes on
 
@@ -49,16 +49,17 @@ class SharedFolder:
         draft = self._folder / f"worker-{self._place}.draft"
         with self._writing:
             draft.write_bytes(numbers)
+            # Renaming is atomic on POSIX: readers have the old file or the new one.
             draft.replace(self._numbers_file(self._place))
 
     def others(self) -> Sequence[tuple[bytes, bool]]:
         """Return the numbers of all other workers there ever were, each with whether it lives."""
-        found = []
+        numbers = []
         for file in sorted(self._folder.glob("worker-*.json")):
             place = int(file.stem.removeprefix("worker-"))
             if place != self._place:
-                found.append((file.read_bytes(), self._is_taken(place)))
-        return found
+                numbers.append((file.read_bytes(), self._is_taken(place)))
+        return numbers
 
     def leave(self) -> None:
         """Give the place back; the counters stay."""
@@ -67,6 +68,7 @@ class SharedFolder:
             self._lock = None
 
     def _is_taken(self, place: int) -> bool:
+        # Shared: several may look at the same time, and none of them keeps another from seeing that it is free.
         lock = _locked(self._lock_file(place), fcntl.LOCK_SH)
         if lock is None:
             return True
@@ -82,6 +84,7 @@ class SharedFolder:
 
 def _locked(file: Path, how: int = fcntl.LOCK_EX) -> int | None:
     """Return a descriptor that holds the lock of a file, None where another process holds it."""
+    # Never deleted: two processes could lock two files of the same name.
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)

@@ -60,6 +60,7 @@ class Span:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A client that leaves is not an error.
         if kind is not None and kind is not asyncio.CancelledError:
             self.fail(kind.__name__)
         self.end()
@@ -86,6 +87,7 @@ class Traces:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         service = Resource.create()
+        # The SDK's own name where the environment gives none: "unknown_service:python".
         if str(service.attributes["service.name"]).startswith("unknown_service"):
             service = service.merge(Resource({"service.name": SERVICE}))
         self._provider = TracerProvider(resource=service)
