@@ -79,6 +79,7 @@ class Backpressure:
         self._stall_seconds = stall_seconds
         self._max_message_bytes = max_message_bytes
         self._frame_rules = frame_rules
+        # A dict in place of a set, for its order.
         self._sending: dict[_Guard, None] = {}  # in order of their age
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -117,6 +118,7 @@ class Backpressure:
         self._sending.pop(guard, None)
 
     def _schedule(self) -> None:
+        # One timer for all connections: a send may wait up to a tenth longer than the stall time.
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self._stall_seconds / SWEEPS_PER_STALL, self._sweep)
 
@@ -176,6 +178,7 @@ class _Guard:
         """Let the connection end with this answer, so that its client asks a server that does not stop."""
         if self._daphne is not None:
             self._daphne.end_with_answer()
+        # Only the head has headers; the parts behind it go out as they are.
         if message["type"] != "http.response.start":
             return message
         return {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
@@ -209,6 +212,7 @@ class _Guard:
             transport.close()
         else:
             return
+        # Nobody sets this future: the task is cancelled when the server has noticed that the connection is gone.
         await self._watched(asyncio.get_running_loop().create_future())
 
     async def _watched(self, waiting: Awaitable[None]) -> None:
@@ -217,6 +221,7 @@ class _Guard:
         self._owner.watch(self)
         try:
             await waiting
+        # A cancellation by `give_up` becomes an error below; any other one goes on.
         except asyncio.CancelledError:
             if not self._stalled or not self._is_websocket:
                 raise
@@ -246,6 +251,7 @@ def _abort_transport(send: SendMessage) -> bool:
         return False
     connection = transport.get_extra_info("socket")
     if connection is not None:
+        # Linger on, for 0 seconds: the close becomes a reset, and what the kernel holds is thrown away.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
     return True

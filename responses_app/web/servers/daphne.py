@@ -99,6 +99,7 @@ def _twisted() -> tuple[type[Any], type[Any]]:
 
 
 def _send(transport: Any, data: bytes) -> None:
+    # It calls `send` on the socket, and returns how many bytes the kernel took.
     sent = transport.writeSomeData(data)
     if not isinstance(sent, int):  # Twisted returns what broke the connection; it will find out by itself
         sent = 0
@@ -108,6 +109,7 @@ def _send(transport: Any, data: bytes) -> None:
 
 def _head(size: int) -> bytes:
     """Return the head of an unmasked text frame."""
+    # RFC 6455 section 5.2: up to 125 the length itself, else 126 and 2 bytes, or 127 and 8 bytes.
     if size < 126:
         return bytes((_TEXT, size))
     if size < 1 << 16:
@@ -156,6 +158,7 @@ class DaphneConnection:
     @classmethod
     def of(cls, send: Callable[..., Awaitable[None]], *, max_message_bytes: int) -> "DaphneConnection | None":
         """Return the connection behind daphne's `send`, None for any other server's."""
+        # daphne gives `partial(self.handle_reply, protocol)`; anything else is another server's.
         if not isinstance(send, partial) or len(send.args) != 1:
             return None
         websocket, http = sys.modules.get("daphne.ws_protocol"), sys.modules.get("daphne.http_protocol")
@@ -188,7 +191,9 @@ class DaphneConnection:
         )
         parse = partial(type(protocol).dataReceived, protocol)
         self._inflow = Inflow(frames.cut, parse, self._read_or_not, self.abort)
+        # Autobahn keeps there what came with the handshake: it is counted as all that comes later.
         self._early, protocol.data = protocol.data, b""
+        # On the object: Twisted looks the method up at each call. The class stays as it is.
         protocol.dataReceived = self._take
         self._frames = frames
         self._read_or_not()
@@ -253,6 +258,7 @@ class DaphneConnection:
         headers = [*start.get("headers", ()), (b"connection", b"close")]
         head = b"HTTP/1.1 %d %b\r\n" % (start["status"], REASONS.get(start["status"], "Error").encode())
         lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        # daphne's `serverReject` calls this to say 403, and closes then.
         self._protocol.sendHttpErrorResponse = lambda *_: self._protocol.sendData(head + lines + b"\r\n" + body)
         self._protocol.serverReject()
         return True
@@ -270,6 +276,7 @@ class DaphneConnection:
         """
         if self._protocol.state != self._protocol.STATE_OPEN:
             return False
+        # The cut may fall into the middle of a character: `ignore` drops its first bytes.
         reason = message["reason"].encode()[:REASON_BYTES].decode(errors="ignore").encode()
         self._protocol.sendCloseFrame(code=message.get("code", 1000), reasonUtf8=reason)
         return True
@@ -288,6 +295,7 @@ class DaphneConnection:
         while self.paused:
             if self._waiter is None:
                 self._waiter = asyncio.get_running_loop().create_future()
+            # Shared by all who wait: one that is cancelled must not cancel the others' future.
             await asyncio.shield(self._waiter)
 
     def cut(self) -> None:
@@ -312,6 +320,7 @@ class DaphneConnection:
         transport = self._protocol.transport if self._is_websocket else getattr(self._protocol, "transport", None)
         if transport is not None:
             transport.abortConnection()
+        # Whoever waits in `drain` is not to wait for a connection that is gone.
         self.resumeProducing()
 
     def release(self) -> None:
@@ -321,6 +330,7 @@ class DaphneConnection:
         if self._registered:
             self._registered = False
             owner = self._protocol.transport if self._is_websocket else self._protocol
+            # A request that has lost its channel has no transport any more.
             if self._is_websocket or getattr(self._protocol, "channel", None) is not None:
                 owner.unregisterProducer()
         self.resumeProducing()
@@ -343,12 +353,13 @@ class DaphneConnection:
         inflow = self._inflow
         is_busy = self.paused or (self._inbox is not None and self._inbox.is_full)
         if inflow is not None:
+            # After its end everything is read and thrown away, so that the peer gets to read why.
             is_busy = not inflow.has_ended and (is_busy or inflow.waits or not self._is_open)
-        wanted = not is_busy
+        reads = not is_busy
         transport = self._protocol.transport
-        if wanted != self._is_reading and transport is not None:
-            self._is_reading = wanted
-            if wanted:
+        if reads != self._is_reading and transport is not None:
+            self._is_reading = reads
+            if reads:
                 transport.resumeProducing()
             else:
                 transport.pauseProducing()
@@ -412,7 +423,7 @@ class _FiledBody:
     def __init__(self, request: Any, receive: Receive) -> None:
         self._request = request
         self._receive = receive
-        self._left = request.received
+        self._left = request.received  # bytes of the file that were not given yet
 
     async def receive(self) -> Message:
         """Return the next part, or what comes after the body."""

@@ -43,6 +43,7 @@ def bound_requests(rules: BodyRules, headers: AnswerHeaders) -> bool:
 def _http_factory(reader: Any) -> HTTPFactory | None:
     """Return daphne's factory behind a listening port; with TLS it is wrapped."""
     factory = getattr(reader, "factory", None)
+    # A TLS listener has daphne's factory inside another one.
     factory = getattr(factory, "wrappedFactory", factory)
     return factory if isinstance(factory, HTTPFactory) else None
 
@@ -121,12 +122,14 @@ class Channel(http.HTTPChannel):
         request, is_body = self.requests[-1], not self._handlingRequest
         before = request.received
         super().rawDataReceived(data)
+        # All that is not content is framing: the chunks' lengths and the ends of their lines.
         if is_body and not self._handlingRequest and not self._is_refused:  # its end is not here yet
             content = request.received - before
             request.count_framing(len(data) - content, content)
 
     def refuse(self, content: bytes) -> None:
         """Answer at once and close; what still comes is thrown away, as a reset could cost the client its answer."""
+        # Before anything is written: what was read already is not parsed any more.
         self._inflow.end()
         self._cancel()
         self.setTimeout(None)
@@ -149,6 +152,7 @@ class Channel(http.HTTPChannel):
 
     def _overdue(self) -> None:
         request = self.requests[-1] if self.requests else None
+        # What has come since allows more time, so the timer may have to be set again.
         left = self._began + self._rules.seconds(getattr(request, "received", 0)) - reactor.seconds()
         self._deadline = None
         if left > 0:
@@ -171,8 +175,8 @@ class Request(WebRequest):
 
     def __init__(self, *args: Any, rules: BodyRules, headers: AnswerHeaders) -> None:
         self._rules = rules
-        self._standing = headers
-        self._limit = 0
+        self._standing = headers  # those that every answer has
+        self._limit = 0  # bytes of its body that are taken
         self._head: Head | None = None
         self._asking: asyncio.Task[None] | None = None  # whether this client may send so much
         self._is_asked = False
@@ -181,6 +185,7 @@ class Request(WebRequest):
         self.received = 0
         self.refused = False
         self.body: Any = None
+        # Forms are read by Django, from a file; Twisted would parse them in memory, on the loop.
         super().__init__(*args, parsePOSTFormSubmission=False)
 
     def gotLength(self, length: int | None) -> None:
@@ -202,6 +207,7 @@ class Request(WebRequest):
         try:
             self._rules.check(self._head)
         except ApiError as error:
+            # Else Twisted would answer "100 Continue" first.
             self.requestHeaders.removeHeader(b"Expect")  # nothing more is expected
             self.refuse(error)
             return
@@ -250,6 +256,7 @@ class Request(WebRequest):
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.cancel()
+            # None once the connection is gone.
             if self.channel is not None:
                 self.channel.ask(False)
 
@@ -265,6 +272,7 @@ class Request(WebRequest):
         if self.refused:
             self.channel.loseConnection()
             return
+        # daphne puts `content` into its queue: it gets an empty one, and `_FiledBody` reads this one.
         if self.received > QUEUED_BYTES:
             self.body, self.content = self.content, BytesIO()
             self.body.seek(0)
@@ -304,8 +312,8 @@ class Request(WebRequest):
         super().finish()
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        given = self.requestHeaders.getAllRawHeaders()
-        return [(name.lower(), value) for name, values in given for value in values]
+        raw_headers = self.requestHeaders.getAllRawHeaders()
+        return [(name.lower(), value) for name, values in raw_headers for value in values]
 
     def _forget(self) -> None:
         body, self.body = self.body, None

@@ -48,6 +48,7 @@ class Framing:
         self._content += content
         if self._framing <= FRAMING_BYTES:
             return True
+        # What is large, or comes slowly, may have as many pieces as it likes.
         allowed = self._content / CONTENT_PER_FRAMING + FRAMING_PER_SECOND * (_now() - self._began)
         return self._framing <= FRAMING_BYTES + allowed
 
@@ -74,8 +75,8 @@ class Inflow:
         self._changed = changed
         self._abort = abort
         self._is_cheap = is_cheap
-        self._left = b""
-        self._is_parsing = False
+        self._left = b""  # what waits for its turn
+        self._is_parsing = False  # the parser runs, and may give data back
         self.has_ended = False  # all that comes is thrown away
 
     @property
@@ -90,11 +91,13 @@ class Inflow:
         if self._is_parsing:  # the parser gives back what it has kept: that comes before what waits here
             self._parse(data)
         elif self._left:
+            # A copy each time, but nothing more is read from this peer until it is parsed.
             self._left += data
             self._changed()
         elif self._step(data, MANY_PIECES):
             self._changed()
             _turns.append(self)
+            # Else `_next_turn` is on its way already.
             if len(_turns) == 1:
                 asyncio.get_running_loop().call_soon(_next_turn)
 
@@ -141,6 +144,7 @@ def lines_end(data: bytes, lines: int, start: int = 0) -> int:
     """Return where so many lines behind `start` end: a chunk has two, but for those in its content."""
     end = start
     for _ in range(lines):
+        # `find` gives -1 for none, so `end` is 1 then.
         end = data.find(b"\r\n", end) + 2
         if end < 2:
             return len(data)
@@ -164,8 +168,9 @@ def _now() -> float:
 
 REFUSED = "respsite.refused"  # type of the message that tells the application; it has the `error`
 LINGER_SECONDS = 2.0  # a refused peer has so long to read why
+# The opcode is the low half of a frame's first byte.
 _CONTROL = 8  # opcodes from here on are pings and their like, which may come inside a message
-_LONGEST_HEAD = 14
+_LONGEST_HEAD = 14  # 2 bytes, 8 of length, and 4 of the mask
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,6 +187,7 @@ class FrameRules:
             self._sizes[frames] = size
         else:
             self._sizes.pop(frames, None)
+        # `refuse` calls `note` with 0, so each round takes one message out.
         while sum(self._sizes.values()) > self.max_unfinished_bytes:
             shares: Counter[object] = Counter()
             for each, its_size in self._sizes.items():
@@ -219,7 +225,7 @@ class Frames:
 
     def cut(self, data: bytes, frames: int) -> int:
         """Return how many bytes hold so many frames, the rest of the present one before them, and count them."""
-        at = 0
+        at = 0  # position in `data`
         heads = content = 0
         while at < len(data):
             if self._payload:
@@ -234,6 +240,7 @@ class Frames:
             known = len(self._head)
             head = self._head + data[at : at + _LONGEST_HEAD - known]
             length = _length(head)
+            # The head goes on in the next read.
             if length is None:
                 self._head = head
                 heads += len(data) - at
@@ -273,6 +280,7 @@ class Frames:
         self._is_control = head[0] & 0x0F >= _CONTROL
         self._payload = _payload(head)
         if not self._is_control:
+            # The first bit is FIN: the frame is the last one of its message.
             self._is_last = bool(head[0] & 0x80)
             if self._message is None:
                 self._message = asyncio.get_running_loop().time()
@@ -309,6 +317,7 @@ def _length(head: bytes) -> int | None:
     if len(head) < 2:
         return None
     size = head[1] & 0x7F
+    # Two bytes, more for a longer length, and the mask's 4, which the first bit of the second byte announces.
     length = 2 + {126: 2, 127: 8}.get(size, 0) + (4 if head[1] & 0x80 else 0)
     return length if len(head) >= length else None
 

@@ -63,6 +63,7 @@ class Handler(ASGIHandler):
                 assert refused is not None  # one of the two is there
                 await self.send_response(refused, send)
                 return
+            # Whichever ends first: a client that leaves cancels its answer, and so lets go of what it reads.
             answering = asyncio.create_task(self._answer(request, send), name="answer")
             leaving = asyncio.create_task(receive(), name="disconnect")  # behind the body comes only this
             try:
@@ -70,6 +71,7 @@ class Handler(ASGIHandler):
             finally:
                 for task in (answering, leaving):
                     task.cancel()
+                # Neither may outlive the request: both use its connection.
                 await asyncio.wait((answering, leaving))
             if not answering.cancelled():  # else its client has left
                 answering.result()
@@ -122,6 +124,7 @@ class Exposure:
 
     def _check(self, address: Any) -> None:
         """Take note of an address, a host and a port, that others can reach."""
+        # A Unix socket has a path, and no port.
         if self._known or not address or address[1] is None or is_local(str(address[0])):
             return
         self._known = True
@@ -134,7 +137,7 @@ class Exposure:
 
 API = "/v1/"
 METHODS = frozenset(("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"))
-_PARAMETER = re.compile(r"{\w+}")
+_PARAMETER = re.compile(r"{\w+}")  # `{file_id}`: all names become `{id}`, so that few names of spans are left
 
 
 class Traced:
@@ -154,11 +157,13 @@ class Traced:
         if not path.startswith(API):
             await self._app(scope, receive, send)
             return
-        given = next((value.decode("latin1") for name, value in scope["headers"] if name == TRACEPARENT.encode()), None)
-        if given is not None and not await _is_let_in(scope):
-            given = None
+        traceparent = next(
+            (value.decode("latin1") for name, value in scope["headers"] if name == TRACEPARENT.encode()), None
+        )
+        if traceparent is not None and not await _is_let_in(scope):
+            traceparent = None
         attributes = {"http.request.method": scope["method"], "url.path": path}
-        with self._traces.under(given).child(name_of(scope["method"], path), attributes) as span:
+        with self._traces.under(traceparent).child(name_of(scope["method"], path), attributes) as span:
 
             async def note_and_send(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -258,6 +263,7 @@ class Lifecycle:
         reactor.addSystemEventTrigger("before", "shutdown", lambda: defer.Deferred.fromFuture(self.stop()))
 
     def _come_before_the_server(self) -> None:
+        # Python takes handlers of signals from the main thread only.
         if threading.current_thread() is not threading.main_thread():
             return  # signals are another's business
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -273,9 +279,11 @@ class Lifecycle:
     def _end(self, number: int, end_server: Callable[[], Any]) -> None:
         if number == signal.SIGINT or self._stopped is not None:
             self._hurry()
+        # The server's own handler is called once everything has ended here.
         self.stop().add_done_callback(lambda _: end_server())
 
     async def _stop_after_start(self, *, settle: bool) -> None:
+        # A stop in the middle of a start waits for it: half of what it starts would be left otherwise.
         if self._started is not None:
             await asyncio.wait([self._started])
         if settle:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO, cast
 
-HOLD_SECONDS = 0.003
+HOLD_SECONDS = 0.003  # longer than an idle process takes to wake up and accept
 _BYTES = 4  # of a number; one that is aligned is read and written whole
 
 
@@ -33,6 +33,7 @@ class Shares:
 
     def __init__(self, descriptor: int, own: int = 0) -> None:
         self.descriptor = descriptor
+        # Unsigned numbers of 4 bytes. A process that is gone, or stops, has 0; else it is its connections and 1.
         self._numbers = memoryview(mmap.mmap(descriptor, 0)).cast("I")
         self._own = own % len(self._numbers)
 
@@ -53,6 +54,7 @@ class Shares:
 
     def holds_more(self) -> bool:
         """Whether another process that accepts holds fewer connections than this one."""
+        # `filter` leaves out those who accept nothing.
         return self._numbers[self._own] > min(filter(None, self._numbers), default=0)
 
 
@@ -85,12 +87,13 @@ class SharedListener:
 
         self._shares = shares
         self._connections = 0
-        self._has_waited = False
-        self._call_later = reactor.callLater
+        self._has_waited = False  # what comes was left to others once already
+        self._call_later = reactor.callLater  # kept here, so that no import stands in the way of accepting
         self.port = reactor.adoptStreamPort(descriptor, family, factory)
         self.port.transport = self._connect
         self._counted = Counted
         self._accept = self.port.doRead
+        # Twisted calls it when the socket can be read, that is, when somebody connects.
         self.port.doRead = self._accept_some
         self.port.socket.listen(BACKLOG)
         self._count(0)
@@ -174,6 +177,7 @@ def stop_accepting() -> bool:
         return False
     for listener in _listeners:
         listener.close()
+    # `--fd` of daphne: the socket is another process's, too.
     adopted = [port for port in ports() if not port._shouldShutdown]  # Twisted never shuts those down
     for port in adopted:
         port.stopListening()

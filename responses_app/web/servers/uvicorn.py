@@ -39,6 +39,7 @@ class UvicornHook:
         websocket = getattr(config, "ws_protocol_class", None)
         if isinstance(http, type) and hasattr(http, "data_received"):
             own = {"rules": self._rules, "standing": self._headers}
+            # Ours comes first, so its methods are called, and go on to uvicorn's by `super()`.
             config.http_protocol_class = type("BoundedHttp", (_BoundedHttp, http), own)
         if isinstance(websocket, type) and hasattr(websocket, "handle_ping"):
             config.ws_protocol_class = type("FairWebSocket", (_FairWebSocket, websocket), {"rules": self._frame_rules})
@@ -88,10 +89,12 @@ class _BoundedHttp:
 
     def _parse(self, data: bytes) -> None:
         cycle = self.cycle
+        # What of the body the application has not taken; the difference is the content of these data.
         kept = 0 if cycle is None else len(cycle.body)
         super().data_received(data)  # type: ignore[misc]
         if self._is_websocket:  # uvicorn drops what came behind its head
             self._inflow.end()
+            # Its new protocol reads from now on; nothing of ours holds it up.
             self.transport.resume_reading()
         elif self.cycle is not cycle:
             self._framing = Framing()
@@ -130,6 +133,7 @@ class _BoundedHttp:
             return
         if not self.cycle.response_started:
             self.cycle.disconnected = True  # so the application is told, and uvicorn sends nothing of it
+            # Wakes the application where it waits for more of the body.
             self.cycle.message_event.set()
             error = chunks_too_small(AVERAGE_BYTES)
             self.rules.refused(error)
