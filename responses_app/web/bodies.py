@@ -43,12 +43,12 @@ LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What a request says before its body. `length` is in bytes, None if it is not declared."""
+    """What a request says before its body."""
 
-    method: str
+    method: str  # in capitals
     path: str  # below the root path
-    content_type: str
-    length: int | None
+    content_type: str  # in lower case, without its parameters
+    length: int | None  # bytes; None where it is not declared
     codings: tuple[str, ...] = ()  # how the body is wrapped for its way, in lower case
     has_both: bool = False  # a coding, and a length beside it
 
@@ -56,16 +56,18 @@ class Head:
     def of(cls, method: str, path: str, root_path: str, headers: Iterable[tuple[bytes, bytes]]) -> "Head":
         """Read a request's head; header names are in lower case. In chunks, no declared length means anything."""
         headers = list(headers)
-        given = {name: value.decode("latin1") for name, value in headers}
-        is_coded = b"transfer-encoding" in given
-        length = "" if is_coded else given.get(b"content-length", "0")
+        values = {name: value.decode("latin1") for name, value in headers}
+        is_coded = b"transfer-encoding" in values
+        length = "" if is_coded else values.get(b"content-length", "0")
         return cls(
             method=method,
             path=path.removeprefix(root_path.rstrip("/")),
-            content_type=given.get(b"content-type", "").partition(";")[0].strip().lower(),
+            content_type=values.get(b"content-type", "").partition(";")[0].strip().lower(),
+            # Zeros in front mean nothing; of what is left the first digits are enough, as Python takes long for very
+            # long ones.
             length=int("0" + length.lstrip("0")[:MAX_DIGITS]) if length.isdecimal() else None,
             codings=tuple(v.decode("latin1").strip().lower() for n, v in headers if n == b"transfer-encoding"),
-            has_both=is_coded and b"content-length" in given,
+            has_both=is_coded and b"content-length" in values,
         )
 
     @property
@@ -105,6 +107,7 @@ class BodyRules:
         if head.length is not None and head.length <= OTHER_BODY_BYTES:
             return self.max_body_bytes  # small, whatever it is: the answer is the application's
         endpoint = _posted(head)
+        # A body for which there is no use: its client gets an error in any case.
         if endpoint is None or not (head.content_type == JSON_TYPE or _form(head, endpoint)):
             return min(OTHER_BODY_BYTES, self.max_body_bytes)
         match _form(head, endpoint):
@@ -126,6 +129,7 @@ class BodyRules:
             return unsupported_media_type(head.content_type)
         if form is None or form.size is Size.AS_JSON:
             return body_too_large(self.max_body_bytes)
+        # The smaller of the two bounds is the one that the client is told of.
         is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
         return part_too_large() if is_part else file_too_large(self.max_file_bytes)
 
@@ -163,6 +167,7 @@ class Bodies:
     async def _refuse(self, error: ApiError, head: Head, scope: Message, send: SendMessage) -> None:
         self._rules.refused(error)
         status, headers, body = answer(error, scope["headers"], self._headers)
+        # Nobody knows where the next request would begin.
         if head.end_is_unclear:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -174,9 +179,9 @@ def answer(
 ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     """Return an error as status, headers and body, for a request with these headers."""
     response = error_response(error)
-    given = {name.decode("latin1"): value.decode("latin1") for name, value in headers}
-    for own, told in standing.of(given, standing.request_id(given)).items():
-        response[own] = told
+    request_headers = {name.decode("latin1"): value.decode("latin1") for name, value in headers}
+    for own, value in standing.of(request_headers, standing.request_id(request_headers)).items():
+        response[own] = value
     lines = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in response.items()]
     return response.status_code, lines, response.content
 
@@ -189,10 +194,10 @@ class _CountedBody:
         self._head = head
         self._scope = scope
         self._receive = receive
-        self._is_admitted = False
+        self._is_admitted = False  # it is known that who sends it may send so much
         self._limit = rules.limit(head)
         self._began = asyncio.get_running_loop().time()
-        self._received = 0
+        self._received = 0  # bytes
         self._complete = False
 
     async def admit(self) -> None:
@@ -209,6 +214,7 @@ class _CountedBody:
         if self._complete:
             return await self._receive()
         try:
+            # Each part that comes allows more time, so a large body may take longer than a small one.
             async with asyncio.timeout_at(self._began + self._rules.seconds(self._received)):
                 message = await self._receive()
         except TimeoutError:
@@ -217,6 +223,7 @@ class _CountedBody:
         self._complete = not message.get("more_body", False)
         if self._received > self._limit:
             raise self._rules.excess(self._head)
+        # A body in chunks declares no length: who sends it is asked for a key when it has become long.
         if self._received > OTHER_BODY_BYTES and not self._is_admitted:
             await self.admit()
         return message

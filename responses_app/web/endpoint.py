@@ -36,10 +36,10 @@ from responses_app.web.http import MethodNotAllowed, NotServed, json_response
 class Parameter:
     """A parameter of an endpoint, as the OpenAPI document shows it."""
 
-    name: str
-    about: str
+    name: str  # in the query, or of the header
+    about: str  # a sentence for people
     schema: JsonObject
-    where: str = "query"
+    where: str = "query"  # or "header"
     required: bool = False
 
 
@@ -75,7 +75,7 @@ DIALECT = Parameter(
 
 JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 BYTES, HTML = "application/octet-stream", "text/html"
-_PARAMETER = re.compile(r"{(\w+)(:path)?}")
+_PARAMETER = re.compile(r"{(\w+)(:path)?}")  # `{file_id}`, or `{path:path}` with slashes in it
 
 Schema = type | str  # a type of which a schema is made, or the name of one that `api.openapi.schemas` puts together
 Refusals = Mapping[type[Exception], Callable[..., ApiError]]
@@ -93,7 +93,7 @@ class Size(Enum):
 class Form:
     """A form with a file, by the name of its schema."""
 
-    name: str
+    name: str  # of the schema
     schema: JsonObject
     size: Size
 
@@ -151,11 +151,13 @@ class Endpoint:
     @property
     def regex(self) -> str:
         """What matches the path, with or without a slash behind it."""
+        # A literal, a name, `:path` or None, a literal, and so on: `split` also gives what the groups match.
         parts = _PARAMETER.split(self.path.removeprefix("/v1").removeprefix("/"))
-        found = re.escape(parts[0])
+        pattern = re.escape(parts[0])
+        # For example "/v1/files/{file_id}" becomes `^(?:v1/)?files/(?P<file_id>[^/]+)/?$`.
         for name, slashes, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-            found += rf"(?P<{name}>{'.+?' if slashes else '[^/]+'}){re.escape(literal)}"
-        return rf"^{'(?:v1/)?' if self.path.startswith('/v1/') else ''}{found}/?$"
+            pattern += rf"(?P<{name}>{'.+?' if slashes else '[^/]+'}){re.escape(literal)}"
+        return rf"^{'(?:v1/)?' if self.path.startswith('/v1/') else ''}{pattern}/?$"
 
     @property
     def contents(self) -> Mapping[str, Schema]:
@@ -218,6 +220,7 @@ class Route:
         try:
             answer = await endpoint.handler(request, *named.values())
         except tuple(endpoint.refusals) as problem:
+            # The first that fits, in the order of the declaration: subclasses have to come before their bases.
             refuse = next(refuse for kind, refuse in endpoint.refusals.items() if isinstance(problem, kind))
             raise refuse(problem, *named.values()) from None
         except StoreError as error:
@@ -241,17 +244,17 @@ class Route:
 
 def routes_of(endpoints: Iterable[Endpoint]) -> Sequence[Route]:
     """Return the paths of endpoints."""
-    found: dict[str, list[Endpoint]] = {}
+    by_path: dict[str, list[Endpoint]] = {}
     for each in endpoints:
-        found.setdefault(each.path, []).append(each)
-    return [Route(same) for same in found.values()]
+        by_path.setdefault(each.path, []).append(each)
+    return [Route(same) for same in by_path.values()]
 
 
 @cache
 def routes() -> Sequence[Route]:
     """Return all paths of the API."""
-    found = (pattern.callback for pattern in get_resolver(API_URLS).url_patterns)
-    return [each for each in found if isinstance(each, Route)]
+    views = (pattern.callback for pattern in get_resolver(API_URLS).url_patterns)
+    return [each for each in views if isinstance(each, Route)]
 
 
 @cache
@@ -267,6 +270,7 @@ def served() -> Sequence[str]:
 
 @cache
 def _beginning() -> re.Pattern[str]:
+    # Of "/v1/files/{file_id}" these are "v1" and "files": the API is there without its prefix, too.
     parts = (part for route in routes() for part in route.endpoints[0].path.split("/")[1:3])
     names = dict.fromkeys(part for part in parts if "{" not in part)
     return re.compile(rf"/(?:{'|'.join(map(re.escape, names))})(?:/|$)")
@@ -280,11 +284,11 @@ def is_api_path(path: str) -> bool:
 def find(path: str) -> tuple[Route, Mapping[str, str]]:
     """Return what is at a path, and the path's parameters. Raises `NotServed`."""
     try:
-        found = resolve(path, API_URLS)
+        match = resolve(path, API_URLS)
     except Resolver404:
         raise NotServed from None
-    assert isinstance(found.func, Route)
-    return found.func, found.kwargs
+    assert isinstance(match.func, Route)
+    return match.func, match.kwargs
 
 
 def path_not_found(path: str) -> ApiError:

@@ -52,6 +52,7 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     """
     if request.content_type != JSON_TYPE:
         raise unsupported_media_type(request.content_type)
+    # Only which thread reads it depends on this. In chunks the length is unknown, and the longest is assumed.
     length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
 
     def read() -> Parsed:
@@ -107,6 +108,7 @@ def project_of(request: HttpRequest) -> str:
 
 def cut_of(request: HttpRequest) -> Cut | None:
     """Return what breaks the answer to a request off, where its server can do so."""
+    # The scope of anything else, such as a test's request, has no connection.
     return request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
 
 
@@ -180,6 +182,7 @@ async def server_sent(events: AsyncGenerator[bytes, None]) -> StreamingHttpRespo
     await anext(events)
     response = StreamingHttpResponse(events, content_type="text/event-stream")
     response["cache-control"] = "no-cache"
+    # nginx would gather the events otherwise.
     response["x-accel-buffering"] = "no"
     return response
 

@@ -42,10 +42,10 @@ class Source:
     """Where a request came from and where it went, as its headers say; None where they say nothing."""
 
     scheme: str  # http or https
-    host: str | None
-    origin: str | None
-    fetch_site: str | None
-    fetch_mode: str | None = None
+    host: str | None  # with its port, if one is named
+    origin: str | None  # the page's, such as "https://example.com"; "null" for a page without one
+    fetch_site: str | None  # the browser's own word: same-origin, same-site, cross-site or none
+    fetch_mode: str | None = None  # "navigate" where a page is opened
 
     @classmethod
     def of_request(cls, request: HttpRequest) -> "Source":
@@ -85,6 +85,7 @@ class Source:
         if self.origin is None:
             return self.fetch_site in (None, "none")  # none: the user's own doing, as from the address bar
         page = _parsed(self.origin)
+        # Parsed, so that "https://example.com" and "https://example.com:443" are the same.
         if page is not None and self.host and page == _parsed(f"{self.scheme}://{self.host}"):
             return True
         return ANY in trusted or (page is not None and page in map(_parsed, trusted))
@@ -101,8 +102,10 @@ def _parsed(origin: str) -> tuple[str, str, int | None] | None:
     try:
         parts = urlsplit(origin)
         port = parts.port
+    # A port that is no number, or brackets that are not an IPv6 address.
     except ValueError:
         return None
+    # An origin has nothing but these three. `urlsplit` drops an empty fragment, so the "#" is looked for.
     if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in parts.netloc or "#" in origin:
         return None
     return parts.scheme, parts.hostname, port or _DEFAULT_PORTS.get(parts.scheme)
@@ -126,16 +129,17 @@ class ApiMiddleware:
         if not is_api_path(request.path_info):
             return await self._hand_on(request)
         began = asyncio.get_running_loop().time()
-        given = {name.decode("latin1"): value.decode("latin1") for name, value in request.scope["headers"]}  # type: ignore[attr-defined]
-        request_id = get_site().answer_headers.request_id(given)
+        request_headers = {name.decode("latin1"): value.decode("latin1") for name, value in request.scope["headers"]}  # type: ignore[attr-defined]
+        request_id = get_site().answer_headers.request_id(request_headers)
         request.request_id = request_id  # type: ignore[attr-defined]
         bind(request_id=request_id)
+        # Until it is known who asks; what is refused before has an answer with headers, too.
         request.caller = NOBODY_ASKED  # type: ignore[attr-defined]
         response = await self._answer(request, request_id)
         if ignored := str(getattr(request, "ignored_fields", "")):
             response[IGNORED_HEADER] = ignored
             logger.info("request %s: these fields have no effect: %s", request_id, ignored)
-        for name, value in (await answer_headers(given, request_id, request.caller, began=began)).items():  # type: ignore[attr-defined]
+        for name, value in (await answer_headers(request_headers, request_id, request.caller, began=began)).items():  # type: ignore[attr-defined]
             response[name] = value
         get_site().watch.metrics.answers.count(str(response.status_code))
         # Django would log each 4xx as a warning and each 503 as an error: a load balancer that asks /ready during a
@@ -213,6 +217,7 @@ def _check_host(request: HttpRequest) -> None:
 def _check_origin(request: HttpRequest) -> None:
     """Refuse what a foreign web page has a browser send: a POST without a body and any GET come unasked."""
     source = Source.of_request(request)
+    # A link changes nothing here, and the page that it stands on never sees the answer.
     if source.is_link and request.method in SAFE_METHODS:
         return
     if not source.is_allowed(get_site().settings.trusted_pages):

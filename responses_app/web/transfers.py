@@ -35,7 +35,7 @@ class UploadedForm:
 
     name: str  # without a path and control characters, at most 255 characters
     size: int  # in bytes
-    fields: Mapping[str, str]
+    fields: Mapping[str, str]  # those beside the file; of a name that comes twice the last
     file: "UploadedFile[Any]" = field(repr=False)  # on disk where it is long; to read it blocks
 
     def pieces(self, size: int) -> Iterator[bytes]:
@@ -47,6 +47,7 @@ class UploadedForm:
     async def arriving(self, size: int) -> AsyncIterator[bytes]:
         """Yield the same, read on a thread."""
         pieces = self.pieces(size)
+        # `b""` in place of `StopIteration`, which no task can raise.
         while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece
 
@@ -116,6 +117,7 @@ class _FormBody:
     def read(self, size: int | None = None) -> bytes:
         """Return the next bytes."""
         data = self._request.read(size)
+        # Only the last bytes are kept, across the parser's reads.
         self._tail = (self._tail + data[-_TAIL:])[-_TAIL:] if data else self._tail
         return data
 
@@ -148,4 +150,5 @@ async def streamed(
     except broken:
         if cut is None:
             raise
+        # The head has promised `size` bytes: a clean end would pass for the whole file to some clients.
         await cut()

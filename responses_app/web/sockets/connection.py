@@ -39,11 +39,11 @@ from responses_app.wiring.site import Site
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What was agreed: whose the connection is, how its events are worded, and whether its streams wait for tools."""
+    """What was agreed at the handshake, for the connection's whole life."""
 
-    caller: Caller = NOBODY_ASKED
-    dialect: Dialect = OPENAI
-    awaits_tools: bool = False
+    caller: Caller = NOBODY_ASKED  # whose it is
+    dialect: Dialect = OPENAI  # how its events are worded
+    awaits_tools: bool = False  # its responses wait for outputs of the client's tools
     span: Span = NO_SPAN  # of who opened it
 
 
@@ -87,18 +87,18 @@ class Connection:
             site.settings, now, partial(site.new_id, ids.STEER), unix_offset=time.time() - now
         )
         self._outbox: deque[str] = deque()  # frames that are not events
-        self._outbox_bytes = 0
-        self._lanes = Lanes()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writer: asyncio.Task[None] | None = None
-        self._news: asyncio.Future[None] | None = None
+        self._outbox_bytes = 0  # characters, of mostly ASCII
+        self._lanes = Lanes()  # of the responses that are being written
+        self._tasks: set[asyncio.Task[None]] = set()  # starts of runs, and hanging up
+        self._writer: asyncio.Task[None] | None = None  # there only while there is something to write
+        self._news: asyncio.Future[None] | None = None  # that the writer waits for
         self._wakes = 0  # events since the last look at the lag
-        self._dropped = False
+        self._dropped = False  # it is too slow, and is being ended
         self._cut = False  # what runs was cancelled, and nothing starts any more
-        self._closing: Close | None = None
-        self._ended = False
+        self._closing: Close | None = None  # how it is to be closed, once all before that is written
+        self._ended = False  # everything was let go of
         self._ignored_logged = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of whatever is due first
         site.forgetting.memories.add(self._session.forget)
         site.watch.opened(self)
         bind(connection_id=self.id, project=terms.caller.project, key_id=terms.caller.key_id)
@@ -148,6 +148,7 @@ class Connection:
 
     async def aclose(self, reason: str) -> None:
         """End: cancel what the connection owns, and detach from its runs, which cancels them."""
+        # It may have ended while the frame was read on a thread.
         if self._ended:
             return
         self._ended = True
@@ -157,10 +158,12 @@ class Connection:
         self._left()
         if self._timer:
             self._timer.cancel()
+        # It may be one of the connection's own (`_hang_up`), which is not to wait for itself.
         current = asyncio.current_task()
         tasks = [task for task in (*self._tasks, self._writer) if task is not None and task is not current]
         for task in tasks:
             task.cancel()
+        # Behind the cancellation of the writer: nothing is written of what is let go of.
         self._lanes.clear(reason)
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -198,17 +201,18 @@ class Connection:
         lane = self._lanes.get(name) or ended
         return reply_frame(frame, lane.reader.last_number if lane else 0, name)
 
-    def _stop(self, wanted: Stop) -> list[str]:
+    def _stop(self, stop: Stop) -> list[str]:
         """Stop what runs on a lane; return what its client is told of whether that was in time."""
-        lane = self._lanes.get(wanted.lane)
-        in_time = lane is not None and lane.reader.source.stop(wanted.reason)
-        answer = wanted.accepted if in_time else wanted.failed
-        return [] if answer is None else [self._reply(answer, wanted.lane)]
+        lane = self._lanes.get(stop.lane)
+        in_time = lane is not None and lane.reader.source.stop(stop.reason)
+        answer = stop.accepted if in_time else stop.failed
+        return [] if answer is None else [self._reply(answer, stop.lane)]
 
     async def _start(self, create: Create) -> None:
+        # Limits and scopes of a key may have changed since the handshake.
         caller = self._site.door.latest(self._terms.caller)
-        waits, span = self._terms.awaits_tools, self._terms.span
-        origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=waits, span=span)
+        awaits_tools, span = self._terms.awaits_tools, self._terms.span
+        origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=awaits_tools, span=span)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request, ignored = await self._site.reader.run(caller.project, create.size, partial(self._parsed, fields))
@@ -255,6 +259,7 @@ class Connection:
         self._lanes.add(Lane(create, reader, lane_suffix(name), self._loop.time(), ignored))
         wake()
         self._schedule()
+        # The connection's time was over while this one was being started.
         if self._cut:
             reader.cancel(TIME_IS_OVER)
 
@@ -302,6 +307,7 @@ class Connection:
             self._closing = Close(1000)
             self._spawn(self._hang_up("its client disconnected"))
         finally:
+            # Whoever posts something from here on begins a new writer.
             self._writer = None
 
     async def _write_lanes(self) -> None:
@@ -310,6 +316,7 @@ class Connection:
         frames: list[bytes] = []
         for lane in lanes:
             frames += lane.take()
+        # `write_frames` sends all or nothing, so nothing is sent twice.
         if frames and (self._frames is None or not await self._frames(frames)):
             for frame in frames:
                 await self._send(frame.decode())
@@ -328,6 +335,7 @@ class Connection:
 
     async def _gather_news(self) -> None:
         """Wait until there is something to write."""
+        # Other tasks may have posted meanwhile: all reasons to write are looked at again below.
         await gather(self._lanes.have_little)
         if not self._lanes.have_news and not self._outbox and self._closing is None and self._lanes:
             self._news = self._loop.create_future()
@@ -341,6 +349,7 @@ class Connection:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+        # None where nothing of the session is bound to a time.
         due = self._session.deadline()
         interval = self._site.settings.responses_ping_interval_seconds
         if interval and self._lanes:
@@ -391,6 +400,7 @@ class Connection:
         self._post(error_frame(error))
         self._closing = Close(1000, str(error.code))
         self._wake_writer()
+        # A client that reads nothing would keep the connection open otherwise.
         self._loop.call_later(LAST_FRAME_SECONDS, self._cut_off)
 
     def _cut_off(self) -> None:
@@ -412,10 +422,10 @@ class Connection:
         self._closing = Close(1000, why)
         self._spawn(self._hang_up(f"its connection was dropped: {why}", why))
 
-    async def _hang_up(self, reason: str, told: str = "") -> None:
+    async def _hang_up(self, reason: str, close_reason: str = "") -> None:
         await self.aclose(reason)
         with suppress(OSError):  # where the client is gone, there is nothing to close
-            await self._close(1000, told)
+            await self._close(1000, close_reason)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -58,10 +58,10 @@ async def take_place(site: Site, caller: Caller) -> Ticket:
 
 async def headers_of(scope: Any, caller: Caller, *, began: float) -> list[tuple[bytes, bytes]]:
     """Return what the answer to a handshake has as headers, whatever it is."""
-    given = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
-    request_id = get_site().answer_headers.request_id(given)
-    told = await answer_headers(given, request_id, caller, began=began)
-    return [(name.encode(), value.encode("latin1")) for name, value in told.items()]
+    request_headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
+    request_id = get_site().answer_headers.request_id(request_headers)
+    headers = await answer_headers(request_headers, request_id, caller, began=began)
+    return [(name.encode(), value.encode("latin1")) for name, value in headers.items()]
 
 
 def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
@@ -73,8 +73,8 @@ def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
 
 
 def _header(scope: Any, name: str) -> str | None:
-    found = [value.decode("latin1") for key, value in scope["headers"] if key == name.lower().encode()]
-    return ",".join(found) if found else None  # as one that comes twice is read over HTTP
+    values = [value.decode("latin1") for key, value in scope["headers"] if key == name.lower().encode()]
+    return ",".join(values) if values else None  # as one that comes twice is read over HTTP
 
 
 logger = logging.getLogger("respsite.transport")
@@ -145,6 +145,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
             return
         self.headers = await headers_of(self.scope, caller, began=began)
         extras = self.scope.get(EXTRAS, Extras())
+        # From now on the project's connections share one part of the budget of unfinished messages.
         if extras.frames_in is not None:
             extras.frames_in.owner = caller.project
         await self._accept()
@@ -168,6 +169,7 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         answer = error_response(error)
         headers = [(name.lower().encode(), value.encode("latin1")) for name, value in answer.items()]
         headers += self.headers
+        # Where the client is gone, there is nobody to tell.
         with suppress(OSError):
             await self.base_send({"type": f"{DENIAL}.start", "status": answer.status_code, "headers": headers})
             await self.base_send({"type": f"{DENIAL}.body", "body": answer.content})
@@ -194,10 +196,12 @@ class ResponsesConsumer(AsyncJsonWebsocketConsumer):
         await self.base_send({"type": "websocket.send", "text": text})
 
     async def _end(self, reason: str) -> None:
+        # Taken away before the wait below: a second call finds nothing to end.
         connection, self.connection = self.connection, None
         if self.holds_slot:
             self.holds_slot = False
             get_site().connection_limit.release()
+        # Twice is not an error: `_end` comes from `disconnect`, and from `__call__`.
         self.ticket.settle()
         if connection is not None:
             await connection.aclose(reason)

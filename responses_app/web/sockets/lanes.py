@@ -15,8 +15,8 @@ from responses_app.runs.log.reader import ResponseReader
 class Lane:
     """A response that is being written to a connection."""
 
-    create: Create
-    reader: ResponseReader
+    create: Create  # what was asked for, and on which lane
+    reader: ResponseReader  # whose events are written
     suffix: bytes | None  # what replaces the closing brace of each event; None on the default lane
     last_sent: float  # seconds of the loop's clock
     ignored: str = ""  # fields of its create that have no effect, until its client has been told
@@ -64,6 +64,7 @@ class Lanes:
 
     def remove(self, lane: Lane) -> bool:
         """Let go of a response; return whether it was still being written."""
+        # Not where the next response has the lane already.
         known = self._lanes.get(lane.create.lane) is lane
         if known:
             del self._lanes[lane.create.lane]
