@@ -20,20 +20,21 @@ from responses_app.stores.stores import BaseSharedTurns, Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """The adapters of one process. Limits are shared by the Redis that CHANNEL_LAYERS names, where there is one."""
+    """The adapters of one process."""
 
-    stores: Stores
-    uploads: BaseUploads
-    door: Door
-    ledger: BaseLedger
-    connection_limit: ConnectionLimit
-    rates: Rates
-    shared_turns: BaseSharedTurns | None
+    stores: Stores  # of responses, conversations, files and approvals
+    uploads: BaseUploads  # of files that come in parts
+    door: Door  # who may come in
+    ledger: BaseLedger  # counts all that is limited
+    connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
+    rates: Rates  # the limits of keys and projects
+    shared_turns: BaseSharedTurns | None  # None without Redis: then each worker knows its own turns only
 
 
 def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     """Build them; nothing is started."""
     hosts: Sequence[Mapping[str, Any]] = django_settings.CHANNEL_LAYERS["default"].get("CONFIG", {}).get("hosts") or ()
+    # The Redis of CHANNEL_LAYERS is the one that counts limits, too: there is no other setting for it.
     host = next(iter(hosts), None)
     ledger = _ledger(host)
     return Adapters(

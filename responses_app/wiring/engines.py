@@ -65,6 +65,7 @@ def engine_options(model: ModelSettings) -> dict[str, object]:
     """Return an engine's options, with what follows from its model's format; its engine core needs them, too."""
     options = dict(model.options)
     if not family_of(model).is_harmony:
+        # It asks the server for other fields of its answers then.
         options |= {"harmony": False} if model.engine == "vllm-server" else {}
         if model.engine == "vllm":
             options.setdefault("tokenizer", model.tokenizer or model.model)
@@ -125,12 +126,12 @@ class EngineStarter(Generic[Engine]):
         model: str | None = None,
     ) -> None:
         self.engine: Engine = engine
-        self._called = f"the engine of {model!r}" if model else "the engine"
-        self._then = "" if model else ", so the server stops"
+        self._called = f"the engine of {model!r}" if model else "the engine"  # in the log
+        self._then = "" if model else ", so the server stops"  # what its failure means, for the log
         self._fatal = fatal
         self._ready = ready
-        self.info: EngineInfo | None = None
-        self.problem = "the engine is starting"
+        self.info: EngineInfo | None = None  # None until it has started
+        self.problem = "the engine is starting"  # for `/ready`, which everybody may read
         self.tried = asyncio.Event()  # once: it has started, or has not
         self._task: asyncio.Task[None] | None = None
 
@@ -168,6 +169,7 @@ class EngineStarter(Generic[Engine]):
             except EngineConfigurationError as error:
                 self.problem = REFUSED
                 logger.error("%s cannot start%s: %s", self._called, self._then, error)
+                # Before `fatal`: whoever waits for the first try is not to wait for a server that stops.
                 self.tried.set()
                 self._fatal()
                 return
@@ -240,8 +242,8 @@ class Engines(Starters[BaseEngine]):
             }
         )
         self._families = {model.name: family_of(model) for model in settings.served}
-        self._refusals = 0
-        self._any = asyncio.Event()
+        self._refusals = 0  # engines that can never start
+        self._any = asyncio.Event()  # one has started at least
 
     def __getitem__(self, model: str) -> EngineStarter[BaseEngine]:
         return self._starters[model]
@@ -269,6 +271,7 @@ class Engines(Starters[BaseEngine]):
         """Wait until one has started, and each of the others has, or has failed to for the first time."""
         for starter in self._starters.values():
             await starter.tried.wait()
+        # Where each one has failed for now, this waits until the first can be served.
         await self._any.wait()
 
     def _started(self) -> None:
@@ -299,6 +302,7 @@ def embedding_models(settings: Settings) -> tuple[ModelSettings, ...]:
     one = replace(settings.all_models[0], aliases=(), format="harmony", options={}, script="", url=())
     model, at = settings.embeddings_model, settings.embeddings_url
     if model or at:
+        # Without a URL it is loaded in this process: `make_embeddings` tells the two apart.
         there = replace(one, engine="vllm-embeddings", url=at, api_key=settings.engine_api_key)
         own_options = {} if at else settings.embeddings_options
         return (*own, replace(there, name=_called(model) or UNNAMED, model=model, options=own_options))

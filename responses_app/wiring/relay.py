@@ -30,7 +30,7 @@ ANSWER = "answer"
 OFTEN = (FOLLOW, LOGGED)  # nobody needs a line about each that could not be said: logs are looked at anyway
 Take = Callable[[JsonObject], Awaitable[JsonObject | None]]
 
-RETRY_SECONDS = 2.0
+RETRY_SECONDS = 2.0  # after an outage, or where listening broke
 SEND_SECONDS = 2.0  # bound of a publication
 ANSWER_SECONDS = 7.0  # of an answer: what is kept before it may take 5 s
 
@@ -45,12 +45,13 @@ class Relay:
             from redis.exceptions import RedisError  # not loaded where there is no Redis
 
             self._outages += (RedisError,)
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # listens
         self._outage: asyncio.Task[None] | None = None  # waits for the end of one
         self._take: Take | None = None
         self._channel = ""  # where this process hears
+        # Answers that are waited for, by the number of the question
         self._asked: dict[str, asyncio.Future[JsonObject]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()  # outputs that are being taken here
 
     @property
     def reaches_others(self) -> bool:
@@ -69,6 +70,7 @@ class Relay:
     async def aclose(self) -> None:
         """Stop listening."""
         _LAYERS_LOG.removeFilter(self._hears_of_outage)
+        # The filter goes first: it could begin another outage's task.
         tasks = [task for task in (self._task, self._outage, *self._answering) if task]
         for task in tasks:
             task.cancel()
@@ -95,18 +97,21 @@ class Relay:
         """Give all workers an output of a tool; return the answer of the one whose it is, None where none comes."""
         if not self._channel:  # nothing is heard here yet
             return None
-        asked = uuid4().hex
+        question_id = uuid4().hex
         answer: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
-        self._asked[asked] = answer
+        self._asked[question_id] = answer
         try:
-            if not await self._tell(OUTPUT, [str(told["response_id"])], told=told, asked=asked, channel=self._channel):
+            if not await self._tell(
+                OUTPUT, [str(told["response_id"])], told=told, asked=question_id, channel=self._channel
+            ):
                 return None
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer
+        # The worker whose it is may have died, or nobody runs the response.
         except TimeoutError:
             return None
         finally:
-            del self._asked[asked]
+            del self._asked[question_id]
 
     async def _tell(self, word: str, response_ids: Collection[str], **more: object) -> bool:
         if not self.reaches_others:
@@ -141,6 +146,7 @@ class Relay:
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             try:
+                # Nobody acts on this word: it only tries whether the layer takes anything.
                 await self._send({"type": "hello"})
             except self._outages:
                 continue
@@ -171,6 +177,7 @@ class Relay:
             logger.exception("the output of a tool could not be taken")
 
     async def _hear(self, hear: Mapping[str, Callable[[Collection[str]], None]]) -> None:
+        # A new one each time: what was said to the old one during an outage is lost, and nobody waits for it.
         self._channel = channel = await self._layer.new_channel("relay")
         await self._layer.group_add(GROUP, channel)
         try:
@@ -179,13 +186,15 @@ class Relay:
                 word = str(message.get("type"))
                 act = hear.get(word)
                 if word == OUTPUT:
+                    # A task of its own: taking an output waits for the store, and the listener must not.
                     task = asyncio.create_task(self._answer(message), name="relay answer")
                     self._answering.add(task)
                     task.add_done_callback(self._answering.discard)
                 elif word == ANSWER:
-                    asked = self._asked.get(message["asked"])
-                    if asked is not None and not asked.done():
-                        asked.set_result(message["answer"])
+                    waiting = self._asked.get(message["asked"])
+                    # Not there any more where the answer came after ANSWER_SECONDS.
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(message["answer"])
                 elif act is not None:  # a word of another version, or the one that tries whether Redis is back
                     act([str(response_id) for response_id in message["response_ids"]])
         finally:

@@ -45,6 +45,7 @@ class LazyTool(BaseTool, Generic[Tool]):
 
     async def tool(self) -> Tool:
         """Return the tool."""
+        # Two first calls at once make one tool.
         async with self._making:
             if self._tool is None:
                 self._tool = await asyncio.to_thread(self._make)

@@ -67,12 +67,12 @@ LAST_ROWS_SECONDS = 5.0  # how long behind the grace a stop may ask the database
 class Site:
     """Everything one process serves with."""
 
-    settings: Settings
+    settings: Settings  # all of them; each room knows its own part only
     engines: Engines
     embeddings: Embeddings
     completions: CompletionService
     decisions: DecisionService
-    store: BaseResponseStore
+    store: BaseResponseStore  # of responses
     chats: StoredChats
     conversations: BaseConversationStore
     files: BaseFileStore
@@ -85,18 +85,18 @@ class Site:
     registry: RunRegistry
     service: ResponseService
     responses: ResponsesById
-    outputs: GivenOutputs
+    outputs: GivenOutputs  # of tools of clients, to the runs that wait for them
     forgetting: Forgetting
     followers: Followers
-    upkeep: Upkeep
-    relay: Relay
-    reader: JsonReader
+    upkeep: Upkeep  # the heartbeat, and what dead workers left
+    relay: Relay  # to the other workers
+    reader: JsonReader  # of all other bodies, and of frames
     token_reader: JsonReader  # of bodies whose `input` may be token ids
     door: Door
-    watch: Watch
-    draining: Draining
+    watch: Watch  # metrics
+    draining: Draining  # tells connections that the server stops
     traces: Traces
-    tools: Sequence[BaseTool]
+    tools: Sequence[BaseTool]  # those of this server, started and closed with it
     end_database: Callable[[float], None]  # all that is still asked of it ends within so many seconds
     new_id: Callable[[str], str]
 
@@ -110,8 +110,8 @@ class Site:
 
         Never where a turn has one id: there its stream ends with its calls, and the next one goes on under that id.
         """
-        wanted = requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
-        return wanted and not dialect.one_id_a_turn
+        waits_for_outputs = requested_tool_mode(header, self.settings.responses_tool_mode) == WAIT
+        return waits_for_outputs and not dialect.one_id_a_turn
 
     @property
     def takes_engine_fields(self) -> bool:
@@ -139,6 +139,7 @@ class Site:
         self.engines.start()
         self.embeddings.start()
         await asyncio.gather(*(tool.start() for tool in self.tools))
+        # Before the upkeep, which makes this worker known: from then on the others may ask it for something.
         self.relay.start(
             {
                 CANCEL: self.responses.cancel_here,
@@ -153,10 +154,12 @@ class Site:
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
+        # First connections hear of it, then what runs gets its grace; what others need (relay, stores) ends last.
         self.draining.begin()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
         await asyncio.gather(self.registry.drain(grace), self.completions.aclose(grace=grace))
+        # Behind the grace: from here on a database that hangs cannot hold up the stop.
         self.end_database(LAST_ROWS_SECONDS)
         await self.registry.aclose(last_words=LAST_WORDS_SECONDS)
         await self.draining.over(LAST_WORDS_SECONDS)
@@ -184,13 +187,13 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Base:
-    """What everything else of a process is built on. `started_at` is in Unix seconds."""
+    """What everything else of a process is built on."""
 
     settings: Settings
     clock: StoreClock
-    new_id: IdFactory
-    worker: str
-    started_at: float
+    new_id: IdFactory  # by `clock`, so that ids sort by the store's time
+    worker: str  # its id among the workers
+    started_at: float  # Unix seconds
     engines: Engines
     adapters: Adapters
     tools: Sequence[BaseTool]
@@ -326,6 +329,7 @@ def _machines(base: _Base) -> Machines:
         for model in base.settings.served
     )
     models = ServedModels(served, told=told_of)
+    # Of the secret that all workers share; `person` keeps it apart from all else that is made of it.
     id_key = blake2b(django_settings.SECRET_KEY.encode(), person=b"respsite ids").digest()
     return Machines(models, id_key, base.sealer)
 

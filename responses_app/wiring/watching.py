@@ -21,7 +21,7 @@ from responses_app.wiring.engines import Engines
 logger = logging.getLogger("respsite")
 
 LAG_SECONDS = 0.25  # between two looks at the loop's lag
-SHARE_SECONDS = 1.0
+SHARE_SECONDS = 1.0  # between two writes of this worker's numbers
 
 
 class Socket(Protocol):
@@ -49,7 +49,7 @@ class Watch:
         self._service = service
         self._connections = connections
         self._engines = engines
-        self._hears_store = hears_store
+        self._hears_store = hears_store  # whether the last beats got through
         self._has_redis = bool(settings.redis_url)
         self._cpu = 0.0  # seconds of processor time that are counted so far
         self._folder = SharedFolder(Path(settings.metrics_dir)) if settings.metrics_dir else None
@@ -67,9 +67,9 @@ class Watch:
 
     def refused(self, frame: str) -> None:
         """Count an error that a WebSocket's client is told, by its frame."""
-        told = orjson.loads(frame)
-        error = told["error"]
-        self.metrics.error("websocket", told.get("status"), str(error.get("code") or error.get("type")))
+        message = orjson.loads(frame)
+        error = message["error"]
+        self.metrics.error("websocket", message.get("status"), str(error.get("code") or error.get("type")))
 
     async def start(self) -> None:
         """Begin."""
@@ -114,6 +114,8 @@ class Watch:
     async def _share(self, folder: SharedFolder) -> None:
         await self._look()
         try:
+            # Also after the folder was away. The numbers of the worker before are added once, when the place is
+            # taken.
             if not folder.has_place:
                 self.metrics.add(_read(await asyncio.to_thread(folder.enter)), gauges=False)
             await asyncio.to_thread(folder.write, orjson.dumps(self.metrics.dump()))
@@ -130,6 +132,7 @@ class Watch:
         loop = asyncio.get_running_loop()
         lag = self.metrics.lag.at()
         while True:
+            # What the sleep takes longer than it should is how long the loop was busy with something else.
             due = loop.time() + LAG_SECONDS
             await asyncio.sleep(LAG_SECONDS)
             lag.note(max(0.0, loop.time() - due))
@@ -168,6 +171,7 @@ class Watch:
             metrics.reaching.set(not self._connections.degraded, "redis")
         metrics.memory.set(_memory_bytes())
         cpu = time.process_time()
+        # A counter only grows: what was counted before is left out.
         metrics.cpu_seconds.count(by=cpu - self._cpu)
         self._cpu = cpu
 
@@ -184,6 +188,8 @@ def _read(numbers: bytes) -> Mapping[str, Any]:
 def _memory_bytes() -> int:
     """Return the memory that this process holds: now where the system tells, else the most there ever was."""
     try:
+        # The second number is the resident set, in pages.
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
+        # Kilobytes on Linux.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
