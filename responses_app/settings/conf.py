@@ -50,6 +50,7 @@ def dialect(value: str) -> Dialect:
 def pages(value: str) -> tuple[str, ...]:
     """Origins of web pages."""
     pages = tuple(page.strip().rstrip("/").lower() for page in value.split(",") if page.strip())
+    # `*`, or a scheme and a host with or without a port: "http://localhost:3000", "chrome-extension://abc".
     if not pages or not all(re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#*]+", page) for page in pages):
         raise ValueError("origins with their scheme, separated by commas, like http://localhost:3000, or * for any")
     return pages
@@ -127,7 +128,7 @@ class ConfigurationError(Exception):
     """A setting is wrong; the text is one sentence for the operator."""
 
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")  # as `Host` headers name this machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,9 +346,9 @@ class Settings(
 class SettingRow:
     """A setting as the reference shows it."""
 
-    name: str
-    default: str
-    about: str
+    name: str  # of the environment variable
+    default: str  # as it is written there, or a few words where it depends
+    about: str  # what it is for
 
 
 def table() -> list[SettingRow]:
@@ -399,6 +400,7 @@ def _all() -> Sequence["Field[Any]"]:
     ordered = {name: place for place, name in enumerate(_ORDER)}
     place, places = 0, {}
     for each in fields(Settings):
+        # A setting that `_ORDER` lacks gets the place of the one before; sorting keeps their order.
         place = places[each.name] = ordered.get(each.name.upper(), place)
     return sorted(fields(Settings), key=lambda each: places[each.name])
 
@@ -429,15 +431,17 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
         raw = _secret(name, environ) if is_secret else environ.get(name, "")
         if raw.strip():
             try:
+                # The error of a parser says what the setting takes, and never shows the value.
                 values[known.name] = known.metadata["parse"](raw.strip())
-            except ValueError as wanted:
-                given = name if is_secret else f"{name}={raw!r}"
-                raise ConfigurationError(f"{given} is not valid: it takes {wanted}.") from None
+            except ValueError as takes:
+                shown = name if is_secret else f"{name}={raw!r}"
+                raise ConfigurationError(f"{shown} is not valid: it takes {takes}.") from None
     if "host" in values and not resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
-    warnings += [told for name, told in RETIRED.items() if environ.get(name, "").strip()]
+    warnings += [warning for name, warning in RETIRED.items() if environ.get(name, "").strip()]
     settings = Settings(**values)
+    # Each room checks its own: `problem` is called by class, as `super()` would need each of them to go on.
     rooms = [room for room in Settings.__mro__ if issubclass(room, RoomSettings)]
     problems = (room.problem(settings, values) for room in rooms if "problem" in vars(room))
     if problem := next(filter(None, problems), None):

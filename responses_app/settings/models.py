@@ -31,20 +31,20 @@ def queued(value: str) -> QueueBounds:
 
 def server_urls(value: str) -> tuple[str, ...]:
     """URLs of servers alone: no names that stand for several, and no files. One with a password is left as above."""
-    given = [part.strip() for part in value.split(",") if part.strip()]
-    parts = [part if has_secret(part) else as_server(part) for part in given]
+    texts = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_server(part) for part in texts]
     named = tuple(part for part in parts if part is not None)
-    if not named or len(named) < len(given):
+    if not named or len(named) < len(texts):
         raise ValueError("URLs of vLLM servers, separated by commas, like http://127.0.0.1:8002")
     return named
 
 
 def urls(value: str) -> tuple[str, ...]:
     """Parts of ENGINE_URL. One with a password is left to the engine, whose sentence about it does not show it."""
-    given = [part.strip() for part in value.split(",") if part.strip()]
-    parts = [part if has_secret(part) else as_part(part) for part in given]
+    texts = [part.strip() for part in value.split(",") if part.strip()]
+    parts = [part if has_secret(part) else as_part(part) for part in texts]
     named = tuple(part for part in parts if part is not None)
-    if not named or len(named) < len(given):
+    if not named or len(named) < len(texts):
         raise ValueError(WANTED)
     return named
 
@@ -83,23 +83,23 @@ _EXAMPLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One model: the names that clients know, and its engine. `model` is what the engine loads, or asks for."""
+    """One model: the names that clients know, and its engine."""
 
-    name: str
-    engine: str
-    model: str
-    aliases: tuple[str, ...] = ()
+    name: str  # for clients, and in responses
+    engine: str  # its kind, such as "vllm-server"
+    model: str  # what the engine loads, or asks its server for
+    aliases: tuple[str, ...] = ()  # other names for clients
     format: str = "harmony"
-    tokenizer: str = ""
+    tokenizer: str = ""  # folder of its tokenizer and chat template; "": what `model` says
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    url: tuple[str, ...] = ()
+    url: tuple[str, ...] = ()  # of vLLM servers; several share the work
     api_key: str = field(default="", repr=False)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    script: str = ""
-    max_running: int = 0
-    max_queued: QueueBounds
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the engine, handed on as they are
+    script: str = ""  # file of the engine "scripted"
+    max_running: int = 0  # turns at once, for one worker; 0: any number
+    max_queued: QueueBounds  # requests of one project that may wait, by service tier
 
     @property
     def embeds(self) -> bool:
@@ -143,13 +143,14 @@ def models(value: str) -> Entries:
     """Read MODELS. Raises `ValueError`, whose text never has a value: one of them is a key."""
     text = value.strip()
     try:
+        # A file's name that begins with a brace has to be written with its folder: "./{x}".
         content = text if text.startswith("{") else Path(text).read_text()
-        given = json.loads(content, object_pairs_hook=_unique)
+        entries_by_name = json.loads(content, object_pairs_hook=_unique)
     except (OSError, ValueError):
-        given = None
-    if not isinstance(given, dict) or not 0 < len(given) <= MAX_MODELS:
+        entries_by_name = None
+    if not isinstance(entries_by_name, dict) or not 0 < len(entries_by_name) <= MAX_MODELS:
         raise ValueError(f"a JSON object of at most {MAX_MODELS} {_EXAMPLE}")
-    entries = tuple((_name(name), _fields(name, fields)) for name, fields in given.items())
+    entries = tuple((_name(name), _fields(name, fields)) for name, fields in entries_by_name.items())
     names = [each for name, fields in entries for each in (name, *fields.get("aliases", ()))]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -162,22 +163,22 @@ def complete(entries: Entries, common: ModelSettings) -> tuple[ModelSettings, ..
     return tuple(replace(common, name=name, **{"model": name, **fields}) for name, fields in entries) or (common,)
 
 
-def problem_of(served: Sequence[ModelSettings], given: Container[str]) -> str | None:
+def problem_of(served: Sequence[ModelSettings], set_names: Container[str]) -> str | None:
     """Return what is wrong with these models, as a sentence; None where nothing is."""
-    return _problem_of_several(served, given) if "models" in given else _problem_of_one(served[0], given)
+    return _problem_of_several(served, set_names) if "models" in set_names else _problem_of_one(served[0], set_names)
 
 
-def _problem_of_one(model: ModelSettings, given: Container[str]) -> str | None:
+def _problem_of_one(model: ModelSettings, set_names: Container[str]) -> str | None:
     if model.has_other_format:
         return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
     lacks = model.lacks
-    if lacks is None and model.engine == "vllm-server" and "model" not in given:
+    if lacks is None and model.engine == "vllm-server" and "model" not in set_names:
         lacks = ("engine",), "url"
     if lacks is not None:
         because, needed = lacks
-        said = " with ".join(f"{_VARIABLES[name]}={getattr(model, name)}" for name in because)
-        return f"{said} needs {_VARIABLES[needed]}, {_ABOUT[needed]}."
-    if model.engine == "vllm" and "model" not in given:
+        reason = " with ".join(f"{_VARIABLES[name]}={getattr(model, name)}" for name in because)
+        return f"{reason} needs {_VARIABLES[needed]}, {_ABOUT[needed]}."
+    if model.engine == "vllm" and "model" not in set_names:
         return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
     return None
 
@@ -188,12 +189,12 @@ def _problem_of_entry(model: ModelSettings) -> str | None:
     if model.lacks is None:
         return None
     because, needed = model.lacks
-    said = " and ".join(f"its {name} is {getattr(model, name)}" for name in because)
-    return f"{said}, and so it needs {needed!r}"
+    reason = " and ".join(f"its {name} is {getattr(model, name)}" for name in because)
+    return f"{reason}, and so it needs {needed!r}"
 
 
-def _problem_of_several(served: Sequence[ModelSettings], given: Container[str]) -> str | None:
-    one = next((name for name in OF_ONE if name.lower() in given), None)
+def _problem_of_several(served: Sequence[ModelSettings], set_names: Container[str]) -> str | None:
+    one = next((name for name in OF_ONE if name.lower() in set_names), None)
     if one is not None:
         return f"{one} is for one model, and MODELS says it of each: leave {one} out."
     for each in served:
@@ -202,6 +203,7 @@ def _problem_of_several(served: Sequence[ModelSettings], given: Container[str]) 
             return f"MODELS is not valid: of {each.name!r}, {problem}."
     if all(each.embeds for each in served):
         return "MODELS is not valid: all of its models make embeddings, and one must generate."
+    # vLLM takes the GPU's memory for itself when it starts.
     here = [each.name for each in served if each.engine == "vllm"]
     if len(here) > 1:
         names = ", ".join(map(repr, here))
@@ -209,20 +211,20 @@ def _problem_of_several(served: Sequence[ModelSettings], given: Container[str]) 
     return None
 
 
-def _fields(name: str, given: object) -> Mapping[str, Any]:
-    if not isinstance(given, dict):
+def _fields(name: str, entry: object) -> Mapping[str, Any]:
+    if not isinstance(entry, dict):
         raise ValueError(f"a JSON object as {name!r}")
-    unknown = sorted(given.keys() - _READERS.keys())
+    unknown = sorted(entry.keys() - _READERS.keys())
     if unknown:
         raise ValueError(f"of {name!r} the fields {', '.join(sorted(_READERS))}, and not {unknown[0]!r}")
-    return {key: _read(name, key, value) for key, value in given.items()}
+    return {key: _read(name, key, value) for key, value in entry.items()}
 
 
 def _read(name: str, key: str, value: object) -> Any:
     try:
         return _READERS[key](value)
-    except ValueError as wanted:
-        raise ValueError(f"as {key!r} of {name!r} {wanted}") from None
+    except ValueError as takes:
+        raise ValueError(f"as {key!r} of {name!r} {takes}") from None
 
 
 def _text(parse: Callable[[str], Any]) -> Callable[[object], Any]:
@@ -236,6 +238,7 @@ def _text(parse: Callable[[str], Any]) -> Callable[[object], Any]:
 
 def _number(parse: Callable[[str], Any]) -> Callable[[object], Any]:
     def read(value: object) -> Any:
+        # True is an int to Python; an empty text is no number to any parser.
         return parse("" if isinstance(value, bool) else str(value))
 
     return read
@@ -256,6 +259,7 @@ def _aliases(value: object) -> tuple[str, ...]:
 
 
 def _name(value: object) -> str:
+    # Chained: not empty, without spaces at its ends, and not too long.
     if not isinstance(value, str) or not 0 < len(value.strip()) == len(value) <= MAX_NAME or not value.isprintable():
         raise ValueError(f"names of 1 to {MAX_NAME} characters that can be printed")
     return value
@@ -267,10 +271,10 @@ def _options(value: object) -> Mapping[str, Any]:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse what JSON allows and means nothing here: a name that is there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return unique
 
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
