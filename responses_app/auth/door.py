@@ -50,8 +50,8 @@ def pass_of(scope: Any, headers: Mapping[bytes, bytes]) -> SessionPass | None:
         project = _offered(scope.get("subprotocols", ()))
         is_own = origin is not None and _is_own(origin, scope, headers)
     else:
-        given = headers.get(HEADER)
-        project = None if given is None else given.decode("latin1")
+        header = headers.get(HEADER)
+        project = None if header is None else header.decode("latin1")
         is_own = origin is None or _is_own(origin, scope, headers)
     if project is None or not is_own:
         return None
@@ -75,16 +75,17 @@ def _is_own(origin: bytes, scope: Any, headers: Mapping[bytes, bytes]) -> bool:
         page = urlsplit(origin.decode("latin1"))
     except ValueError:
         return False
+    # netloc has the port, too, where it is not the usual one, and so has `Host`.
     schemes = ("https",) if scope.get("scheme") in ("https", "wss") else ("http", "https")
     return page.scheme in schemes and page.netloc.encode("latin1", "replace") == headers.get(b"host")
 
 
 def _cookie(header: bytes) -> str:
     try:
-        found = SimpleCookie(header.decode("latin1")).get(COOKIE)
+        morsel = SimpleCookie(header.decode("latin1")).get(COOKIE)
     except CookieError:
         return ""
-    return found.value[:MAX_COOKIE] if found is not None else ""
+    return morsel.value[:MAX_COOKIE] if morsel is not None else ""
 
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -101,6 +102,7 @@ def is_loopback(host: object, *, unknown: bool = False) -> bool:
         address = ip_address(str(host))
     except ValueError:
         return unknown
+    # A socket of both protocols shows 127.0.0.1 as ::ffff:127.0.0.1.
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
@@ -122,13 +124,14 @@ _MAX_SECRET = 512  # characters of a key that are looked at
 class Knock:
     """What a request, or the handshake of a WebSocket, says of who asks."""
 
-    secret: str | None
-    asks_locally: bool
-    session: SessionPass | None = None
+    secret: str | None  # an API key, as far as it may be one; None without
+    asks_locally: bool  # from this machine, by a loopback name, through no proxy
+    session: SessionPass | None = None  # a session that it means to come in by
 
     @classmethod
     def of(cls, scope: Any) -> "Knock":
         """Read an ASGI scope."""
+        # `dict` keeps the last of equal names, and reversed that is the first one sent.
         headers = dict(reversed(scope["headers"]))  # the first one counts
         return cls(
             secret=_bearer(headers.get(b"authorization")) or _in_subprotocol(scope.get("subprotocols", ())),
@@ -146,6 +149,7 @@ class Door:
         self.staff = staff
         self.is_exposed = is_exposed
         self._is_started = False
+        # Of the first key, where it turns out late that keys are needed
         self._making: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -187,27 +191,28 @@ class Door:
         """Whether some who ask are let in by a key only, as far as is known yet."""
         return self.mode == "on" or (self.mode == "auto" and self.is_exposed)
 
-    def is_open(self, knock: Knock) -> bool:
+    def is_open(self, credentials: Knock) -> bool:
         """Whether who asks needs no key."""
-        return self.mode == "off" or (not self.needs_keys and knock.asks_locally)
+        return self.mode == "off" or (not self.needs_keys and credentials.asks_locally)
 
     async def caller(self, scope: Any) -> Caller:
         """Return who asks. Raises `ApiError`: 401 without a key that opens, 503 where none can tell now."""
-        knock = Knock.of(scope)
-        if self.is_open(knock):
+        credentials = Knock.of(scope)
+        # A key that comes all the same is not looked at: it changes nothing about what is seen.
+        if self.is_open(credentials):
             return NOBODY_ASKED
-        if not knock.secret:
-            return await self._by_session(knock.session)
-        key = await self.keys.find(knock.secret)
+        if not credentials.secret:
+            return await self._by_session(credentials.session)
+        key = await self.keys.find(credentials.secret)
         if key is None:
-            raise incorrect_api_key(knock.secret)
+            raise incorrect_api_key(credentials.secret)
         return Caller(project=key.project, key=key)
 
-    async def _by_session(self, given: SessionPass | None) -> Caller:
-        if given is None:
+    async def _by_session(self, session_pass: SessionPass | None) -> Caller:
+        if session_pass is None:
             raise no_api_key()
         try:
-            caller = await self.staff.caller(given)
+            caller = await self.staff.caller(session_pass)
         except StoreError as error:
             raise overloaded("Sessions cannot be checked now. Try again.", retry_after=2) from error
         if caller is None:
@@ -225,16 +230,16 @@ class Door:
 
     async def _watch_session(self, caller: Caller, lost: Callable[[], None]) -> None:
         """Look at a session again and again; while the database is away nobody can end it, and it goes on."""
-        given = SessionPass(caller.session, caller.project)
+        session_pass = SessionPass(caller.session, caller.project)
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:
-                found = await self.staff.caller(given)
+                caller_now = await self.staff.caller(session_pass)
             except StoreError:
                 continue
             except ApiError:  # this user may not choose the project any more
-                found = None
-            if found is None:
+                caller_now = None
+            if caller_now is None:
                 lost()
                 return
 
@@ -281,5 +286,6 @@ def _asks_locally(scope: Any, headers: dict[bytes, bytes]) -> bool:
 def _name(host: str) -> str:
     """Return the name in a `Host` header, without its port."""
     if host.startswith("["):
+        # "[::1]:8000"
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()

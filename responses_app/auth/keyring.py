@@ -35,11 +35,12 @@ MAX_UNKNOWN = 1_000  # texts that are not keys, kept for a second each: so that 
 
 @dataclass(slots=True)
 class _Known:
-    """A key in use. Times are the loop's; `used` is when it was used last, `noted` the last use that is kept."""
+    """A key in use."""
 
-    key: KeyRecord
-    used: float
-    noted: float | None = None
+    key: KeyRecord  # as the database last said
+    used: float  # when it was used last, on the loop's clock
+    noted: float | None = None  # the last use that is kept in the database, on the same clock
+    # Called once it opens no more, by a number each
     watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
 
 
@@ -51,14 +52,14 @@ class KeyRing:
         self._now = now
         self._known: OrderedDict[str, _Known] = OrderedDict()  # by digest, in the order of their use
         self._unknown: OrderedDict[str, float] = OrderedDict()  # digests, and when they were asked for
-        self._asking: dict[str, asyncio.Task[KeyRecord | None]] = {}
+        self._asking: dict[str, asyncio.Task[KeyRecord | None]] = {}  # by digest: keys that are being read
         self._turns = asyncio.Semaphore(MAX_ASKING)
         self._refreshing: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = 0.0  # when what is known was read
         self._is_away = False
-        self._noted = 0.0
-        self._watchers = 0
+        self._noted = 0.0  # when uses were kept last
+        self._watchers = 0  # how many there ever were: the next one's number
 
     def start(self) -> None:
         """Begin to look after the keys in use."""
@@ -77,9 +78,11 @@ class KeyRing:
         """Return the key that this is, None for one that does not open. Raises `ApiError` (503) where none can tell."""
         loop = asyncio.get_running_loop()
         digest = digest_of(secret)
+        # The process stood still for longer than a key may be good after its revocation: first look again.
         if self._known and not self._is_away and loop.time() - self._fresh > MAX_AGE_SECONDS:
             await self._refreshed()
         known = self._known.get(digest)
+        # Not in use here: one query, for all who ask for it at once.
         if known is None:
             key = await self._asked(digest)
         else:
@@ -121,22 +124,24 @@ class KeyRing:
                 raise _away()
             asking = self._asking[digest] = asyncio.create_task(self._ask(digest), name="key")
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
+        # Others may wait for it: a request that is cancelled ends only its own wait.
         return await asyncio.shield(asking)
 
     async def _ask(self, digest: str) -> KeyRecord | None:
         try:
             async with self._turns:
-                found = await self.store.find([digest])
+                records = await self.store.find([digest])
         except StoreError as error:
             raise _away(error) from error
         at = asyncio.get_running_loop().time()
-        key = found.get(digest)
+        key = records.get(digest)
         if key is None:
             self._unknown[digest] = at
             self._unknown.move_to_end(digest)
             while len(self._unknown) > MAX_UNKNOWN:
                 self._unknown.popitem(last=False)
             return None
+        # The first key: until now nothing was known that could be old.
         if not self._known:
             self._fresh = at
         self._known[digest] = _Known(key, at)
@@ -145,6 +150,7 @@ class KeyRing:
 
     def _forget_idle(self, at: float) -> None:
         """Forget keys that nobody uses, the one idle longest first; connections hold theirs."""
+        # In the order of their use, so that the idle ones come first; a hundred a second are enough.
         for digest, known in list(islice(self._known.items(), 100)):
             is_idle = at - known.used > IDLE_SECONDS or len(self._known) > MAX_KEYS
             if is_idle and not known.watchers:
@@ -168,10 +174,11 @@ class KeyRing:
 
     async def _refresh(self) -> None:
         digests = list(self._known)
+        # The time before the query: what it says may be as old as that.
         at = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                found = await self.store.find(digests) if digests else {}
+                records = await self.store.find(digests) if digests else {}
         except (StoreError, TimeoutError) as problem:
             if not self._is_away and not isinstance(problem, NotMigrated):
                 logger.warning("API keys cannot be read (%s): those in use go on opening", problem or "no answer")
@@ -182,10 +189,11 @@ class KeyRing:
         self._is_away = False
         self._fresh = at
         for digest in digests:
-            self._renew(digest, found.get(digest))
+            self._renew(digest, records.get(digest))
 
     def _renew(self, digest: str, key: KeyRecord | None) -> None:
         known = self._known.get(digest)
+        # It was forgotten while the query ran.
         if known is None:
             return
         if key is not None and key.opens(self._now()):
@@ -219,5 +227,5 @@ def no_watch() -> None:
 
 
 def _away(error: StoreError | None = None) -> Exception:
-    told = str(error) if isinstance(error, NotMigrated) else "API keys cannot be checked now. Try again."
-    return overloaded(told, retry_after=2)
+    message = str(error) if isinstance(error, NotMigrated) else "API keys cannot be checked now. Try again."
+    return overloaded(message, retry_after=2)
