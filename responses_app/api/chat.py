@@ -94,7 +94,7 @@ class ChatMessageList(TypedDict):
     has_more: bool
 
 
-Remember = Callable[[bytes, KnownTurn], Awaitable[None]]
+Remember = Callable[[bytes, KnownTurn], Awaitable[None]]  # a turn's key, and the turn
 
 
 class ChatReading:
@@ -133,22 +133,24 @@ class ChatReading:
 
         Raises `ReaderTooSlow`.
         """
-        said: list[bytes] = []
+        chunks: list[bytes] = []
         ended = False
+        # Stop texts are looked for in the text itself, so all of it is encoded then.
         needed = TERMINAL if quietly and not self._chat.stops else None
         for reader, encoder in self._left:
             entries, encode = reader.take(), encoder.encode
-            said += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
+            chunks += [encode(each.type, each.json) for each in entries if needed is None or each.type in needed]
             if not (quietly or reader.ended):
-                said.append(encoder.tokens())
+                chunks.append(encoder.tokens())
             if encoder.matched is not None:
+                # The model is past a stop text: more of it would only be thrown away.
                 reader.source.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
             if reader.ended:
                 self._end(reader, encoder)
                 ended = True
         if ended:
             self._left = [each for each in self._left if not each[0].ended]
-        return b"".join(said)
+        return b"".join(chunks)
 
     @property
     def over(self) -> bool:
@@ -233,12 +235,13 @@ async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: C
 async def _first(reading: ChatReading, seconds: float) -> bytes:
     """Return the first chunks, or a heartbeat where there are none in that time."""
     loop = asyncio.get_running_loop()
+    # One deadline, though there may be many waits.
     until = loop.time() + seconds
     while True:
-        said = reading.take()
-        if said:
+        chunks = reading.take()
+        if chunks:
             await reading.keep()
-            return said
+            return chunks
         if reading.problem is not None:
             raise reading.problem
         if not reading.choices.behind and not await reading.choices.news(max(0.0, until - loop.time())):
@@ -250,13 +253,14 @@ async def _chunks(
 ) -> AsyncGenerator[bytes, None]:
     choices = reading.choices
     try:
+        # `server_sent` takes this one: a generator that has begun is closed in any case.
         yield b""
         yield first
         while not reading.over:
-            said = reading.take()
-            if said:
+            chunks = reading.take()
+            if chunks:
                 await reading.keep()
-                yield said
+                yield chunks
                 await gather(lambda: choices.has_little)
             elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
                 yield PING
@@ -301,6 +305,7 @@ async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatRea
 
     async def create(index: int) -> ResponseReader:
         nonlocal first
+        # All choices are found by the first one's id, which is known once that has begun.
         choice = kept.beside(first, index) if kept is not None and index else kept
         reader = await site.service.create(chat.choice(index), origin, chat=choice, details=details[index])
         first = first or reader.source.response_id
@@ -341,9 +346,9 @@ async def _delete(request: HttpRequest, completion_id: str) -> DeletedChatComple
 
 
 async def _messages(request: HttpRequest, completion_id: str) -> ChatMessageList:
-    wanted = parse_list_query(query_of(request), descending=False)
-    found = await get_site().chats.messages(project_of(request), completion_id)
-    return page_behind(found, wanted)
+    page = parse_list_query(query_of(request), descending=False)
+    messages = await get_site().chats.messages(project_of(request), completion_id)
+    return page_behind(messages, page)
 
 
 _CHATS = "/v1/chat/completions"

@@ -38,12 +38,12 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     """Complete prompts."""
     site = get_site()
     parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
-    wanted = await read_json(request, parse, site.reader)
-    transport = "sse" if wanted.fields.stream else "json"
+    parsed = await read_json(request, parse, site.reader)
+    transport = "sse" if parsed.fields.stream else "json"
     origin = Origin.of(caller_of(request), transport, request_id=request_id_of(request), span=span_of(request))
-    completing = await site.completions.create(wanted, origin)
-    if wanted.fields.stream:
-        return await _stream(completing, wanted, site.settings.responses_ping_interval_seconds)
+    completing = await site.completions.create(parsed, origin)
+    if parsed.fields.stream:
+        return await _stream(completing, parsed, site.settings.responses_ping_interval_seconds)
     try:
         choices = await _read(completing)
     finally:
@@ -56,28 +56,29 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
 
 async def _read(completing: Completing) -> list[ChoiceDelta]:
     """Return the whole choices, in their order."""
-    said: dict[int, list[ChoiceDelta]] = {}
+    deltas: dict[int, list[ChoiceDelta]] = {}
     while not completing.is_over:
         for delta in await completing.take():
-            said.setdefault(delta.index, []).append(delta)
-    return [joined(said[index], index) for index in sorted(said)]
+            deltas.setdefault(delta.index, []).append(delta)
+    return [joined(deltas[index], index) for index in sorted(deltas)]
 
 
-async def _stream(completing: Completing, wanted: CompletionWanted, ping_seconds: float) -> HttpResponseBase:
+async def _stream(completing: Completing, parsed: CompletionWanted, ping_seconds: float) -> HttpResponseBase:
     try:
         first = await completing.take(seconds_to_head(ping_seconds))
     except BaseException:
         await completing.aclose()
         raise
-    return await server_sent(_events(completing, wanted, first, ping_seconds))
+    return await server_sent(_events(completing, parsed, first, ping_seconds))
 
 
 async def _events(
-    completing: Completing, wanted: CompletionWanted, deltas: list[ChoiceDelta], ping_seconds: float
+    completing: Completing, parsed: CompletionWanted, deltas: list[ChoiceDelta], ping_seconds: float
 ) -> AsyncGenerator[bytes, None]:
     """Yield a completion whose first `deltas` are known, a heartbeat where there are none after `ping_seconds`."""
-    head, tells = completing.head, wanted.includes_usage
+    head, tells = completing.head, parsed.includes_usage
     try:
+        # `server_sent` takes this one: a generator that has begun is closed in any case.
         yield b""
         yield b"".join(head.event([delta], delta.counted, tells=tells) for delta in deltas) or PING
         while not completing.is_over:

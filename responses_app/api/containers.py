@@ -50,7 +50,7 @@ class ContainerExpiry(TypedDict):
     """How long a container may do nothing."""
 
     anchor: Literal["last_active_at"]
-    minutes: int
+    minutes: int  # without a call or a transfer of files
 
 
 class ContainerNetwork(TypedDict):
@@ -64,7 +64,7 @@ class Container(TypedDict):
 
     id: str
     object: Literal["container"]
-    created_at: int
+    created_at: int  # Unix seconds, as all times here
     status: Literal["running"]
     expires_after: ContainerExpiry
     last_active_at: int
@@ -81,8 +81,8 @@ class ContainerFile(TypedDict):
     bytes: int
     container_id: str
     created_at: int
-    path: str
-    source: Literal["user", "assistant"]
+    path: str  # absolute, inside the container
+    source: Literal["user", "assistant"]  # who made it
 
 
 class ContainerList(TypedDict):
@@ -149,6 +149,7 @@ async def _containers() -> "SharedContainers":
 
 
 def _not_found(unknown: Exception, container_id: str = "", file_id: str = "") -> ApiError:
+    # The exception names what is not there: the file, or else the container.
     if str(unknown) == file_id:
         return container_file_not_found(container_id, file_id)
     return container_not_found(container_id)
@@ -168,22 +169,24 @@ REFUSALS: Refusals = {
 
 async def _create(request: HttpRequest) -> Container:
     containers = await _containers()
-    wanted = await read_json(request, parse_container, get_site().reader)
-    check_named(caller_of(request).scopes, files_named(wanted.file_ids, at="file_ids"))
+    fields = await read_json(request, parse_container, get_site().reader)
+    check_named(caller_of(request).scopes, files_named(fields.file_ids, at="file_ids"))
+    # Before the files are looked up: a server whose sandbox cannot start says so first.
     await containers.sandbox()
     project, files = project_of(request), await _given_files()
     with _given_errors("file_ids"):
-        given = await files.find(project, wanted.file_ids or ())
+        # All of them are there before a container is made.
+        records = await files.find(project, fields.file_ids or ())
         container = await containers.create(
-            project, name=wanted.name, idle=wanted.idle_seconds, memory=wanted.memory_limit
+            project, name=fields.name, idle=fields.idle_seconds, memory=fields.memory_limit
         )
-        await files.copy(project, container.id, given)
+        await files.copy(project, container.id, records)
     return container_object(container)
 
 
 async def _list(request: HttpRequest) -> ContainerList:
-    found = await (await _containers()).all_of(project_of(request))
-    shown = [container_object(each) for each in found]
+    records = await (await _containers()).all_of(project_of(request))
+    shown = [container_object(each) for each in records]
     return page_behind(shown, parse_list_query(query_of(request)))
 
 
@@ -197,8 +200,8 @@ async def _delete(request: HttpRequest, container_id: str) -> DeletedContainer:
 
 
 async def _list_files(request: HttpRequest, container_id: str) -> ContainerFileList:
-    found = await (await _containers()).files_of(project_of(request), container_id)
-    shown = [file_object(container_id, each) for each in found]
+    records = await (await _containers()).files_of(project_of(request), container_id)
+    shown = [file_object(container_id, each) for each in records]
     return page_behind(shown, parse_list_query(query_of(request)))
 
 
@@ -216,11 +219,11 @@ async def _upload(request: HttpRequest, container_id: str) -> ContainerFile:
 
 async def _copy(request: HttpRequest, container_id: str) -> ContainerFile:
     """Copy a file of the Files API into a container."""
-    wanted = await read_json(request, parse_copied, get_site().reader)
-    check_named(caller_of(request).scopes, files_named([wanted.file_id], at="file_id"))
+    fields = await read_json(request, parse_copied, get_site().reader)
+    check_named(caller_of(request).scopes, files_named([fields.file_id], at="file_id"))
     project, files = project_of(request), await _given_files()
     with _given_errors("file_id"):
-        (copied,) = await files.copy(project, container_id, await files.find(project, [wanted.file_id]))
+        (copied,) = await files.copy(project, container_id, await files.find(project, [fields.file_id]))
     return file_object(container_id, copied)
 
 
@@ -267,6 +270,7 @@ _BROKEN = (ContainerNotFound, SandboxError)
 
 def content_type_of(path: str) -> str:
     """Return the media type of a file by its name: not what its name says in the form of a `data:` URL."""
+    # Behind a folder, a name like "data:text/html,x" is no URL to `mimetypes`.
     return mimetypes.guess_type(f"{WORK_FOLDER}/{path}")[0] or "application/octet-stream"
 
 

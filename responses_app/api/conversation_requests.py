@@ -57,10 +57,10 @@ class AddedItems(ClientModel):
 class NewConversation:
     """A conversation to be created; `items` may name others by their ids (`resolved`)."""
 
-    metadata: Mapping[str, str]
+    metadata: Mapping[str, str]  # up to 16 pairs
     title: str
     status: str
-    items: Sequence[JsonObject]
+    items: Sequence[JsonObject]  # may name others by their ids, see `resolved`
 
 
 def parse_conversation(data: Mapping[str, object]) -> NewConversation:
@@ -76,6 +76,7 @@ def parse_changes(data: Mapping[str, object]) -> JsonObject:
     """Read the body of an update: the fields to set, of which there must be one."""
     fields = _fields(ConversationFields, data)
     empty = {"metadata": {}, "title": "", "status": ""}
+    # Only what the body names: null clears a field, and a field that is not there stays.
     changes: JsonObject = {name: getattr(fields, name) or empty[name] for name in empty if name in data}
     if not changes:
         raise missing("metadata")
@@ -97,15 +98,15 @@ def references(items: Sequence[JsonObject]) -> set[str]:
 
 def resolved(items: Sequence[JsonObject], known: Mapping[str, JsonObject]) -> list[JsonObject]:
     """Return items with those they name in their place. Raises `ApiError` for one that is not known."""
-    found = []
+    whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
             item_id = str(item["id"])
             if item_id not in known:
                 raise _unknown_reference(f"items[{index}].id", item_id)
             item = known[item_id]
-        found.append(item)
-    return found
+        whole.append(item)
+    return whole
 
 
 class Conversation(TypedDict):

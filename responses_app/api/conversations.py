@@ -48,15 +48,15 @@ REFUSALS: Refusals = {
 
 async def _create(request: HttpRequest) -> Conversation:
     site = get_site()
-    wanted = await read_json(request, parse_conversation, site.reader)
+    fields = await read_json(request, parse_conversation, site.reader)
     record = ConversationRecord(
         id=site.new_id(ids.CONVERSATION),
         created_at=int(site.service.now()),
-        metadata=wanted.metadata,
-        title=wanted.title,
-        status=wanted.status,
+        metadata=fields.metadata,
+        title=fields.title,
+        status=fields.status,
     )
-    await site.conversations.create(project_of(request), record, await _whole(caller_of(request), wanted.items))
+    await site.conversations.create(project_of(request), record, await _whole(caller_of(request), fields.items))
     return conversation_object(record)
 
 
@@ -79,17 +79,18 @@ async def _delete(request: HttpRequest, conversation_id: str) -> DeletedConversa
 
 async def _list_items(request: HttpRequest, conversation_id: str) -> ItemList:
     query = query_of(request)
-    wanted = parse_list_query(query)
+    page = parse_list_query(query)
     include = include_of(query, screenshots=get_site().settings.enable_computer_call)
     store = get_site().conversations
+    # One more than is shown tells whether there are more.
     entries = await store.entries(
-        project_of(request), conversation_id, after=wanted.after, descending=wanted.descending, limit=wanted.limit + 1
+        project_of(request), conversation_id, after=page.after, descending=page.descending, limit=page.limit + 1
     )
     if entries is None:
-        if wanted.after is None or await store.get(project_of(request), conversation_id) is None:
+        if page.after is None or await store.get(project_of(request), conversation_id) is None:
             raise conversation_not_found(conversation_id)
-        raise unknown_cursor(wanted.after)
-    return _page(entries[: wanted.limit], include, has_more=len(entries) > wanted.limit)
+        raise unknown_cursor(page.after)
+    return _page(entries[: page.limit], include, has_more=len(entries) > page.limit)
 
 
 async def _add_items(request: HttpRequest, conversation_id: str) -> ItemList:
@@ -112,6 +113,7 @@ async def _get_item(request: HttpRequest, conversation_id: str, item_id: str) ->
 
 async def _remove_item(request: HttpRequest, conversation_id: str, item_id: str) -> Conversation:
     store = get_site().conversations
+    # Which of the two is unknown is found out afterwards: the usual case costs no query for that.
     was_there = await store.remove(project_of(request), conversation_id, item_id)
     record = or_raise(await store.get(project_of(request), conversation_id), conversation_not_found(conversation_id))
     if not was_there:
@@ -126,13 +128,13 @@ async def _remove_named_item(request: HttpRequest, conversation_id: str) -> Conv
     return await _remove_item(request, conversation_id, named[-1])
 
 
-async def _whole(caller: Caller, given: Sequence[JsonObject]) -> Sequence[JsonObject]:
+async def _whole(caller: Caller, items: Sequence[JsonObject]) -> Sequence[JsonObject]:
     """Return items to be kept: those that are named by their ids in full, and each with an id. Raises `ApiError`."""
-    check_named(caller.scopes, named_by_conversation(given))
+    check_named(caller.scopes, named_by_conversation(items))
     site = get_site()
-    named = references(given)
+    named = references(items)
     known = await site.store.items(caller.project, named) if named else {}
-    return identified(resolved(given, known), site.new_id)
+    return identified(resolved(items, known), site.new_id)
 
 
 def _item(entry: ConversationEntry, include: Sequence[str]) -> JsonObject:

@@ -13,9 +13,9 @@ from responses_app.wiring.site import get_site
 async def _create(request: HttpRequest) -> Decision:
     """Answer questions about an input with probabilities."""
     site = get_site()
-    wanted = await read_json(request, parse_decisions, site.reader)
+    decisions = await read_json(request, parse_decisions, site.reader)
     origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
-    return await site.decisions.decide(wanted, origin)
+    return await site.decisions.decide(decisions, origin)
 
 
 ENDPOINTS = (

@@ -61,8 +61,8 @@ class UploadedFile(TypedDict):
     id: str
     object: Literal["file"]
     bytes: int
-    created_at: int
-    expires_at: int | None
+    created_at: int  # Unix seconds, as all times here
+    expires_at: int | None  # when it goes by itself; null for never
     filename: str
     purpose: str
     status: Literal["processed"]
@@ -92,13 +92,13 @@ class PartUpload(TypedDict):
 
     id: str
     object: Literal["upload"]
-    bytes: int
+    bytes: int  # that the file is to have
     created_at: int
-    expires_at: int
+    expires_at: int  # until then it takes parts
     filename: str
     purpose: str
     status: Literal["pending", "completed", "cancelled", "expired"]
-    file: UploadedFile | None
+    file: UploadedFile | None  # once it is completed
 
 
 class UploadPart(TypedDict):
@@ -171,18 +171,19 @@ async def _kept(project: str, upload: UploadedForm, fields: NewFile) -> FileReco
 
 async def _list(request: HttpRequest) -> UploadedFileList:
     query = query_of(request)
-    wanted = parse_list_query(query, most=MAX_LISTED, usual=MAX_LISTED)
+    page = parse_list_query(query, most=MAX_LISTED, usual=MAX_LISTED)
+    # Of a parameter that comes twice the last counts, as everywhere.
     purpose = (query.get("purpose") or [""])[-1] or None
     if purpose is not None:
         check_purpose(purpose)
     rows = await get_site().files.listed(
         project_of(request),
         purpose=purpose,
-        after=wanted.after,
-        descending=wanted.descending,
-        limit=wanted.limit + 1,
+        after=page.after,
+        descending=page.descending,
+        limit=page.limit + 1,
     )
-    return page_of(rows, wanted, file_object)
+    return page_of(rows, page, file_object)
 
 
 async def _get(request: HttpRequest, file_id: str) -> UploadedFile:
@@ -230,16 +231,16 @@ UPLOAD_REFUSALS: Refusals = {
 async def _begin(request: HttpRequest) -> PartUpload:
     site = get_site()
     parse = partial(parse_new_upload, max_bytes=site.settings.file_max_bytes)
-    wanted = await read_json(request, parse, site.reader)
+    fields = await read_json(request, parse, site.reader)
     now = int(site.service.now())
     upload = UploadRecord(
         id=site.new_id(ids.UPLOAD),
-        filename=wanted.name,
-        purpose=wanted.purpose,
-        bytes=wanted.bytes,
+        filename=fields.name,
+        purpose=fields.purpose,
+        bytes=fields.bytes,
         created_at=now,
         expires_at=now + UPLOAD_SECONDS,
-        file_seconds=wanted.seconds,
+        file_seconds=fields.seconds,
     )
     await site.uploads.create(project_of(request), upload)
     return upload_object(upload)
@@ -260,9 +261,9 @@ async def _add(request: HttpRequest, upload_id: str) -> UploadPart:
 async def _complete(request: HttpRequest, upload_id: str) -> PartUpload:
     site, project = get_site(), project_of(request)
     await site.uploads.get(project, upload_id)  # before the body is judged: what is another project's does not exist
-    wanted = await read_json(request, parse_completed, site.reader)
+    fields = await read_json(request, parse_completed, site.reader)
     upload = await site.uploads.complete(
-        project, upload_id, wanted.part_ids, file_id=site.new_id(ids.FILE), md5=wanted.md5
+        project, upload_id, fields.part_ids, file_id=site.new_id(ids.FILE), md5=fields.md5
     )
     return upload_object(upload)
 

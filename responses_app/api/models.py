@@ -32,13 +32,13 @@ class Model(TypedDict):
 
     id: str
     object: Literal["model"]
-    created: int
+    created: int  # Unix seconds: when this process started
     owned_by: str
-    max_model_len: NotRequired[int]
-    root: NotRequired[str]
-    capabilities: NotRequired[list[str]]
-    endpoints: NotRequired[list[str]]
-    dimensions: NotRequired[int]
+    max_model_len: NotRequired[int]  # tokens that it reads and writes; not there until its engine has started
+    root: NotRequired[str]  # the model that an alias stands for
+    capabilities: NotRequired[list[str]]  # such as "generate", "logprobs"
+    endpoints: NotRequired[list[str]]  # paths at which it answers
+    dimensions: NotRequired[int]  # how long its embeddings are
 
 
 class ModelList(TypedDict):
@@ -64,10 +64,10 @@ async def _list(request: HttpRequest) -> Models:
 async def _get(request: HttpRequest, model: str) -> Model:
     """Return one model."""
     allowed: list[Served] = [each for several in _allowed(request) for each in several]
-    found = next((each for each in allowed if model in each.names), None)
-    if found is None:
+    match = next((each for each in allowed if model in each.names), None)
+    if match is None:
         raise model_not_found(model, [each.name for each in allowed])
-    return _model(model, found)
+    return _model(model, match)
 
 
 def _allowed(request: HttpRequest) -> tuple[list[ServedModel], list[ServedEmbeddings]]:

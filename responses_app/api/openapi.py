@@ -31,8 +31,8 @@ _DESCRIPTION = (
 )
 _ALWAYS = (400, 500)  # the host may be unknown here, and anything may break
 _WITH_KEY = (401, 403, 503)  # and the keys, or what is stored, may be away
-_WITH_BODY = (408, 413, 415)
-_WHEN_TO_RETURN = (429, 503)
+_WITH_BODY = (408, 413, 415)  # too slow, too large, of another type
+_WHEN_TO_RETURN = (429, 503)  # answers that say when to try again
 _SAYS = {
     400: "The request is invalid.",
     401: "The API key is missing or invalid.",
@@ -98,19 +98,20 @@ def document(endpoints: Sequence[Endpoint], *, engine_fields: bool, auth: str) -
 
 def _security(auth: str) -> list[JsonObject]:
     needed: JsonObject = {BEARER: []}
+    # An empty object stands for "no key": with AUTH=auto it depends on who asks.
     return {"on": [needed], "off": []}.get(auth, [needed, {}])
 
 
 def _paths(endpoints: Iterable[Endpoint]) -> JsonObject:
-    found: dict[str, JsonObject] = {}
+    paths: dict[str, JsonObject] = {}
     for each in endpoints:
         schema: JsonObject = {"type": "string", "minLength": 1}
         named: list[JsonObject] = [
             {"name": name, "in": "path", "required": True, "schema": schema} for name in each.parameters
         ]
-        of_path = found.setdefault(each.shown_path, {"parameters": [*named, _REQUEST_ID]})
+        of_path = paths.setdefault(each.shown_path, {"parameters": [*named, _REQUEST_ID]})
         of_path[each.method.lower()] = _operation(each)
-    return dict(found)
+    return dict(paths)
 
 
 def _operation(endpoint: Endpoint) -> JsonObject:
@@ -137,14 +138,17 @@ def _bodies(endpoint: Endpoint) -> Iterator[tuple[str, JsonObject]]:
 
 
 def _parameter(parameter: Parameter) -> JsonObject:
-    found: JsonObject = {
+    described: JsonObject = {
         "name": parameter.name,
         "in": parameter.where,
         "required": parameter.required,
         "description": parameter.about,
         "schema": parameter.schema,
     }
-    return {**found, "style": "deepObject", "explode": True} if parameter.schema.get("type") == "object" else found
+    # deepObject: `metadata[key]=value`.
+    return (
+        {**described, "style": "deepObject", "explode": True} if parameter.schema.get("type") == "object" else described
+    )
 
 
 def _responses(endpoint: Endpoint) -> JsonObject:
@@ -157,12 +161,12 @@ def _responses(endpoint: Endpoint) -> JsonObject:
         for kind, schema in endpoint.contents.items()
     }
     headers = _headers(*_EVERY_ANSWER, *(() if endpoint.is_open else _OF_LIMITS))
-    found: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
-    found["200"] = {"description": "It is done.", "headers": headers, "content": answers}
+    responses: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
+    responses["200"] = {"description": "It is done.", "headers": headers, "content": answers}
     for status, meaning in endpoint.also.items():
         headers = _headers(*_EVERY_ANSWER, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
-        found[str(status)] = {"description": meaning, "headers": headers, "content": answers}
-    return dict(sorted(found.items()))
+        responses[str(status)] = {"description": meaning, "headers": headers, "content": answers}
+    return dict(sorted(responses.items()))
 
 
 def _name(status: int) -> str:
@@ -257,6 +261,7 @@ def kind_of(schema: Any) -> str:
     if "$ref" in schema:
         return str(schema["$ref"]).removeprefix(_REFERENCE)
     several = schema.get("anyOf") or schema.get("oneOf")
+    # With a type beside it, `anyOf` only says more of that type, such as which fields are needed.
     if several and "type" not in schema:
         return " or ".join(dict.fromkeys(map(kind_of, several)))
     if "enum" in schema:
@@ -298,6 +303,7 @@ STYLE = (
     "th{font-weight:400;width:14rem}details{border-bottom:1px solid #8886}"
     "@media(max-width:40rem){th,td{display:block;border:0;width:auto}tr{border-top:1px solid #8886;display:block}}"
 )
+# The policy lets in this very style and nothing else, so the page needs no style of its own file.
 _STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; img-src 'self'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"

@@ -65,6 +65,7 @@ async def read_to_end(reader: ResponseReader) -> ResponseObject:
     reader.listen(news)
     try:
         while not reader.ended:
+            # What is taken is thrown away: only the end counts, and a journal that is not read would drop the reader.
             if not reader.take():
                 await news.wait()
     finally:
@@ -112,6 +113,7 @@ async def _first(reader: ResponseReader, news: Waiter, seconds: float) -> Sequen
     clock = asyncio.get_running_loop().time
     until = clock() + seconds
     first: list[JournalEntry] = []
+    # `all` of nothing is true: it waits for the first event, too.
     while not reader.ended and all(entry.type in _BEFORE_THE_ENGINE for entry in first):
         taken = reader.take()
         first += taken
@@ -140,6 +142,7 @@ async def _events(
                 await gather(lambda: reader.has_little)
             elif not await news.wait(ping_seconds or None):
                 yield _heartbeat(reader.last_number, dialect)
+        # Only a whole stream has `[DONE]`.
         if reader.is_whole:
             yield DONE
             return
@@ -184,7 +187,7 @@ class InputTokens(TypedDict):
 class ResponseGoesOn(TypedDict):
     """The output of a tool was taken."""
 
-    id: str
+    id: str  # of the response that goes on
     status: Literal["in_progress"]
 
 
@@ -192,12 +195,12 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     """Create a response; `stream: true` streams it, `background: true` answers before it runs."""
     site = get_site()
     dialect = _dialect(site, request)
-    waits = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
-    wanted = await read_json(request, site.parse_create, site.reader)
-    reader = await site.service.create(wanted, _origin(request, wanted, waits=waits), dialect=dialect)
-    if wanted.stream:
+    awaits_tools = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
+    create = await read_json(request, site.parse_create, site.reader)
+    reader = await site.service.create(create, _origin(request, create, awaits_tools=awaits_tools), dialect=dialect)
+    if create.stream:
         return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
-    if wanted.background:
+    if create.background:
         reader.leave()
         return _answer(dialect, reader.source.response())
     return _answer(dialect, await read_to_end(reader))
@@ -233,17 +236,17 @@ async def _cancel(request: HttpRequest, response_id: str) -> HttpResponse:
 async def _give_output(request: HttpRequest, response_id: str) -> ResponseGoesOn:
     site = get_site()
     parse = partial(parse_tool_output, max_bytes=site.settings.responses_max_tool_output_bytes)
-    given = await read_json(request, parse, site.reader)
-    check_named(caller_of(request).scopes, named_in_parts(given.output, at="output"))
-    await site.outputs.give(project_of(request), response_id, given)
+    output = await read_json(request, parse, site.reader)
+    check_named(caller_of(request).scopes, named_in_parts(output.output, at="output"))
+    await site.outputs.give(project_of(request), response_id, output)
     return {"id": response_id, "status": "in_progress"}
 
 
 async def _input_items(request: HttpRequest, response_id: str) -> ItemList:
     query = query_of(request)
-    wanted = parse_list_query(query)
+    page_query = parse_list_query(query)
     include = include_of(query, screenshots=get_site().settings.enable_computer_call)
-    page = page_behind(await get_site().responses.input_items(project_of(request), response_id), wanted)
+    page = page_behind(await get_site().responses.input_items(project_of(request), response_id), page_query)
     page["data"] = [with_included(input_item_resource(item), include) for item in page["data"]]
     return page
 
@@ -251,8 +254,8 @@ async def _input_items(request: HttpRequest, response_id: str) -> ItemList:
 async def _input_tokens(request: HttpRequest) -> InputTokens:
     site = get_site()
     dialect = _dialect(site, request)
-    wanted = await read_json(request, site.parse_create, site.reader)
-    count = await site.service.count_input_tokens(wanted, _origin(request, wanted), dialect=dialect)
+    create = await read_json(request, site.parse_create, site.reader)
+    count = await site.service.count_input_tokens(create, _origin(request, create), dialect=dialect)
     return {"object": "response.input_tokens", "input_tokens": count}
 
 
@@ -260,9 +263,9 @@ async def _compact(request: HttpRequest) -> HttpResponse:
     """Sum a conversation up; the client goes on from what it gets: the user's messages and the summary."""
     site = get_site()
     dialect = _dialect(site, request)
-    wanted = await read_json(request, parse_compact, site.reader)
-    reader, said = await site.service.compact(wanted, _origin(request, wanted))
-    return _answer(dialect, compacted_response(await read_to_end(reader), said))
+    create = await read_json(request, parse_compact, site.reader)
+    reader, messages = await site.service.compact(create, _origin(request, create))
+    return _answer(dialect, compacted_response(await read_to_end(reader), messages))
 
 
 def _dialect(site: Site, request: HttpRequest) -> Dialect:
@@ -273,12 +276,17 @@ def _answer(dialect: Dialect, response: Mapping[str, object]) -> HttpResponse:
     return json_response(dialect.response(response))
 
 
-def _origin(request: HttpRequest, wanted: CreateRequest, *, waits: bool = False) -> Origin:
+def _origin(request: HttpRequest, create: CreateRequest, *, awaits_tools: bool = False) -> Origin:
     """Return where a request came from; one whose client hears nothing before the end does not wait for it."""
-    transport = "background" if wanted.background else "sse" if wanted.stream else "json"
-    waits = waits and transport != "json"
+    transport = "background" if create.background else "sse" if create.stream else "json"
+    # Such a client could never learn which call to answer.
+    awaits_tools = awaits_tools and transport != "json"
     return Origin.of(
-        caller_of(request), transport, request_id=request_id_of(request), awaits_tools=waits, span=span_of(request)
+        caller_of(request),
+        transport,
+        request_id=request_id_of(request),
+        awaits_tools=awaits_tools,
+        span=span_of(request),
     )
 
 
@@ -310,6 +318,7 @@ def _starting_after(query: Query) -> int | None:
     if not values:
         return None
     value = values[-1]
+    # Up to `_MAX_NUMBER`; Python would read digits of other scripts, too.
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise invalid_request(
             f"Invalid value for 'starting_after': {value[:80]!r}. It takes the sequence number of an event.",

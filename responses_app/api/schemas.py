@@ -60,38 +60,40 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
         ChatCompletionChunk,
         ErrorAnswer,
     )
-    found = _defined((each.__name__, each) for each in types)
-    found |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
-    found |= _defined([("ResponseResource", ResponseObject)])  # so the specification of Open Responses calls it
-    found |= _model_requests(found)
-    found |= _tools(found) | _CREATE | _STREAM | _CHAT_STREAM
-    chat = found.pop("ChatFields")
-    found |= _chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
-    del found["Namespace"], found["McpServer"]  # only tools are such
-    found |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
-    fields = found.pop("Fields")
+    named_schemas = _defined((each.__name__, each) for each in types)
+    named_schemas |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
+    # From here on raw schemas are put in for what the types do not tell; what only served for that is taken out.
+    named_schemas |= _defined([("ResponseResource", ResponseObject)])  # so the specification of Open Responses calls it
+    named_schemas |= _model_requests(named_schemas)
+    named_schemas |= _tools(named_schemas) | _CREATE | _STREAM | _CHAT_STREAM
+    chat = named_schemas.pop("ChatFields")
+    named_schemas |= _chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
+    del named_schemas["Namespace"], named_schemas["McpServer"]  # only tools are such
+    named_schemas |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
+    fields = named_schemas.pop("Fields")
     if not engine_fields:
         fields["properties"] = {name: each for name, each in fields["properties"].items() if name not in ENGINE_FIELDS}
-    found["TextOptions"]["properties"]["format"] = _or_null(ref("TextFormat"))
-    found["CreateResponse"] = _create(fields)
-    found["CompactResponse"] = _compact(fields)
-    conversation = found.pop("ConversationFields")
-    found["NewConversation"] = _with_items(conversation)
-    found["ConversationChanges"] = _with_one_of_them(conversation)
-    found["NewItems"] = {"type": "object", "properties": {"items": _ITEMS}, "required": ["items"]}
-    return dict(sorted(found.items()))
+    named_schemas["TextOptions"]["properties"]["format"] = _or_null(ref("TextFormat"))
+    named_schemas["CreateResponse"] = _create(fields)
+    named_schemas["CompactResponse"] = _compact(fields)
+    conversation = named_schemas.pop("ConversationFields")
+    named_schemas["NewConversation"] = _with_items(conversation)
+    named_schemas["ConversationChanges"] = _with_one_of_them(conversation)
+    named_schemas["NewItems"] = {"type": "object", "properties": {"items": _ITEMS}, "required": ["items"]}
+    return dict(sorted(named_schemas.items()))
 
 
 def _defined(types: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return the schemas of these types and of those within them."""
-    found: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
     for name, each in types:
         schema = TypeAdapter(each).json_schema(ref_template=_TEMPLATE, schema_generator=_Generator)
         inside = schema.pop("$defs", {})
+        # Two types of one name would replace each other in the document.
         for inner, described in {name: schema, **inside}.items():  # a type alias is one of those within itself
             described.pop("title", None)  # which only repeats the name
-            assert found.setdefault(inner, described) == described, f"two types are called {inner}"
-    return found
+            assert definitions.setdefault(inner, described) == described, f"two types are called {inner}"
+    return definitions
 
 
 _CHAT_STREAM: dict[str, Any] = {
@@ -161,16 +163,16 @@ def _or_null(schema: JsonObject) -> JsonObject:
 _MODEL_REQUESTS = (EmbeddingFields, CompletionFields, DecisionFields)
 
 
-def _model_requests(found: dict[str, Any]) -> dict[str, Any]:
+def _model_requests(definitions: dict[str, Any]) -> dict[str, Any]:
     """Take the fields of requests from the schemas that were found, and return the whole requests."""
-    embedding, completion = found.pop("EmbeddingFields"), found.pop("CompletionFields")
-    decisions = found.pop("DecisionFields")
-    given: list[JsonObject] = [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
+    embedding, completion = definitions.pop("EmbeddingFields"), definitions.pop("CompletionFields")
+    decisions = definitions.pop("DecisionFields")
+    input_forms: list[JsonObject] = [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]
     return {
         "CreateDecision": {
             **decisions,
             "description": "An input, as of a response, and questions about it.",
-            "properties": {**decisions["properties"], "input": {"anyOf": given}},
+            "properties": {**decisions["properties"], "input": {"anyOf": input_forms}},
             "required": [*decisions["required"], "input"],
         },
         "CreateEmbedding": {
@@ -234,16 +236,16 @@ def _with_one_of_them(conversation: dict[str, Any]) -> JsonObject:
     return {**conversation, "description": description, "anyOf": needed}
 
 
-def _tools(found: dict[str, Any]) -> dict[str, Any]:
+def _tools(definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schemas of tools, by their names, made of those of what tools hold.
 
     Each is an object with a name of its own: generators of clients (openapi-python-client 0.29) make no types of
     `allOf` within a union, and leave out every operation that takes one.
     """
     tools = {
-        **{f"{name}Tool": _typed(name.lower(), found[name]) for name in ("Function", "Custom", "Namespace")},
+        **{f"{name}Tool": _typed(name.lower(), definitions[name]) for name in ("Function", "Custom", "Namespace")},
         **{f"Nested{name}Tool": _nested(name.lower(), name) for name in ("Function", "Custom")},
-        "McpTool": _typed("mcp", found["McpServer"]),
+        "McpTool": _typed("mcp", definitions["McpServer"]),
         "OtherTool": _type_is(*_BY_TYPE),
     }
     description = (

@@ -48,17 +48,18 @@ class Readiness(TypedDict):
     """
 
     status: Literal["ready", "not ready"]
-    server: str
-    database: str
-    engine: str
-    redis: str
-    connections: int
+    server: str  # "the server is stopping" while it does
+    database: str  # read and written to, a moment ago
+    engine: str  # of all that generate
+    redis: str  # whether limits are counted by all workers together
+    connections: int  # WebSockets that are open in this worker
     responses_in_flight: int
     background_queued: int
-    engine_queued: int
+    engine_queued: int  # turns that wait for an engine
     streams_kept: int
     streams_kept_bytes: int
-    models: NotRequired[dict[str, str]]
+    models: NotRequired[dict[str, str]]  # by name, where there are several
+    # Servers of a pool by their state; by model first, where there are several
     engine_replicas: NotRequired[dict[str, int] | dict[str, dict[str, int]]]
 
 
@@ -83,6 +84,7 @@ async def _ready(request: HttpRequest) -> HttpResponse:
         "engine": _engines(models, troubles),
         "redis": site.connection_limit.degraded or "ok",
     }
+    # One model that can be served is enough.
     is_ready = not stopping and not database and len(troubles) < len(models)
     body: JsonObject = {"status": "ready" if is_ready else "not ready", **checks}
     body["connections"] = site.connection_limit.open_connections
@@ -120,6 +122,7 @@ async def _metrics(request: HttpRequest) -> HttpResponse:
     if site.settings.metrics == "auto":
         assert isinstance(request, ASGIRequest)
         caller = await site.door.caller(request.scope)
+        # A key without scopes may do everything with its project, and these numbers are of all projects.
         if caller.is_known and READS_METRICS not in caller.scopes:
             raise missing_scope(READS_METRICS)
     from responses_app.observing.exposition import page  # where nobody reads them, its library is not loaded
@@ -139,6 +142,7 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 def docs(request: HttpRequest, path: str) -> HttpResponseBase:
     """Answer with a file of the site; for a folder with its start page. Raises `Http404`."""
     is_built = (SITE / START).is_file()
+    # With DEBUG the pages are looked up anew, as they are written.
     files = _known_files(SITE) if is_built and not settings.DEBUG else _files(SITE)
     if START not in files:
         return render(request, "docs_missing.html", status=404 if path else 200)
@@ -164,10 +168,11 @@ def _known_files(site: Path) -> Mapping[str, Path]:
 
 def _file_answer(request: HttpRequest, file: Path) -> HttpResponseBase:
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:  # the site has been built again since
         raise Http404 from None
-    etag = quote_etag(f"{found.st_mtime_ns:x}-{found.st_size:x}")
+    # As nginx makes it: the time of the last change, and the size.
+    etag = quote_etag(f"{status.st_mtime_ns:x}-{status.st_size:x}")
     answer = get_conditional_response(request, etag=etag)
     if answer is None:
         kind = TYPES.get(file.suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"

@@ -34,7 +34,7 @@ class VectorStore(TypedDict):
     created_at: int
     name: str
     description: str | None
-    usage_bytes: int
+    usage_bytes: int  # of the chunks of all its files
     file_counts: FileCounts
     status: Literal["expired", "in_progress", "completed"]
     expires_after: VectorStoreExpiry | None
@@ -69,7 +69,7 @@ class VectorStoreFile(TypedDict):
 
     id: str
     object: Literal["vector_store.file"]
-    usage_bytes: int
+    usage_bytes: int  # of its chunks
     created_at: int
     vector_store_id: str
     status: Literal["in_progress", "completed", "cancelled", "failed"]
@@ -101,7 +101,7 @@ class VectorStoreResult(TypedDict):
 
     file_id: str
     filename: str
-    score: float
+    score: float  # from 0 to 1
     attributes: dict[str, str | bool | int | float]
     content: list[FoundText]
 
@@ -113,7 +113,7 @@ class VectorStoreResults(TypedDict):
     search_query: list[str]
     data: list[VectorStoreResult]
     has_more: bool
-    next_page: str | None
+    next_page: str | None  # always null: there is one page
 
 
 class VectorStoreContent(TypedDict):

@@ -77,18 +77,19 @@ def _indexer() -> Indexer:
 
 async def _create(request: HttpRequest) -> VectorStore:
     site, project = get_site(), project_of(request)
-    wanted, named = await read_json(request, parse_store, site.reader)
+    fields, named = await read_json(request, parse_store, site.reader)
     now = int(site.service.now())
     record = VectorStoreRecord(
         id=site.new_id(ids.VECTOR_STORE),
-        name=wanted.name or "",
-        description=wanted.description or "",
-        metadata=wanted.metadata or {},
+        name=fields.name or "",
+        description=fields.description or "",
+        metadata=fields.metadata or {},
         created_at=now,
         last_active_at=now,
-        expires_days=wanted.expires_after.days if wanted.expires_after else None,
+        expires_days=fields.expires_after.days if fields.expires_after else None,
     )
     await _stores().create(project, record, await _known_files(caller_of(request), named))
+    # The indexer looks at once, instead of with its next round.
     _indexer().ring()
     return _shown(await _found(project, record.id))
 
@@ -121,16 +122,17 @@ async def _delete(request: HttpRequest, store_id: str) -> DeletedVectorStore:
 async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
     project = project_of(request)
     await _found(project, store_id)  # before the body is judged: what is another project's does not exist
-    wanted = await read_json(request, parse_search, get_site().reader)
-    search = Search(queries=wanted.queries, limit=wanted.limit, threshold=wanted.threshold, matches=wanted.matches)
+    parsed = await read_json(request, parse_search, get_site().reader)
+    search = Search(queries=parsed.queries, limit=parsed.limit, threshold=parsed.threshold, matches=parsed.matches)
     hits = await _stores().search(project, store_id, search)
-    return search_page(wanted.queries, or_raise(hits, store_expired(store_id)))
+    return search_page(parsed.queries, or_raise(hits, store_expired(store_id)))
 
 
 async def _add_file(request: HttpRequest, store_id: str) -> VectorStoreFile:
+    # Before the body is judged: what is another project's does not exist.
     await _found(project_of(request), store_id)
-    wanted = await read_json(request, parse_store_file, get_site().reader)
-    (record,) = await _added(caller_of(request), store_id, [wanted])
+    new_file = await read_json(request, parse_store_file, get_site().reader)
+    (record,) = await _added(caller_of(request), store_id, [new_file])
     return file_object(record)
 
 
@@ -170,9 +172,9 @@ async def _content(request: HttpRequest, store_id: str, file_id: str) -> VectorS
 async def _add_batch(request: HttpRequest, store_id: str) -> VectorStoreBatch:
     project = project_of(request)
     await _found(project, store_id)
-    wanted = await read_json(request, parse_batch, get_site().reader)
+    new_files = await read_json(request, parse_batch, get_site().reader)
     batch_id = get_site().new_id(ids.VECTOR_STORE_BATCH)
-    await _added(caller_of(request), store_id, wanted, batch_id=batch_id)
+    await _added(caller_of(request), store_id, new_files, batch_id=batch_id)
     return batch_object(await _found_batch(project, store_id, batch_id))
 
 
@@ -207,12 +209,13 @@ async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecor
     return or_raise(await _stores().batch(project, store_id, batch_id), batch_not_found(store_id, batch_id))
 
 
-async def _known_files(caller: Caller, wanted: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
+async def _known_files(caller: Caller, new_files: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
     """Return the files that a request names. Raises `ApiError` for one that is not there."""
-    check_named(caller.scopes, (Named(Area.FILES, file.at) for file in wanted))
-    records = await get_site().files.some(caller.project, [file.file_id for file in wanted])
+    # Who may not read files must not learn which ones there are.
+    check_named(caller.scopes, (Named(Area.FILES, file.at) for file in new_files))
+    records = await get_site().files.some(caller.project, [file.file_id for file in new_files])
     names = {record.id: record.filename for record in records}
-    for file in wanted:
+    for file in new_files:
         if file.file_id not in names:
             raise file_not_found(file.file_id, param=file.at)
     return [
@@ -222,14 +225,14 @@ async def _known_files(caller: Caller, wanted: Sequence[FileToAdd]) -> Sequence[
             attributes=file.attributes,
             chunking=file.chunking,
         )
-        for file in wanted
+        for file in new_files
     ]
 
 
 async def _added(
-    caller: Caller, store_id: str, wanted: Sequence[FileToAdd], *, batch_id: str = ""
+    caller: Caller, store_id: str, new_files: Sequence[FileToAdd], *, batch_id: str = ""
 ) -> Sequence[StoreFileRecord]:
-    known = await _known_files(caller, wanted)
+    known = await _known_files(caller, new_files)
     added = await _stores().add(caller.project, store_id, known, batch_id=batch_id)
     records = or_raise(added, store_expired(store_id))
     _indexer().ring()
