@@ -59,11 +59,11 @@ class TurnRow:
 class PhaseLine:
     """A phase in the table."""
 
-    turn: int
-    kind: str
-    label: str
-    name: str
-    began: str
+    turn: int  # from 1 on
+    kind: str  # names its colour
+    label: str  # the kind, in words
+    name: str  # of the tool, if it is one's
+    began: str  # since the response was created
     lasted: str
 
 
@@ -92,6 +92,7 @@ def draw(timeline: Timeline, *, now: int, key: str, scale: int = 0) -> Picture:
     took = timeline.milliseconds(now)
     span = max(scale, took, 1)
     turns = sorted({phase.turn for phase in timeline.phases} | set(range(1, len(timeline.turns) + 1)))
+    # The first and the last ones: the middle of a long loop looks like them.
     shown = turns if len(turns) <= MAX_ROWS else [*turns[: MAX_ROWS // 2], *turns[-MAX_ROWS // 2 :]]
     rows = [_row(timeline, turn, place, span=span, now=now) for place, turn in enumerate(shown)]
     return Picture(
@@ -110,6 +111,7 @@ def draw(timeline: Timeline, *, now: int, key: str, scale: int = 0) -> Picture:
 
 def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> TurnRow:
     def percent(at: int) -> float:
+        # Clocks of two workers may differ: what seems to be before the beginning is drawn at it.
         return round(min(100.0, max(0, at - timeline.created) / span * 100), 3)
 
     bars = []
@@ -118,12 +120,13 @@ def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> T
             continue
         end = now if phase.ended is None else phase.ended
         x, width = percent(phase.began), round(percent(max(end, phase.began)) - percent(phase.began), 3)
+        # Over within a millisecond.
         if not width and phase.ended is not None:
             continue
         width = max(width, MIN_WIDTH)
         label = SHORT.get(phase.kind, LABELS[phase.kind])
         inside = label if width >= TEXT_WIDTH and phase.kind is not PhaseKind.UNKNOWN else ""
-        text = f"{_told(phase)}: {milliseconds(end - phase.began)}"
+        text = f"{_described(phase)}: {milliseconds(end - phase.began)}"
         bars.append(PhaseBar(phase.kind.value, min(x, 100 - MIN_WIDTH), width, text, inside, phase.ended is None))
     tokens = timeline.turns[turn - 1] if turn <= len(timeline.turns) else None
     first = None if tokens is None or tokens.first_token is None else percent(tokens.first_token)
@@ -134,7 +137,7 @@ def _row(timeline: Timeline, turn: int, place: int, *, span: int, now: int) -> T
     return TurnRow(f"Turn {turn}", counted, TOP + ROW * place + 12, bars, first)
 
 
-def _told(phase: Phase) -> str:
+def _described(phase: Phase) -> str:
     """Return what a phase is, in words."""
     label = LABELS[phase.kind]
     return f"{label} {visible(phase.name)[:80]}" if phase.name else label
@@ -176,6 +179,7 @@ def _ticks(span: int) -> list[tuple[float, str]]:
     """Return marks at round times."""
     size = 1
     while span / size > TICKS:
+        # 1, 2, 5, 10, 20, 50, … milliseconds: the first that gives few enough marks.
         size = next(size * step for step in (2, 5, 10) if span / (size * step) <= TICKS or step == 10)
     marks = range(0, span + 1, size)
     return [(round(mark / span * 100, 3), milliseconds(mark) if mark else "0") for mark in marks]

@@ -23,11 +23,12 @@ MAX_AFTER = 100  # of those that go on from it
 MAX_NESTED = 8  # forks within forks
 MAX_YOUNG = 300  # of the project's newest responses that are looked through for those that have no part of a chain
 MAX_READ = 512 << 10  # bytes of input that are read for the texts, of responses not larger than
-MAX_READ_EACH = 64 << 10
+MAX_READ_EACH = 64 << 10  # bytes: a larger one shows no text
 TEXT = 70  # characters of what was asked
 
 _WITH_PART = {status.value for status in CONTINUABLE}
 _PARTS = ChainPart._meta.db_table
+# From the response towards the root. Parameters: id, project twice, depth.
 _BEFORE = f"""
 WITH RECURSIVE before (id, parent_id, depth) AS (
     SELECT id, parent_id, 0 FROM {_PARTS} WHERE id = %s AND project = %s
@@ -37,6 +38,7 @@ WITH RECURSIVE before (id, parent_id, depth) AS (
 )
 SELECT id, parent_id FROM before ORDER BY depth
 """
+# All that goes on from it, in any order. Parameters: id, project twice, depth, rows.
 _AFTER = f"""
 WITH RECURSIVE after (id, parent_id, depth) AS (
     SELECT id, parent_id, 1 FROM {_PARTS} WHERE parent_id = %s AND project = %s
@@ -98,6 +100,7 @@ class _Parents:
     """Who goes on from whom. `more` are those whose followers are not all there."""
 
     def __init__(self, path: Sequence[str]) -> None:
+        # Each of the path with the one before it; the first has none.
         self.of: dict[str, str] = dict(zip(path, ["", *path], strict=False))
         self.more: set[str] = set()
 
@@ -109,10 +112,10 @@ class _Parents:
 
     def children(self) -> dict[str, list[str]]:
         """Return the followers of each, oldest first."""
-        found: dict[str, list[str]] = {}
+        by_parent: dict[str, list[str]] = {}
         for child, parent in sorted(self.of.items()):
-            found.setdefault(parent, []).append(child)
-        return found
+            by_parent.setdefault(parent, []).append(child)
+        return by_parent
 
 
 def _before(project: str, response_id: str, previous: str) -> tuple[list[str], str]:
@@ -128,8 +131,8 @@ def _before(project: str, response_id: str, previous: str) -> tuple[list[str], s
 
 def _forks(project: str, path: Sequence[str]) -> list[tuple[str, str]]:
     """Return what goes on from those before the last one, with its parent."""
-    found = ChainPart.objects.filter(project=project, parent_id__in=path[:-1]).exclude(pk__in=path).order_by("pk")
-    return [(pk, str(parent)) for pk, parent in found.values_list("pk", "parent_id")[: MAX_FORKS + 1]]
+    parts = ChainPart.objects.filter(project=project, parent_id__in=path[:-1]).exclude(pk__in=path).order_by("pk")
+    return [(pk, str(parent)) for pk, parent in parts.values_list("pk", "parent_id")[: MAX_FORKS + 1]]
 
 
 def _after(project: str, response_id: str) -> list[tuple[str, str]]:
@@ -147,8 +150,8 @@ def _young(project: str, parents: _Parents) -> list[tuple[str, str]]:
 
 def _with_more(project: str, ids: Sequence[str]) -> set[str]:
     """Return those of these that others go on from."""
-    found = ChainPart.objects.filter(project=project, parent_id__in=ids).values_list("parent_id", flat=True)
-    return {str(parent) for parent in found.distinct()}
+    parents = ChainPart.objects.filter(project=project, parent_id__in=ids).values_list("parent_id", flat=True)
+    return {str(parent) for parent in parents.distinct()}
 
 
 def _nodes(project: str, ids: Sequence[str], current: str, ttl: float) -> dict[str, Node]:
@@ -168,24 +171,26 @@ def _nodes(project: str, ids: Sequence[str], current: str, ttl: float) -> dict[s
 
 def _texts(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
     """Return the beginning of what was asked, of small responses."""
-    left, wanted = MAX_READ, []
+    # A page must not read megabytes for a few words each.
+    left, small = MAX_READ, []
     for row in rows:
         if row["size"] <= MAX_READ_EACH and row["size"] <= left:
             left -= row["size"]
-            wanted.append(row["pk"])
-    found = Response.objects.filter(pk__in=wanted).values_list("pk", "input_items")
-    return {pk: asked_of(items) for pk, items in found}
+            small.append(row["pk"])
+    items_by_id = Response.objects.filter(pk__in=small).values_list("pk", "input_items")
+    return {pk: asked_of(items) for pk, items in items_by_id}
 
 
 def asked_of(items: object) -> str:
     """Return the beginning of what the user said last, or of what else came, in one line."""
-    said = [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
-    for item in reversed(said):
+    objects = [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+    for item in reversed(objects):
         text = _text(item)
         if text:
+            # Four times as much is enough: `split` makes one space of many.
             line = " ".join(text[: 4 * TEXT].split())
             return visible(line[:TEXT] + ("…" if len(line) > TEXT else ""))
-    return visible(said[-1].get("type") or "")[:TEXT].replace("_", " ") if said else ""
+    return visible(objects[-1].get("type") or "")[:TEXT].replace("_", " ") if objects else ""
 
 
 def _text(item: dict[str, Any]) -> str:
@@ -206,6 +211,7 @@ def _branch(first: str, nodes: dict[str, Node], parents: _Parents, path: frozens
         branch.append(node)
         following = children.get(node_id, [])
         main = _main(following, path)
+        # Nested no deeper than the page can show: then only a mark says that there are more.
         beside = [each for each in following if each != main]
         if beside and depth >= MAX_NESTED:
             node.more = True

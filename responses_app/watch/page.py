@@ -88,6 +88,7 @@ def shown_to_staff(row: Response) -> WatchedResponse:
             return _shown(row, async_to_sync(_look)(row.project, row.pk), items=items)
         except ApiError as error:
             unknown = error.message
+    # As much as a template needs: the rest may be damaged.
     body: Any = {**kept, "id": row.pk, "status": row.status}
     timeline = untimed(int(row.created_at.timestamp() * 1000), body.get("usage"))
     return _shown(row, Watched(row.pk, body, timeline, int(time.time() * 1000)), items=items, unknown=unknown)
@@ -113,14 +114,17 @@ def _shown(row: Response, watched: Watched, *, items: object, ttl: float = 0.0, 
 MAX_READ_ON = 3  # of the responses that continue this one whose input is read for outputs of its calls
 TURNS = 10  # before this one, where they are asked for
 RAW = 60_000  # characters of raw JSON on the page
+# Together with LOOK_MS: 60 KB a second for each page that is open.
 LIVE_ROOM = 60_000  # characters of a conversation that is sent anew again and again, while the response runs
 LOOK_MS = 1_000  # between two looks of a page that is live
 
 Facts = list[tuple[str, str | SafeString]]
+# Fields of the response object that tell a setting of its request.
 _ASKED = (
     "max_output_tokens max_tool_calls parallel_tool_calls temperature top_p presence_penalty frequency_penalty "
     "top_logprobs truncation service_tier tool_choice prompt_cache_key safety_identifier user"
 ).split()
+# The values that a page does not show, by the names that it shows.
 _USUAL = {
     **{"parallel tool calls": True, "temperature": 1.0, "top p": 1.0, "presence penalty": 0.0},
     **{"frequency penalty": 0.0, "top logprobs": 0, "truncation": "disabled", "tool choice": "auto"},
@@ -132,7 +136,7 @@ _USUAL = {
 class ShownTurn:
     """A response's part of the conversation."""
 
-    response_id: str
+    response_id: str  # its own id
     created_at: datetime
     current: bool = False  # it is the one that the page is about
     instructions: Clipped | None = None  # of the current one
@@ -220,15 +224,16 @@ def _ancestors(shown: WatchedResponse) -> list[Response]:
     known = Response.objects.defer("request").filter(project=shown.row.project, size__lte=LARGEST // TURNS)
     if shown.ttl:
         known = known.filter(created_at__gt=datetime.now(UTC) - timedelta(seconds=shown.ttl))
-    found: list[Response] = []
+    ancestors: list[Response] = []
     previous = shown.row.previous_response_id
-    while previous and len(found) < TURNS:
+    while previous and len(ancestors) < TURNS:
         response = known.filter(pk=previous).first()
         if response is None:
             break
-        found.insert(0, response)
+        # Each query finds the one before, so the list grows at its front.
+        ancestors.insert(0, response)
         previous = response.previous_response_id
-    return found
+    return ancestors
 
 
 def _read_on(transcript: PageTranscript, family: ChainTree) -> None:
@@ -261,6 +266,7 @@ def _figures(shown: WatchedResponse) -> list[tuple[str, str, str]]:
     at_first = next((turn.first_token for turn in turns if turn.first_token is not None), None)
     first = row.first_token_ms if at_first is None else at_first - timeline.created
     took = timeline.milliseconds(shown.now)
+    # Without the time to the first token: how fast the model says what it says.
     seconds = (took - (first or 0)) / 1_000
     rate = f"{made / seconds:,.0f} tokens/s" if first and made and seconds > 0 else ""
     reasoning = as_dict(as_dict(shown.body.get("usage")).get("output_tokens_details")).get("reasoning_tokens")
@@ -301,7 +307,7 @@ def _facts(shown: WatchedResponse, frame: Surroundings, family: ChainTree) -> Fa
 def _asked(body: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the settings of the request that are not the usual ones."""
     reasoning, text = as_dict(body.get("reasoning")), as_dict(body.get("text"))
-    asked = {
+    values = {
         "reasoning effort": reasoning.get("effort"),
         "reasoning summary": reasoning.get("summary"),
         "text format": as_dict(text.get("format")).get("type"),
@@ -309,8 +315,8 @@ def _asked(body: dict[str, Any]) -> list[tuple[str, str]]:
         **{name.replace("_", " "): body.get(name) for name in _ASKED},
         **{f"metadata {key}": value for key, value in list(as_dict(body.get("metadata")).items())[:16]},
     }
-    told = ((name, value) for name, value in asked.items() if value is not None and value != _USUAL.get(name))
-    return [(visible(name)[:80], _short(value)) for name, value in told]
+    unusual = ((name, value) for name, value in values.items() if value is not None and value != _USUAL.get(name))
+    return [(visible(name)[:80], _short(value)) for name, value in unusual]
 
 
 def _short(value: object) -> str:

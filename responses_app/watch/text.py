@@ -23,6 +23,7 @@ _UNSEEN = re.compile(
     "\ud800-\udfff"  # lone surrogates
     "\U000e0000-\U000e007f]"  # tags
 )
+# For example `data:image/png;base64,iVBORw0K…`. SVG is left out: it may hold scripts.
 _PICTURE = re.compile("data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
 PICTURES = 4_000_000  # characters of base64 that all pictures of a page may have
 SHOWN, FOLDED = 1_500, 30_000  # characters of a text that a page shows at once, and that can be unfolded
@@ -55,7 +56,7 @@ class Room:
     def __init__(self, characters: int = 1_000_000, *, pictures: int = PICTURES) -> None:
         self._left = characters
         self._left_of_pictures = pictures
-        self._clipped = 0
+        self._clipped = 0  # texts so far: the last one's number
 
     def has_picture(self, url: str) -> bool:
         """Whether the page shows this picture: a whole one of a known type, and never from elsewhere."""
@@ -66,6 +67,7 @@ class Room:
 
     def clip(self, text: str, *, shown: int = SHOWN, folded: int = FOLDED) -> Clipped:
         """Return a text as the page shows it; it is only folded where that saves something."""
+        # On a full page a text still shows its beginning.
         most = min(shown + folded, max(self._left, SHOWN))
         shown = min(shown, most)
         seen, lost = visible(text[:most]), max(0, len(text) - most)
@@ -88,17 +90,18 @@ def pretty(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
 
 
-def _escape(found: "re.Match[str]") -> str:
-    code = ord(found[0])
+def _escape(match: "re.Match[str]") -> str:
+    code = ord(match[0])
+    # As Python writes them; tags lie above the first 65,536 characters.
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _cut(text: str, at: int) -> int:
     """Return where to cut: behind the last line, or word, before `at`."""
     for mark in "\n ":
-        found = text.rfind(mark, max(0, at - CUT_BACK), at)
-        if found >= 0:
-            return found + 1
+        place = text.rfind(mark, max(0, at - CUT_BACK), at)
+        if place >= 0:
+            return place + 1
     return at
 
 

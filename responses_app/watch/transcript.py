@@ -14,23 +14,23 @@ from responses_app.watch.text import FOLDED, Clipped, Room, pretty, visible
 
 
 class ServerCall(NamedTuple):
-    """`gave` is None where the item does not say what came of the call. `pictures` are data URLs beside it."""
+    """A call of a tool that a server ran."""
 
-    title: str
-    asked: object
-    gave: object | None
-    pictures: Sequence[str] = ()
+    title: str  # the tool, as people read it
+    asked: object  # what it was called with
+    gave: object | None  # None where the item does not say what came of the call
+    pictures: Sequence[str] = ()  # data URLs beside that
 
 
 def _search(item: Any) -> ServerCall:
-    given = item.get("action")
-    action = dict(given) if isinstance(given, dict) else {}
+    details = item.get("action")
+    action = dict(details) if isinstance(details, dict) else {}
     sources = action.pop("sources", None)
     urls = [each.get("url") for each in sources if isinstance(each, dict)] if isinstance(sources, list) else None
     kind = str(action.pop("type", "")).replace("_", " ")
-    asked = next((action[name] for name in ("query", "pattern", "url") if action.get(name)), None)
+    query = next((action[name] for name in ("query", "pattern", "url") if action.get(name)), None)
     where = f"\n{action['url']}" if action.get("pattern") and action.get("url") else ""
-    return ServerCall(f"web search: {kind}", f"{asked or ''}{where}", item.get("error") or urls)
+    return ServerCall(f"web search: {kind}", f"{query or ''}{where}", item.get("error") or urls)
 
 
 def _mcp(item: Any) -> ServerCall:
@@ -83,25 +83,21 @@ MAX_PARTS = 50  # shown of an item
 
 @dataclass(slots=True)
 class Block:
-    """An item on the page.
+    """An item on the page."""
 
-    `kind` is how it is drawn: message, reasoning, call, output or other. `who` is the side it stands on. `answer` is a
-    call's output, `answer_in` the response whose input had it. `pictures` are data URLs, of known types alone.
-    """
-
-    kind: str
-    who: str
+    kind: str  # how it is drawn: message, reasoning, call, output or other
+    who: str  # the side it stands on
     title: str
     item_id: str = ""
-    status: str = ""
-    note: str = ""
+    status: str = ""  # "" for completed, which needs no word
+    note: str = ""  # a word beside its title
     texts: list[Clipped] = field(default_factory=list)
-    chips: list[str] = field(default_factory=list)
-    pictures: list[str] = field(default_factory=list)
-    code: Clipped | None = None
+    chips: list[str] = field(default_factory=list)  # parts that are not text, by name
+    pictures: list[str] = field(default_factory=list)  # data URLs, of known types alone
+    code: Clipped | None = None  # arguments, or an output
     call_id: str = ""
-    answer: "Block | None" = None
-    answer_in: str = ""
+    answer: "Block | None" = None  # a call's output
+    answer_in: str = ""  # the response whose input had it
 
     @property
     def length(self) -> str:
@@ -119,7 +115,7 @@ class PageTranscript:
 
     def __init__(self, room: Room | None = None) -> None:
         self.room = room or Room()
-        self._calls: dict[str, Block] = {}
+        self._calls: dict[str, Block] = {}  # by their `call_id`s
 
     def read(self, items: object) -> list[Block]:
         """Return the blocks of items; an output whose call was read stands with the call."""
@@ -139,6 +135,7 @@ class PageTranscript:
 
     def _answers(self, block: Block) -> bool:
         if block.kind == "call" and block.call_id:
+            # The first of two calls with one id counts, as for the model.
             self._calls.setdefault(block.call_id, block)
         if block.kind != "output":
             return False
@@ -281,10 +278,12 @@ def _readable(text: object) -> str:
     """Return JSON to read, on one line where it is short, and anything else as it is."""
     if not isinstance(text, str):
         return pretty(text)
+    # What is long is not worth parsing: a page shows only its beginning.
     if len(text) > 1_000_000 or text[:1] not in ("{", "["):
         return text
     try:
         value = json.loads(text)
+        # Written anew it may be shorter: spaces between its parts are lost.
         line = json.dumps(value, ensure_ascii=False) if len(text) < 2 * ONE_LINE else ""
         return line if 0 < len(line) <= ONE_LINE else pretty(value)
     except (ValueError, RecursionError):

@@ -49,6 +49,7 @@ def project_of(request: HttpRequest, response_id: str) -> str:
     try:
         return async_to_sync(_caller)(request, response_id).project
     except ApiError as error:
+        # Somebody who has logged in, and may not: the login page would send them round in a circle.
         if error.status == no_api_key().status and request.user.is_authenticated:
             raise PermissionDenied from error
         raise
@@ -62,11 +63,11 @@ def sees_everything(request: HttpRequest) -> bool:
 
 def _project(response_id: str) -> str:
     """Return the project of a response, by its own id or by what clients call it."""
-    found: str | None = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
-    found = found or PublicName.objects.filter(name=response_id).values_list("project", flat=True).first()
-    if found is None:
+    project: str | None = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
+    project = project or PublicName.objects.filter(name=response_id).values_list("project", flat=True).first()
+    if project is None:
         raise response_not_found(response_id)
-    return found
+    return project
 
 
 async def _caller(request: HttpRequest, response_id: str) -> Caller:
@@ -93,7 +94,7 @@ class Difference:
     """The first place where two lists of items differ."""
 
     item: int  # its number, from 1
-    left_kind: str
+    left_kind: str  # type or role of the item there, in words
     right_kind: str
     same: str  # the end of what stands before it in both
     left: str  # the beginning of what stands there
@@ -129,6 +130,7 @@ def first_difference(left: Sequence[object], right: Sequence[object]) -> Differe
     """Return where two lists of items first differ in what they say."""
     for place, (one, other) in enumerate(zip_longest(left, right), start=1):
         texts = [_text(each) for each in (one, other)]
+        # The kind counts, too: a message and a reasoning item may have the same text.
         if texts[0] == texts[1] and _kind(one) == _kind(other):
             continue
         at = _common(*texts)
@@ -152,9 +154,9 @@ def _text(item: object) -> str:
     if isinstance(item, dict):
         parts = item.get("content")
         texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else [parts]
-        said = [text for text in texts if isinstance(text, str)]
-        if said and len(said) == len(texts):
-            return "\n".join(said)
+        strings = [text for text in texts if isinstance(text, str)]
+        if strings and len(strings) == len(texts):
+            return "\n".join(strings)
     return json.dumps(_plain(item), ensure_ascii=False, sort_keys=True, default=str)
 
 
@@ -169,6 +171,7 @@ def _common(left: str, right: str) -> int:
     shorter = min(len(left), len(right))
     if left[:shorter] == right[:shorter]:
         return shorter
+    # Halving: comparing slices is done in C, character by character it would be Python.
     low, high = 0, shorter  # the first `low` are alike, the first `high` are not
     while high - low > 1:
         middle = (low + high) // 2
@@ -192,7 +195,7 @@ def page(view: View) -> View:
     """Make a view that only reads, and tells on a page why it refuses; who is to log in is sent there."""
 
     @wraps(view)
-    def told(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return view(request, *args, **kwargs)
         except ApiError as error:
@@ -201,7 +204,7 @@ def page(view: View) -> View:
             context = {**admin.site.each_context(request), "title": "Watch", "message": error.message}
             return TemplateResponse(request, "response/refused.html", context, status=error.status)
 
-    return require_safe(told)
+    return require_safe(answered)
 
 
 @page
@@ -255,6 +258,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     if not all(ids):
         return TemplateResponse(request, "response/compare.html", context)
     both = [_load(request, each) for each in ids]
+    # Both pictures have the same scale, so that bars can be compared.
     scale = max(each.timeline.milliseconds(each.now) for each in both)
     room = Room(ROOM)
     sides = []
@@ -262,9 +266,9 @@ def compare(request: HttpRequest) -> HttpResponse:
         transcript = PageTranscript(room)
         blocks = [*transcript.read((each.input_items or [])[-MAX_ASKED:]), *transcript.read(each.body["output"])]
         sides.append({**summary(each, key=key, scale=scale), "blocks": blocks})
-    found = differences(*((each.body, each.input_items or ()) for each in both))
+    where_they_differ = differences(*((each.body, each.input_items or ()) for each in both))
     frame = Surroundings("watch-response", staff=False)
-    context |= {"sides": sides, "found": found, "frame": frame}
+    context |= {"sides": sides, "found": where_they_differ, "frame": frame}
     return TemplateResponse(request, "response/compare.html", context)
 
 
@@ -275,15 +279,15 @@ def _load(request: HttpRequest, response_id: str) -> WatchedResponse:
 
 def _flat(family: ChainTree) -> list[JsonObject]:
     """Return the tree as a list of its responses, each with the one it goes on from."""
-    found: list[JsonObject] = []
+    nodes: list[JsonObject] = []
 
     def add(branch: Branch, parent: str) -> None:
         for node in branch:
             known = {"id": node.id, "parent": parent, "status": node.status or None, "more": node.more}
-            found.append({**known, "is_current": node.is_current, "asked": node.asked})
+            nodes.append({**known, "is_current": node.is_current, "asked": node.asked})
             for fork in node.forks:
                 add(fork, node.id)
             parent = node.id
 
     add(family.branch, family.before)
-    return found
+    return nodes
