@@ -65,6 +65,7 @@ MAX_EXPORTED_BYTES = 64 << 20
 @admin.action(permissions=["cancel"], description="Cancel the selected responses")
 def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]") -> None:
     """Cancel what runs."""
+    # Read before anything is cancelled: what ends meanwhile must not be counted as cancelled.
     rows = queryset.filter(status__in=RUNNING).order_by().values_list("pk", "background")[:MAX_CHANGED]
     running = dict(rows)
     if not running:
@@ -72,12 +73,12 @@ def cancel(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]
         return
     done = cancel_responses(running)
     left = len(running) - done.here - done.asked
-    told = [
+    results = [
         (done.here, "cancelled.", messages.SUCCESS),
         (done.asked, "given to the workers that run them, to be cancelled.", messages.SUCCESS),
         (left, "not cancelled: another worker runs them, or they have just ended.", messages.WARNING),
     ]
-    for number, text, level in told:
+    for number, text, level in results:
         if number:
             model_admin.message_user(request, f"{_counted(number)} {text}", level)
 
@@ -94,6 +95,7 @@ def export(model_admin: Any, request: HttpRequest, queryset: "QuerySet[Response]
     ids = list(queryset.values_list("pk", flat=True)[:MAX_EXPORTED])
     answer = HttpResponse(content_type="application/jsonl")
     answer["Content-Disposition"] = 'attachment; filename="responses.jsonl"'
+    # Bytes that may still be written; the file ends with a whole line.
     left = MAX_EXPORTED_BYTES
     for line in json_lines(ids):
         left -= len(line)
@@ -120,11 +122,13 @@ def json_lines(ids: Sequence[str], *, at_once: int = 20) -> Iterator[bytes]:
         texts = Response.objects.filter(pk__in=some).values_list("pk", _text("body"), _text("input_items"))
         rows = {pk: (body, items) for pk, body, items in texts}
         for body, items in (rows[pk] for pk in some if pk in rows):
+            # Both columns are JSON as text already.
             yield f'{{"response":{body},"input_items":{items}}}\n'.encode()
 
 
 def delete_responses(response_ids: Collection[str]) -> None:
     """Delete responses as clients do: what of their chains others still need stays."""
+    # Committed before the workers hear of it: they may look it up at once.
     with transaction.atomic():
         remove(connection, list(response_ids))
     forget_runs(response_ids)

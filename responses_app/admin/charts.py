@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 640, 220
+# In units of the drawing, which the page scales.
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24  # what the axes take
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
@@ -42,7 +43,7 @@ class ChartLine:
 class Tick:
     """A mark of an axis."""
 
-    at: float
+    at: float  # along the axis, in units of the drawing
     text: str
 
 
@@ -97,6 +98,7 @@ def bar_chart(plan: ChartPlan) -> Chart:
     """Return stacked bars, the first series at the bottom."""
     totals = [sum(each.values[index] or 0 for each in plan.series) for index in range(len(plan.names))]
     top = nice_top(max(totals, default=0))
+    # Between two bars.
     gap = min(3.0, plan.slot * 0.2)
     bars = []
     for index in range(len(plan.names)):
@@ -121,12 +123,15 @@ def nice_top(value: float) -> float:
     if value <= 2:
         return 2.0
     size = 10.0 ** math.floor(math.log10(value))
+    # Below 10 only even numbers can be halved into whole ones.
     steps = (2, 4, 6, 8, 10) if size == 1 else (1, 1.2, 1.6, 2, 3, 4, 5, 6, 8, 10)
+    # A little less than the value, as 1.2 * 10 is not exactly 12.
     return next(round(step * size) for step in steps if step * size >= value * 0.999999)
 
 
 def _line(series: Series, top: float, slot: float) -> ChartLine:
     paths, dots, path = [], [], list[tuple[float, float]]()
+    # The None at the end closes the last path.
     for index, value in enumerate([*series.values, None]):
         if value is not None:
             y = HEIGHT - BOTTOM - value / top * _PLOT_HEIGHT
@@ -151,7 +156,7 @@ def _chart(plan: ChartPlan, top: float, *, bars: Sequence[ChartBar] = (), lines:
         y_ticks=[Tick(_r(y), plan.write(value)) for y, value in heights],
         x_ticks=[Tick(_r(LEFT + (index + 0.5) * plan.slot), text) for index, text in plan.marks],
         slots=[
-            ChartSlot(_r(LEFT + index * plan.slot), _r(plan.slot), _told(name, plan.series, texts))
+            ChartSlot(_r(LEFT + index * plan.slot), _r(plan.slot), _described(name, plan.series, texts))
             for index, (name, texts) in enumerate(rows)
         ],
         rows=[row for index, row in enumerate(rows) if any(each.values[index] for each in plan.series)],
@@ -159,7 +164,7 @@ def _chart(plan: ChartPlan, top: float, *, bars: Sequence[ChartBar] = (), lines:
     )
 
 
-def _told(name: str, series: Sequence[Series], texts: Sequence[str]) -> str:
+def _described(name: str, series: Sequence[Series], texts: Sequence[str]) -> str:
     return "\n".join([name, *(f"{each.label}: {text}" for each, text in zip(series, texts, strict=True))])
 
 

@@ -32,8 +32,8 @@ AT_ONCE = 100  # items on a page
 class Stretch:
     """Items that came with one response, or without one."""
 
-    response_id: str
-    created_at: datetime
+    response_id: str  # "" for items that a client added
+    created_at: datetime  # of the first of them
     blocks: list[Block] = field(default_factory=list)
 
 

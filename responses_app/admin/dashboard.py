@@ -37,6 +37,7 @@ _ROUNDED = " ".join(
     [
         "CASE",
         *(f"WHEN first_token_ms < {most} THEN first_token_ms / {step} * {step}" for most, step in STEPS),
+        # Integer division, in both databases: it rounds down.
         f"ELSE first_token_ms / {LAST_STEP} * {LAST_STEP} END",
     ]
 )
@@ -50,7 +51,7 @@ _COUNTED = (
 class Bin:
     """An hour, or several."""
 
-    start: datetime
+    start: datetime  # at a full hour
     statuses: Counter[str] = field(default_factory=Counter)  # how many responses have which
     input_tokens: int = 0
     cached_tokens: int = 0  # of the input
@@ -72,11 +73,11 @@ class Bin:
 
     def first_token(self, share: float) -> int | None:
         """Return the time within which this share of the first tokens came; exact to the step of `STEPS`."""
-        wanted = share * self.first_tokens.total()
+        rank = share * self.first_tokens.total()
         seen = 0
         for time, count in sorted(self.first_tokens.items()):
             seen += count
-            if seen >= wanted:
+            if seen >= rank:
                 return time
         return None
 
@@ -101,9 +102,11 @@ class _Running(Func):
 def statistics(now: datetime, *, hours: int, hours_a_bin: int) -> Statistics:
     """Count the responses of the last hours."""
     last = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    # Bins begin at the same hours every day, so that marks stand at midnight.
     last -= timedelta(hours=last.hour % hours_a_bin)
     bins = [Bin(last - timedelta(hours=offset)) for offset in range(hours - hours_a_bin, -1, -hours_a_bin)]
     first = bins[0].start
+    # Beyond so many responses the oldest bins stay empty, and the page says so.
     since = newest_since(MAX_COUNTED, first) or first
     with connection.cursor() as cursor:
         cursor.execute(*counting(bins, since, timedelta(hours=hours_a_bin)))
@@ -227,6 +230,7 @@ def _tiles(total: Bin, present: dict[tuple[str, str], int], *, connections: int)
     failed = total.statuses[Status.FAILED.value]
     ended = sum(total.statuses[status.value] for status in _SHOWN[:4])
     cached = f"{total.cached_tokens / total.input_tokens:.0%} cached" if total.input_tokens else ""
+    # Of all workers together.
     now = {status: sum(n for (_, each), n in present.items() if each == status) for _, status in present}
     return [
         ("Responses", short_number(total.responses), f"{failed / ended:.1%} failed" if ended else ""),

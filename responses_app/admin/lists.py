@@ -72,11 +72,13 @@ class BoundedChangeList(ChangeList):
 
     def get_filters(self, request: HttpRequest) -> Any:
         """Remember the dates, and whether anything else narrows the list."""
-        found = super().get_filters(request)
-        dates = {name: value for name, value in found[2].items() if name.startswith(f"{self.date_hierarchy}__")}
+        narrowing = super().get_filters(request)
+        # Django's `get_filters` returns a tuple: [2] are the parameters that are no filters' own, [4] whether any is
+        # active.
+        dates = {name: value for name, value in narrowing[2].items() if name.startswith(f"{self.date_hierarchy}__")}
         self._of_dates = self.root_queryset.filter(**{name: value[-1] for name, value in dates.items()})
-        self._is_narrowed = bool(found[4])
-        return found
+        self._is_narrowed = bool(narrowing[4])
+        return narrowing
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         """Return what is listed; filters look through `MAX_FILTERED` rows: what is rare would be looked for in all."""
@@ -84,6 +86,7 @@ class BoundedChangeList(ChangeList):
         self.filtered_since = None
         if self._is_narrowed and not self.query:
             times = self._of_dates.order_by("-created_at").values_list("created_at", flat=True)
+            # One seek in the index: the time of the row behind the last one that is looked at.
             self.filtered_since = next(iter(times[MAX_FILTERED : MAX_FILTERED + 1]), None)
             if self.filtered_since is not None:
                 rows = rows.filter(created_at__gt=self.filtered_since)
@@ -169,11 +172,11 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         """
         if not self.has_view_permission(request):
             raise PermissionDenied
-        found = self.get_object(request, unquote(object_id))
-        if found is None:
+        item = self.get_object(request, unquote(object_id))
+        if item is None:
             text = f"The {self.opts.verbose_name} {visible(object_id)[:80]} is not kept, or not any more."
             self.message_user(request, text, messages.WARNING)
-        return found
+        return item
 
     def to_list(self) -> HttpResponseRedirect:
         """Send to the list."""
@@ -276,9 +279,10 @@ def newest_since(most: int, since: datetime | None = None) -> datetime | None:
     times = Response.objects.order_by("-created_at").values_list("created_at", flat=True)
     if since is not None:
         times = times.filter(created_at__gte=since)
+    # The first that is one too many.
     beyond = times[most : most + 1]
-    found = next(iter(beyond), None)
-    return since if found is None else found
+    oldest = next(iter(beyond), None)
+    return since if oldest is None else oldest
 
 
 def _seen(request: Any) -> list[dict[str, str]]:
@@ -317,5 +321,6 @@ def beginning_with(queryset: "QuerySet[Model]", beginning: str) -> "QuerySet[Mod
     PostgreSQL has one for LIKE. SQLite's LIKE knows no case and so no index; its order of text is that of code points.
     """
     if connections[queryset.db].vendor == "sqlite":
+        # From "resp_1" to before "resp_2": all that begins with "resp_1".
         return queryset.filter(pk__gte=beginning, pk__lt=beginning[:-1] + chr(ord(beginning[-1]) + 1))
     return queryset.filter(pk__startswith=beginning)

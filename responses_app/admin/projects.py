@@ -58,8 +58,10 @@ class ProjectAdmin(ReadOnlyAdmin):
     @admin.display(description="limits")
     def limits(self, project: Project) -> SafeString | str:
         """Those that it has."""
-        given = [(name.replace("_", " "), value) for name in LIMITS if (value := getattr(project, name)) is not None]
-        chips = ((f"{name}: {value:,}",) for name, value in given)
+        limits_set = [
+            (name.replace("_", " "), value) for name in LIMITS if (value := getattr(project, name)) is not None
+        ]
+        chips = ((f"{name}: {value:,}",) for name, value in limits_set)
         return format_html_join(" ", '<span class="chip">{}</span>', chips) or NONE
 
 
@@ -140,6 +142,7 @@ class ApiKeyAdmin(ListOnlyAdmin):
         if not form.is_valid():
             return super().add_view(request, form_url, extra_context)
         fields = dict(form.cleaned_data)
+        # The names of the form's other fields are those of the row.
         secret, row = create_key(fields.pop("project"), **fields)
         self.log_addition(request, row, [{"added": {}}])
         context = {
@@ -156,6 +159,7 @@ class ApiKeyAdmin(ListOnlyAdmin):
     @admin.action(permissions=["revoke"], description="Revoke the selected keys")
     def revoke(self, request: HttpRequest, queryset: "QuerySet[ApiKey]") -> None:
         """Revoke them; connections that are open with them end."""
+        # Read once: what is logged below are the same keys that are revoked.
         rows = list(queryset[:MAX_REVOKED])
         revoked = revoke_keys([row.pk for row in rows])
         for row in rows:
@@ -172,8 +176,8 @@ class ApiKeyAdmin(ListOnlyAdmin):
     @admin.display(description="may")
     def may(self, key: ApiKey) -> str:
         """What it is made for."""
-        said: Sequence[str] = [*key.scopes, *(f"model {name}" for name in key.allowed_models)]
-        return visible(", ".join(said))[:200] or "everything"
+        permissions: Sequence[str] = [*key.scopes, *(f"model {name}" for name in key.allowed_models)]
+        return visible(", ".join(permissions))[:200] or "everything"
 
 
 @admin.register(StoredFile)

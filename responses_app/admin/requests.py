@@ -36,6 +36,7 @@ def login(request: HttpRequest) -> HttpResponse:
     """
     if request.method != "POST":
         return admin.site.login(request)
+    # Each request has a thread of its own here, so waiting blocks nobody else.
     if not _turn.acquire(timeout=WAIT_SECONDS):
         return _refusal(request, "Many are logging in at once.", seconds=ceil(WAIT_SECONDS))
     try:
@@ -63,6 +64,7 @@ def client_address(request: HttpRequest) -> str | None:
         return str(address)
     if address.ipv4_mapped:
         return str(address.ipv4_mapped)
+    # 2001:db8::1:2:3:4 counts as 2001:db8::.
     return str(IPv6Network((int(address), HOUSEHOLD), strict=False).network_address)
 
 

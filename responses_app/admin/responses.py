@@ -36,7 +36,7 @@ from responses_app.watch.text import (
     visible,
 )
 
-BULKY = ("body", "input_items", "request")
+BULKY = ("body", "input_items", "request")  # columns of megabytes
 MAX_NAMED = 20  # of the responses that are to be deleted, on the page that asks
 
 
