@@ -35,6 +35,7 @@ def daphne_server(own: Settings, endpoints: Sequence[str], **more: Any) -> Any:
 def _shown_host(own: Settings) -> str:
     """Return a host name that a client can use."""
     if own.host in ("0.0.0.0", "::"):
+        # ".example.com" stands for all names below it, and for itself.
         name = own.allowed_hosts[0].lstrip(".")
         return "127.0.0.1" if name == "*" else name
     return f"[{own.host}]" if ":" in own.host else own.host

@@ -91,14 +91,15 @@ def add_flags(parser: ArgumentParser) -> None:
         option = _option(flag)
         parser.add_argument(flag, type=kind, metavar="VALUE", help=f"vLLM's own: `{option}` in ENGINE_OPTIONS")
     for flag, value in ENGINE_SWITCHES.items():
-        said = f"vLLM's own: `{_option(flag)}` in ENGINE_OPTIONS, {str(value).lower()}"
-        parser.add_argument(flag, dest=_option(flag), action="store_const", const=value, help=said)
+        about = f"vLLM's own: `{_option(flag)}` in ENGINE_OPTIONS, {str(value).lower()}"
+        parser.add_argument(flag, dest=_option(flag), action="store_const", const=value, help=about)
     for flag in REFUSED:
         parser.add_argument(flag, action=_Refusal, nargs="?", dest=SUPPRESS, help=SUPPRESS)
 
 
 def explain(parser: ArgumentParser) -> None:
     """Say of each flag what its setting does, and its default: as the settings themselves say it."""
+    # Positional arguments have no option strings: "" stands for theirs.
     actions = [each for each in parser._actions if FLAGS.get((*each.option_strings, "")[0]) == each.dest]
     if not actions:
         return
@@ -107,20 +108,22 @@ def explain(parser: ArgumentParser) -> None:
     rows = {row.name: row for row in table()}
     for action in actions:
         row = rows[action.dest]
+        # argparse formats help texts with "%".
         action.help = f"{row.name}: {row.about} (default: {row.default})".replace("%", "%%")
 
 
 def given_settings(options: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that the flags of a command line stand for, beside those there are."""
-    given = {name: str(options[name]) for name in (*FLAGS.values(), "RESPONSES_STORE") if options.get(name)}
+    variables = {name: str(options[name]) for name in (*FLAGS.values(), "RESPONSES_STORE") if options.get(name)}
     if dialect := _dialect(options):
-        given["RESPONSES_DIALECT"] = dialect
+        variables["RESPONSES_DIALECT"] = dialect
     if model := options.get("model_tag") or options.get("MODEL"):
-        given = {**_engine({**environ, **given}), **given, "MODEL": model}
+        # What is given counts before what the engine of a named model would be.
+        variables = {**_engine({**environ, **variables}), **variables, "MODEL": model}
     names = map(_option, (*ENGINE_FLAGS, *ENGINE_SWITCHES))
     if engine := {name: options[name] for name in names if options.get(name) is not None}:
-        given["ENGINE_OPTIONS"] = _merged(environ.get("ENGINE_OPTIONS", ""), engine)
-    return given
+        variables["ENGINE_OPTIONS"] = _merged(environ.get("ENGINE_OPTIONS", ""), engine)
+    return variables
 
 
 def start_over(options: Mapping[str, Any]) -> None:
@@ -129,8 +132,9 @@ def start_over(options: Mapping[str, Any]) -> None:
     Settings are read once, at the start. And so they stand in the environment of the process, which only its user can
     read, and not in its command line, which all can.
     """
-    if given := given_settings(options, os.environ):
-        os.environ.update(given)
+    if variables := given_settings(options, os.environ):
+        os.environ.update(variables)
+        # The same process: its id and its terminal stay, and whoever supervises it sees nothing.
         os.execv(sys.executable, [sys.executable, sys.argv[0], "serve"])
 
 

@@ -55,7 +55,7 @@ class StartWorker:
     """Start a worker. It accepts connections at once where nobody else does, else when it is ready."""
 
     number: int
-    at_once: bool
+    at_once: bool  # before it is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ Action = StartWorker | StopWorker | KillWorker | GiveUp
 
 @dataclass(slots=True)
 class _Worker:
-    number: int
+    number: int  # counts up from 1, and is never given twice
     since: float  # when its state began
     heard: float = 0.0  # when it was last heard of, while it serves
     state: State = State.STARTING
-    marked: bool = False
-    killed: bool = False
+    marked: bool = False  # it is to be replaced
+    killed: bool = False  # a kill was sent, and is not sent again
 
 
 @dataclass(slots=True)
@@ -147,6 +147,7 @@ class Fleet:
             return False
         self.failures += 1
         if self.failures > 1:
+            # The exponent is bounded, as a float is; `longest_pause` bounds the pause.
             pause = self.pace.first_pause * 2 ** min(self.failures - 2, 16)
             self._not_before = now + min(self.pace.longest_pause, pause)
         if worker.state is State.STARTING and self.marked:
@@ -211,11 +212,13 @@ class Fleet:
             yield from self._stop_all(now)
             return
         marked = [worker for worker in self._here() if worker.marked]
+        # Only those that serve count: a worker is let go once its replacement does.
         surplus = len(self.serving) - self.size
         for worker in marked[: max(0, surplus)]:
             yield self._let_go(worker, now)
         while self._lacks_one() and now >= self._not_before:
             worker = _Worker(self._next_number, now)
+            # Where nobody serves, whoever connects is better answered with a 503 than left to wait.
             yield StartWorker(worker.number, at_once=not self.serving)
             self._workers[worker.number] = worker
             self._next_number += 1

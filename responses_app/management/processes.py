@@ -29,13 +29,11 @@ ENGINE_STOP_SECONDS = 15.0  # an engine core takes 4 to 5 s to stop, and is kill
 
 
 class Inherited(NamedTuple):
-    """Descriptors that all workers get: the listening socket, a pipe's end that tells when this process is gone, and
-    the file of `Shares`.
-    """
+    """Descriptors that all workers get."""
 
-    listener: int
-    lifeline: int
-    shares: int
+    listener: int  # the listening socket
+    lifeline: int  # a pipe's end, which tells when the supervisor is gone
+    shares: int  # the file of `Shares`
 
 
 class ChildProcess:
@@ -76,9 +74,11 @@ class ChildProcess:
                 # sessions (autogroup), one that starts does not get a part of what the busy ones have together.
                 start_new_session=True,
             )
+            # The child has its own. While this process held one, the pipe would never end.
             os.close(writing)
             writing = -1
             if self._owed:
+                # It was told to stop while it was being started.
                 self.send(self._owed)
             loop.add_reader(reading, self._hear, reading)
             return await self._heard_to_its_end(self._process)
@@ -106,11 +106,11 @@ class ChildProcess:
         return status
 
     def _hear(self, reading: int) -> None:
-        said = os.read(reading, 64)
-        if not said:  # its end of the pipe, which nobody else has, is closed: it is gone, or just going
+        words = os.read(reading, 64)
+        if not words:  # its end of the pipe, which nobody else has, is closed: it is gone, or just going
             asyncio.get_running_loop().remove_reader(reading)
             self._silenced.set()
-        for word in said:
+        for word in words:
             self._hears(bytes([word]))
 
 
@@ -142,6 +142,7 @@ async def hand_on(source: asyncio.StreamReader, sink: BinaryIO, prefix: bytes) -
     """Write what comes to `sink`, whole lines at a time, each behind `prefix`; JSON objects stay what they are."""
     rest = b""
     while data := await source.read(LINE_BYTES):
+        # The last part is a line that has not ended.
         *lines, rest = (rest + data).split(b"\n")
         if len(rest) > LINE_BYTES:
             lines, rest = [*lines, rest], b""
@@ -158,6 +159,7 @@ def _write(sink: BinaryIO, prefix: bytes, lines: list[bytes]) -> None:
 def resident_bytes(pid: int) -> int:
     """Return the memory that a process holds (its resident set), 0 where that cannot be known, or there is none."""
     with suppress(OSError, IndexError, ValueError):
+        # The second number is the resident set, in pages.
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
@@ -196,6 +198,7 @@ class EngineKeeper:
         else:
             self._child.send(signal.SIGTERM)
         await asyncio.wait([self._keeping], timeout=ENGINE_STOP_SECONDS)
+        # It has not ended in its time.
         if self._child is not None:
             _kill_group(self._child.pid)
             await asyncio.wait([self._keeping])

@@ -68,12 +68,12 @@ class Supervisor:
         self._max_bytes = max_bytes
         self._announce: Callable[[], None] | None = announce
         self._processes: dict[int, WorkerProcess] = {}
-        self._news = asyncio.Event()
-        self._looked = 0.0
-        self._gave_up = False
-        self._hurried = False
-        self._rolls: list[asyncio.Task[None]] = []
-        self._rolling = False
+        self._news = asyncio.Event()  # something happened: the fleet is to be asked again
+        self._looked = 0.0  # when the clock was looked at last, on the loop's
+        self._gave_up = False  # no worker can be started
+        self._hurried = False  # Ctrl-C: workers stop at once
+        self._rolls: list[asyncio.Task[None]] = []  # one for each SIGHUP, one after the other
+        self._rolling = False  # workers are being replaced
         self._shares = Shares.make(4 * fleet.size + 16)  # several generations may be leaving at a time
         self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
         self._engine = EngineKeeper(self._lifeline, loads=self._fleet.wait, up=self._up, refused=self._refused)
@@ -114,10 +114,12 @@ class Supervisor:
             await asyncio.wait_for(self._news.wait(), pause)
         except TimeoutError:
             self._look_at_memory(now)
+        # What comes from here on is news for the next round, whose `decide` comes after it.
         self._news.clear()
         self._look_at_clock(asyncio.get_running_loop().time())
 
     def _look_at_clock(self, now: float) -> None:
+        # Workers may have said that they live, and nobody has listened.
         if now - self._looked > LOOK_SECONDS + LATE_SECONDS:
             self._fleet.stood_still(now)
         self._looked = now

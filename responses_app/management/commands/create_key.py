@@ -64,7 +64,8 @@ def key_name(text: str) -> str:
 
 def moment(text: str) -> datetime:
     """Read a time in the future: so many hours, days or weeks from now, or a date. Raises `ArgumentTypeError`."""
-    wanted = "a time in the future: 12h, 30d, 8w, or a date, 2027-06-30"
+    accepted = "a time in the future: 12h, 30d, 8w, or a date, 2027-06-30"
+    # "12h", "30d" or "8w".
     if match := re.fullmatch(r"(\d{1,5})([hdw])", text):
         number, period = match.groups()
         at = datetime.now(UTC) + timedelta(**{_PERIODS[period]: int(number)})
@@ -72,10 +73,11 @@ def moment(text: str) -> datetime:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise ArgumentTypeError(wanted) from None
+            raise ArgumentTypeError(accepted) from None
+        # A date without a zone is one of UTC, as all that is shown.
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
     if at <= datetime.now(UTC):
-        raise ArgumentTypeError(wanted)
+        raise ArgumentTypeError(accepted)
     return at
 
 

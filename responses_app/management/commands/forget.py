@@ -48,17 +48,17 @@ class Command(DatabaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Do so."""
         subject = _subject(options)
-        found = count(subject)
-        if not any(found.values()) and subject.project != DEFAULT_PROJECT and not subject.key_id:
+        counts = count(subject)
+        if not any(counts.values()) and subject.project != DEFAULT_PROJECT and not subject.key_id:
             raise CommandError(
                 f"There is no project {subject.project[:64]}. `respsite manage list_keys` shows those that have keys."
             )
-        self._tell("There are", found)
+        self._tell("There are", counts)
         if options["export"]:
             self._export(subject, options["export"])
         if options["dry_run"]:
             return
-        if not any(found.values()):
+        if not any(counts.values()):
             self.stdout.write("There is nothing to erase.")
             return
         if not options["yes"] and not self._is_sure(subject):
@@ -66,6 +66,7 @@ class Command(DatabaseCommand):
         keys = ApiKey.objects.filter(project_id=subject.project)
         keys = keys.filter(pk=subject.key_id) if subject.key_id else keys
         revoke_keys(keys.values_list("pk", flat=True))
+        # What is accepted until then is erased with the rest: so nothing is left behind a count of 0.
         time.sleep(_seconds_until_out(keys))
         relay, gone = Relay(), 0
         for ids in erase(subject):
@@ -80,6 +81,7 @@ class Command(DatabaseCommand):
 
     def _export(self, subject: Subject, file: Path) -> None:
         try:
+            # "x": a file that is there may be an export of before.
             with open(file, "x", encoding="utf-8", opener=_for_its_owner) as opened:
                 written = sum(1 for line in lines(subject) if opened.write(f"{line}\n"))
         except FileExistsError:
@@ -91,8 +93,8 @@ class Command(DatabaseCommand):
     def _is_sure(self, subject: Subject) -> bool:
         if not sys.stdin.isatty():
             return False
-        wanted = subject.key_id or subject.project
-        return input(f"Type {wanted} to erase all of it for good: ").strip() == wanted
+        name = subject.key_id or subject.project
+        return input(f"Type {name} to erase all of it for good: ").strip() == name
 
     def _tell(self, start: str, counted: Mapping[str, int]) -> None:
         self.stdout.write(f"{start} {', '.join(f'{number:,} {kind}' for kind, number in counted.items())}.")
@@ -104,6 +106,7 @@ def _seconds_until_out(keys: "QuerySet[ApiKey]") -> float:
     if last is None:
         return 0.0
     passed = (datetime.now(UTC) - last).total_seconds()
+    # Bounded on both sides, whatever a clock says of a key that was revoked on another machine.
     return min(OUT_SECONDS, max(0.0, OUT_SECONDS - passed))
 
 

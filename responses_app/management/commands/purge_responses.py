@@ -54,18 +54,19 @@ class Command(DatabaseCommand):
         connection = connections["default"]
         with connection.cursor() as cursor:
             now = database_time(cursor)
-        found = 0
+        number = 0
+        # A dry run removes nothing, and so would find the same ones for ever: it looks once.
         while some := files_to_purge(connection, now):
-            found += len(some)
+            number += len(some)
             if dry_run:
                 break
             remove_files("default", some)
-        if found:
-            self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {found:,} files whose time is over.")
+        if number:
+            self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {number:,} files whose time is over.")
 
     def _look(self, kept: RetentionSettings) -> None:
-        found = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED)
-        self.stdout.write(f"Would remove {'at least ' if found.more else ''}{_told(found)}.")
+        purged = purge("default", kept, dry_run=True, max_responses=MAX_COUNTED)
+        self.stdout.write(f"Would remove {'at least ' if purged.more else ''}{_told(purged)}.")
 
     def _remove(self, kept: RetentionSettings) -> None:
         before = Purged()
@@ -78,7 +79,9 @@ class Command(DatabaseCommand):
             )
             for start in range(0, len(step.ids), MAX_RESPONSES):
                 self._tell(step.ids[start : start + MAX_RESPONSES])
+            # Without the ids, of which there may be millions.
             before += replace(step, ids=())
+            # The second: what is left cannot be removed now, as another process holds it.
             if not step.more or not step.responses:
                 break
         self.stdout.write(f"Removed {_told(before)} and {before.parts:,} parts of chains.")
@@ -93,8 +96,8 @@ class Command(DatabaseCommand):
 def _kept(options: dict[str, Any]) -> RetentionSettings:
     own = settings.RESPSITE
     names = [each.name for each in fields(RetentionSettings)]
-    given = {name: options[name.removeprefix("responses_store_")] for name in names}
-    return RetentionSettings(**{name: getattr(own, name) if given[name] is None else given[name] for name in names})
+    flags = {name: options[name.removeprefix("responses_store_")] for name in names}
+    return RetentionSettings(**{name: getattr(own, name) if flags[name] is None else flags[name] for name in names})
 
 
 def _at_least_0(kind: Callable[[str], float]) -> Callable[[str], float]:

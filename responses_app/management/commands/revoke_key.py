@@ -19,6 +19,6 @@ class Command(DatabaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Revoke them all, or none where one is not known."""
-        found = [key_named(key) for key in options["keys"]]
-        revoked = revoke_keys({row.pk for row in found})
-        self.stdout.write(f"Revoked {revoked}; {len(found) - revoked} were revoked before.")
+        rows = [key_named(key) for key in options["keys"]]
+        revoked = revoke_keys({row.pk for row in rows})
+        self.stdout.write(f"Revoked {revoked}; {len(rows) - revoked} were revoked before.")

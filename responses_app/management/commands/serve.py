@@ -43,6 +43,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Start over with the flags as settings, or serve."""
+        # It does not return where there are flags: the process begins anew with them as settings.
         start_over(options)
         try:
             listener = self._prepare(settings.RESPSITE)
@@ -71,6 +72,7 @@ class Command(BaseCommand):
             raise SystemExit(
                 f"respsite: the database cannot be used ({reason}). Check that it runs and what DATABASE_URL names."
             ) from None
+        # Nothing of it may be inherited by what is started below.
         connection.close()
         return listener
 
@@ -99,6 +101,7 @@ class Command(BaseCommand):
 
     def _serve(self) -> None:
         own = settings.RESPSITE
+        # Twisted separates the parts of an endpoint by colons; those of an IPv6 address have a backslash before them.
         server = daphne_server(own, [f"tcp:port={own.port}:interface={own.host.replace(':', chr(92) + ':')}"])
         from twisted.internet import reactor  # not before daphne has installed it
 

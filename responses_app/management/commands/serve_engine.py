@@ -38,6 +38,7 @@ class Command(BaseCommand):
         model = own.in_process
         if model is None or not own.engine_core:
             raise CommandError("An engine core needs ENGINE=vllm and ENGINE_CORE, the path of its socket.")
+        # The supervisor's: a terminal's end is not for this process.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end)
@@ -59,6 +60,7 @@ class Command(BaseCommand):
             model=model.model,
             options=engine_options(model),
             path=own.engine_core,
+            # While workers are replaced, two generations hold places.
             places=2 * own.workers + SPARE_PLACES,
         )
         try:
@@ -71,6 +73,7 @@ class Command(BaseCommand):
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_IGN)  # it ends already
             host.close()
+        # `serve` returns only where the core has ended by itself.
         sys.exit(1)
 
 
@@ -80,7 +83,9 @@ def _end(*_: object) -> NoReturn:
 
 def _end_with(lifeline: int) -> None:
     """Runs on a thread: ends this process and its engine core with the supervisor."""
+    # It returns when the supervisor, who never writes, is gone.
     os.read(lifeline, 1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(ENGINE_STOP_SECONDS)
+    # The group has vLLM's own processes in it, which might outlive this one.
     os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -59,6 +59,7 @@ class WorkerServer:
         threading.Thread(target=self._end_with_supervisor, args=(last,), name="lifeline", daemon=True).start()
         # daphne wants an endpoint; it is taken away below, since daphne knows how to inherit IPv4 alone.
         server = daphne_server(settings.RESPSITE, ["inherited"], ready_callable=lambda: self._listen(server))
+        # Nothing else is to be listened on: `_listen` takes the inherited socket.
         server.endpoints = []
         from twisted.internet import reactor  # not before daphne has installed it
 
@@ -85,11 +86,11 @@ class WorkerServer:
         """Wait until requests can be served, as `/ready` understands it, and say so."""
         assert self._listener is not None
         await site.engines.begun()
-        told = None
+        last_problem = None
         while (problem := await site.upkeep.heartbeat.check()) is not None:
-            if problem != told:
+            if problem != last_problem:
                 logger.warning("not ready yet: %s", problem)
-            told = problem
+            last_problem = problem
             await asyncio.sleep(CHECK_SECONDS)
         self._listener.open()
         self._say(READY)
@@ -109,6 +110,7 @@ class WorkerServer:
         logger.warning("the supervisor is gone: this worker stops")
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(seconds)
+        # Whatever threads or handlers still do: nobody would end this process otherwise.
         os._exit(1)
 
 

@@ -29,12 +29,12 @@ class Command(DatabaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Change them."""
-        given = {limit: options[limit] for limit in LIMITS if options[limit] is not None}
+        changes = {limit: options[limit] for limit in LIMITS if options[limit] is not None}
         row = _project(options["project"]) if options["project"] else key_named(options["key"])
-        for limit, value in given.items():
+        for limit, value in changes.items():
             setattr(row, limit, None if value == _NONE else value)
-        if given:
-            row.save(update_fields=list(given))
+        if changes:
+            row.save(update_fields=list(changes))
         for limit in LIMITS:
             value = getattr(row, limit)
             self.stdout.write(f"{limit.replace('_', ' ')}: {'no limit' if value is None else value}")
