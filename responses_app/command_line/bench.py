@@ -112,12 +112,12 @@ async def ask(session: aiohttp.ClientSession, endpoint: RemoteServer, api: Api, 
     """Send one request and read its stream to the end; what goes wrong is in the sample's `error`."""
     sample = Sample()
     began = time.perf_counter()
-    last, counted, told = began, 0, None
+    last, counted, usage = began, 0, None
     try:
         async for event in events_of(session, endpoint, api.path, body=body):
             if problem := api.error(event):
                 sample.error = problem
-            told = api.tokens(event) or told
+            usage = api.tokens(event) or usage
             if not api.said(event):
                 continue
             now = time.perf_counter()
@@ -130,7 +130,7 @@ async def ask(session: aiohttp.ClientSession, endpoint: RemoteServer, api: Api, 
     except CommandFailed as problem:
         sample.error = str(problem)
     sample.seconds = time.perf_counter() - began
-    sample.tokens = told if told is not None else counted
+    sample.tokens = usage if usage is not None else counted
     if not sample.error and sample.first is None:
         sample.error = "The stream had no tokens."
     return sample
@@ -138,17 +138,20 @@ async def ask(session: aiohttp.ClientSession, endpoint: RemoteServer, api: Api, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of `concurrent` requests at once. Times are in milliseconds; None where nothing was measured."""
+    """How a server did with so many requests at once.
 
-    concurrent: int
-    requests: int
-    errors: int
-    seconds: float
+    Times are in milliseconds, but for `seconds`; None where nothing was measured.
+    """
+
+    concurrent: int  # requests at once
+    requests: int  # all of them, with those that failed
+    errors: int  # of the requests
+    seconds: float  # that the level took
     tokens_per_second: float  # of all streams together
     stream_tokens_per_second: float | None  # of a stream behind its first token, the median
-    first_p50: float | None
-    first_p95: float | None
-    gap_p50: float | None
+    first_p50: float | None  # until the first token, the median
+    first_p95: float | None  # 95 of 100 came sooner
+    gap_p50: float | None  # between two events that say something
     gap_p95: float | None
     gap_max: float | None
 
@@ -177,6 +180,7 @@ def percentile(ordered: Sequence[float], part: float) -> float | None:
     """Return the value below which `part` of the ordered ones lie (the nearest rank); None of none."""
     if not ordered:
         return None
+    # Of 20 values, 0.95 is the 19th.
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
 
 
@@ -188,11 +192,12 @@ def _milliseconds(ordered: Sequence[float], part: float) -> float | None:
 def _paces(samples: Iterable[Sample]) -> Iterable[float]:
     for sample in samples:
         if sample.first is not None and sample.tokens > 1 and sample.seconds > sample.first:
+            # The first token is not counted: it took the time before.
             yield (sample.tokens - 1) / (sample.seconds - sample.first)
 
 
 WIDTH = 36  # of a bar in a terminal, in characters
-EIGHTHS = " ▏▎▍▌▋▊▉"
+EIGHTHS = " ▏▎▍▌▋▊▉"  # blocks of 0 to 7 eighths of a character
 CHARTS = (  # what each shows, its unit, and which figure
     ("Tokens per second, all streams", "/s", "tokens_per_second"),
     ("Time to the first token, 95 of 100", " ms", "first_p95"),
@@ -278,8 +283,8 @@ def run(options: Namespace) -> int:
     if options.svg:
         _write(options.svg, svg_of(figures, title=title))
     if options.json:
-        told = {"url": endpoint.base_url, "api": options.api, "model": options.model, "respsite": __version__}
-        _write(options.json, json.dumps({**told, "levels": [asdict(row) for row in figures]}, indent=2) + "\n")
+        about = {"url": endpoint.base_url, "api": options.api, "model": options.model, "respsite": __version__}
+        _write(options.json, json.dumps({**about, "levels": [asdict(row) for row in figures]}, indent=2) + "\n")
     return 0 if any(row.requests > row.errors for row in figures) else FAILED
 
 
@@ -289,8 +294,8 @@ def _levels(text: str) -> list[int]:
     except ValueError:
         levels = []
     if not levels or not all(0 < level <= MAX_CONCURRENT for level in levels):
-        wanted = f"numbers up to {MAX_CONCURRENT}, separated by commas"
-        raise CommandFailed(f"--concurrency {text} is not valid: it takes {wanted}.", status=USAGE)
+        accepted = f"numbers up to {MAX_CONCURRENT}, separated by commas"
+        raise CommandFailed(f"--concurrency {text} is not valid: it takes {accepted}.", status=USAGE)
     return levels
 
 
@@ -338,12 +343,13 @@ class Load:
         What runs at the end of the time is cut, and does not count.
         """
         samples: list[Sample] = []
-        wanted = max(self._options.requests, level)
+        enough = max(self._options.requests, level)
         begun = 0
 
         async def client() -> None:
             nonlocal begun
-            while begun < wanted:
+            # No await between the look and the count: no request is begun twice.
+            while begun < enough:
                 begun += 1
                 samples.append(await self._ask())
 

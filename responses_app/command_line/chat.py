@@ -38,15 +38,15 @@ NOBODY = "The user did not answer this call."
 def read_tools(path: str) -> list[Item]:
     """Return the tools that a JSON file declares: a list, or an object with a list `tools`. Raises `CommandFailed`."""
     try:
-        found = json.loads(Path(path).read_text())
+        content = json.loads(Path(path).read_text())
     except OSError as error:
         raise CommandFailed(f"--tools {path} cannot be read ({error.strerror}).", status=USAGE) from None
     except ValueError as error:
         raise CommandFailed(f"--tools {path} is not JSON ({error}).", status=USAGE) from None
-    tools = found.get("tools") if isinstance(found, dict) else found
+    tools = content.get("tools") if isinstance(content, dict) else content
     if not isinstance(tools, list) or not all(isinstance(tool, dict) and "type" in tool for tool in tools):
-        wanted = '[{"type": "function", "name": "get_weather", "parameters": {…}}]'
-        raise CommandFailed(f"--tools {path} holds no list of tools like {wanted}.", status=USAGE)
+        example = '[{"type": "function", "name": "get_weather", "parameters": {…}}]'
+        raise CommandFailed(f"--tools {path} holds no list of tools like {example}.", status=USAGE)
     return tools
 
 
@@ -63,8 +63,8 @@ def _server_tool(name: str) -> Item:
         return {"type": "mcp", "server_label": value}
     if kind == "file_search" and value:
         return {"type": "file_search", "vector_store_ids": [value]}
-    wanted = ", ".join((*SERVER_TOOLS, "mcp=LABEL", "file_search=VECTOR_STORE_ID"))
-    raise CommandFailed(f"--server-tools {name} is not known: it takes some of {wanted}.", status=USAGE)
+    known = ", ".join((*SERVER_TOOLS, "mcp=LABEL", "file_search=VECTOR_STORE_ID"))
+    raise CommandFailed(f"--server-tools {name} is not known: it takes some of {known}.", status=USAGE)
 
 
 def calls_of(response: Item) -> list[Item]:
@@ -99,10 +99,15 @@ def by_command(command: str) -> Callable[[Item], str]:
         raise CommandFailed("--run-tools takes a command, like './tools.sh'.", status=USAGE)
 
     def run(call: Item) -> str:
-        given = {"name": call["name"], "arguments": call.get("arguments", call.get("input", ""))}
+        call_fields = {"name": call["name"], "arguments": call.get("arguments", call.get("input", ""))}
         try:
             done = subprocess.run(
-                words, input=json.dumps(given), capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+                words,
+                input=json.dumps(call_fields),
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
             )
         except OSError as error:
             raise CommandFailed(f"--run-tools {command} cannot be run ({error.strerror}).") from None
@@ -219,6 +224,7 @@ class Person:
             try:
                 return future.result()
             except KeyboardInterrupt:
+                # Nothing has begun to come yet: there is no response that could be interrupted.
                 if not self._session.interrupt(lane):
                     future.cancel()
                     return {}
@@ -231,6 +237,7 @@ class Person:
         if response.get("status") == "completed":
             return [answer(call, self._output(call)) for call in calls]
         if response.get("status") == "incomplete" and calls:  # it was interrupted, and can be continued with these
+            # The server refuses to go on from a call without an output.
             self._owed[lane] = [answer(call, NOBODY) for call in calls]
         return []
 

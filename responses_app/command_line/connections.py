@@ -52,8 +52,8 @@ async def fetch(session: aiohttp.ClientSession, endpoint: RemoteServer, path: st
         async with session.get(f"{endpoint.base_url}{path}") as answer:
             if answer.status != 200:
                 raise endpoint.refused(answer.status, await _body(answer))
-            found: dict[str, Any] = await answer.json(content_type=None)
-            return found
+            body: dict[str, Any] = await answer.json(content_type=None)
+            return body
     except (aiohttp.ClientError, OSError) as error:
         raise endpoint.unreachable(error) from None
 
@@ -69,6 +69,7 @@ async def _body(answer: aiohttp.ClientResponse) -> object:
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     rest = b""
     async for chunk in content.iter_any():
+        # The last part is a line that has not ended.
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
@@ -95,8 +96,9 @@ class ServerSocket:
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
+        # Frames that wait, by lanes; None: the connection is lost
         self._lanes: dict[str | None, asyncio.Queue[Frame | None]] = {}
-        self._opening = asyncio.Lock()
+        self._opening = asyncio.Lock()  # two lanes at once open one connection
 
     async def create(self, lane: str | None, body: Frame) -> AsyncIterator[Frame]:
         """Send a `response.create` and yield its events, the terminal one last. Raises `CommandFailed`."""
@@ -167,6 +169,7 @@ class ServerSocket:
         except ValueError:  # no JSON: this is no server of responses
             await socket.close()
         for queue in list(self._lanes.values()):
+            # All that came before is read first.
             await queue.put(None)
 
     async def _hand_on(self, frame: Frame) -> None:
@@ -174,6 +177,7 @@ class ServerSocket:
             return
         lane = frame.get("stream_id")
         if lane in self._lanes:
+            # It waits where a lane is full: then nothing is read from the socket, and the server waits, too.
             await self._lanes[lane].put(frame)
         elif frame.get("type") == "error" and lane is None:  # it is about the whole connection
             for queue in list(self._lanes.values()):
@@ -216,7 +220,7 @@ class ChatSession:
         self._thread.start()
         self._connection = ServerSocket(endpoint)
         self.last: dict[str, str] = {}  # response ids, by the names of lanes
-        self._running: dict[str, str] = {}
+        self._running: dict[str, str] = {}  # ids of responses that are being answered, by lanes
 
     def begin(self, lane: str, items: list[Item], view: View) -> "Future[Item]":
         """Send items on a lane; the future gives the response, or raises `CommandFailed`."""

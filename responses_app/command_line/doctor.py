@@ -34,6 +34,7 @@ def run(options: Namespace) -> int:
     """Look, tell, and return 1 where something is broken."""
     began = time.monotonic()
     findings = _settings() or asyncio.run(_examine(options.seconds))
+    # The order of `Severity` is that of how bad it is.
     worst = max(findings, key=lambda each: list(Severity).index(each.level)).level
     seconds = time.monotonic() - began
     if options.json:
@@ -78,8 +79,11 @@ async def _examine(seconds: float) -> list[Finding]:
     }
     settings: Settings = django_settings.RESPSITE
     doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]
-    found = await asyncio.gather(*(_checked(name, check(settings, seconds), seconds) for name, check in checks.items()))
-    return [*doubts, *(finding for findings in found for finding in findings)]
+    # All at once, so that it takes as long as the slowest.
+    reports = await asyncio.gather(
+        *(_checked(name, check(settings, seconds), seconds) for name, check in checks.items())
+    )
+    return [*doubts, *(finding for findings in reports for finding in findings)]
 
 
 async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: float) -> Sequence[Finding]:
@@ -92,11 +96,11 @@ async def _checked(name: str, check: Awaitable[Sequence[Finding]], seconds: floa
 
 
 def _as_json(findings: Sequence[Finding], worst: Severity, seconds: float) -> str:
-    told = [
+    entries = [
         {"level": each.level.value, "subject": each.subject, "text": each.text, "advice": each.advice}
         for each in findings
     ]
-    whole = {"status": worst.value, "version": __version__, "seconds": round(seconds, 2), "findings": told}
+    whole = {"status": worst.value, "version": __version__, "seconds": round(seconds, 2), "findings": entries}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -28,11 +28,11 @@ MAX_ERROR_BYTES = 64 * 1024  # of an answer that is not a success, read for its 
 
 @dataclass(frozen=True, slots=True)
 class RemoteServer:
-    """A base URL without a slash at its end, and the key for it, empty for none; `variable` is where that stood."""
+    """A server that a command asks."""
 
-    base_url: str
-    key: str = ""
-    variable: str = KEY_VARIABLE
+    base_url: str  # without a slash at its end
+    key: str = ""  # "" for none
+    variable: str = KEY_VARIABLE  # the environment variable that the key stood in
 
     @property
     def headers(self) -> dict[str, str]:
@@ -59,8 +59,8 @@ class RemoteServer:
 
     def refused(self, status: int, body: object) -> CommandFailed:
         """Return the error that an answer tells, in the server's own words; `body` is None without any."""
-        said = f": {message_of(body).rstrip('.')}" if body else ""
-        return CommandFailed(f"{self.base_url} answered {status}{said}.{self._advice(status, body)}")
+        reason = f": {message_of(body).rstrip('.')}" if body else ""
+        return CommandFailed(f"{self.base_url} answered {status}{reason}.{self._advice(status, body)}")
 
     def _advice(self, status: int, body: object) -> str:
         if status in (401, 403):
@@ -101,5 +101,6 @@ def session_options(endpoint: RemoteServer) -> dict[str, Any]:
     """Return the arguments of an `aiohttp.ClientSession` for it."""
     from aiohttp import ClientTimeout
 
+    # A stream may take as long as it likes.
     timeout = ClientTimeout(total=None, connect=CONNECT_SECONDS)
     return {"headers": endpoint.headers, "timeout": timeout, "trust_env": not endpoint.is_here}

@@ -27,12 +27,12 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`subject` is what was looked at; `advice` is what to do, empty where nothing is."""
+    """What a check has found out."""
 
     level: Severity
-    subject: str
-    text: str
-    advice: str = ""
+    subject: str  # what was looked at
+    text: str  # what was found
+    advice: str = ""  # what to do; "" where nothing is
 
 
 def ok(subject: str, text: str) -> Finding:
@@ -59,8 +59,8 @@ LITTLE_DISK, NO_DISK = 2**30, 100 * 2**20  # bytes that are free
 
 async def versions(settings: Settings, seconds: float) -> list[Finding]:
     """Say what is installed; two packages that exclude each other are a problem."""
-    found = {name: known for name in PACKAGES if (known := _version(name))}
-    about = ", ".join(f"{name} {known}" for name, known in found.items())
+    versions_found = {name: known for name in PACKAGES if (known := _version(name))}
+    about = ", ".join(f"{name} {known}" for name, known in versions_found.items())
     findings = [ok("versions", f"respsite {__version__}, Python {platform.python_version()}, {about}")]
     if _version("openai-harmony"):
         findings.append(
@@ -103,12 +103,13 @@ async def limits(settings: Settings, seconds: float) -> list[Finding]:
 
 def _limits(settings: Settings) -> Iterator[Finding]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * min(settings.max_websocket_connections, settings.responses_max_in_flight) + FILES_BESIDE
-    if files != resource.RLIM_INFINITY and files < wanted:
+    # Each client may have a socket here, and one to the engine.
+    needed = 2 * min(settings.max_websocket_connections, settings.responses_max_in_flight) + FILES_BESIDE
+    if files != resource.RLIM_INFINITY and files < needed:
         yield warning(
             "limits",
-            f"{files} open files are allowed, and up to {wanted} may be needed",
-            f"Run `ulimit -n {max(65536, wanted)}` before `respsite serve`, or set LimitNOFILE in its unit.",
+            f"{files} open files are allowed, and up to {needed} may be needed",
+            f"Run `ulimit -n {max(65536, needed)}` before `respsite serve`, or set LimitNOFILE in its unit.",
         )
     else:
         yield ok("limits", f"{files} open files")
@@ -153,6 +154,7 @@ def _free_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
+    # "MemAvailable:   12345678 kB"
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 

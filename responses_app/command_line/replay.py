@@ -62,6 +62,7 @@ async def _whole_stream(
     """Yield all events, picking the stream up where it breaks."""
     for _ in range(MAX_CUTS):
         params = {"stream": "true", **({} if after is None else {"starting_after": str(after)})}
+        # The number up to which this try knows the stream.
         before = after
         try:
             async for event in events_of(session, endpoint, f"/responses/{response_id}", params=params):
@@ -93,6 +94,7 @@ class Metronome:
 
     async def wait(self) -> None:
         """Wait until the next one is due."""
+        # From the last due time, and not from now: what came late is made up for.
         self._due += self._seconds
         if (left := self._due - time.monotonic()) > 0:
             await asyncio.sleep(left)

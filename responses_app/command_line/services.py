@@ -115,12 +115,12 @@ async def search(settings: Settings, seconds: float) -> list[Finding]:
 
 async def others(settings: Settings, seconds: float) -> list[Finding]:
     """Look whether MCP servers and the image service can be reached; no program is started."""
-    found = [_program(label, access.command[0]) for label, access in settings.mcp_servers.items() if access.command]
+    programs = [_program(label, access.command[0]) for label, access in settings.mcp_servers.items() if access.command]
     urls = {f"MCP server {label}": access.url for label, access in settings.mcp_servers.items() if access.url}
     if settings.image_service_url:
         urls["image service"] = settings.image_service_url
     reached = await asyncio.gather(*(_reached(name, url, 0.8 * seconds) for name, url in urls.items()))
-    return [*found, *reached]
+    return [*programs, *reached]
 
 
 def _program(label: str, command: str) -> Finding:
@@ -158,8 +158,8 @@ async def address(settings: Settings, seconds: float) -> list[Finding]:
         return [problem("address", f"another program than respsite listens at {url}", advice)]
     if body["status"] == "ready":
         return [ok("address", f"a server is ready at {url}")]
-    said = ", ".join(f"{name}: {body[name]}" for name in ("server", "database", "engine") if body.get(name) != "ok")
-    return [problem("address", f"the server at {url} is not ready ({said})", "Look at its log.")]
+    parts = ", ".join(f"{name}: {body[name]}" for name in ("server", "database", "engine") if body.get(name) != "ok")
+    return [problem("address", f"the server at {url} is not ready ({parts})", "Look at its log.")]
 
 
 LEAST_SECONDS = 2  # libpq takes no fewer
@@ -173,6 +173,7 @@ async def database(settings: Settings, seconds: float) -> list[Finding]:
     from django.db import DatabaseError
 
     try:
+        # 0.8: time is left to say what is wrong before the check as a whole is given up.
         return await in_daemon_thread(partial(_database, max(LEAST_SECONDS, round(0.8 * seconds))))
     except (DatabaseError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -199,10 +200,11 @@ def _database(connect_seconds: int) -> list[Finding]:
     newer = executor.loader.applied_migrations.keys() - executor.loader.graph.nodes.keys()
     name = "PostgreSQL" if connection.vendor == "postgresql" else "SQLite"
     number = ".".join(map(str, connection.get_database_version()))
+    # It has read its clock about half way between the question and the answer.
     findings = [_speed("database", f"{name} {number}", seconds), *_clock("database", theirs - sent - seconds / 2)]
     if missing:
-        found = f"{len(missing)} migrations are missing, {missing[0][0].name} first"
-        findings.append(warning("database", found, "`respsite serve` migrates; else run `respsite manage migrate`."))
+        text = f"{len(missing)} migrations are missing, {missing[0][0].name} first"
+        findings.append(warning("database", text, "`respsite serve` migrates; else run `respsite manage migrate`."))
     if ours := sorted(name for app, name in newer if app == "responses_app"):
         advice = "Install the newer version again, or restore the backup from before the upgrade."
         findings.append(problem("database", f"a newer version has migrated it ({ours[-1]})", advice))
@@ -230,8 +232,8 @@ async def redis(settings: Settings, seconds: float) -> list[Finding]:
         return [problem("redis", f"it cannot be used ({reason})", "Check that it runs, and what REDIS_URL names.")]
     finally:
         await client.aclose()
-    found = f"Redis {about.get('redis_version', '')}"
-    return [_speed("redis", found, took), *_clock("redis", whole + micro / 1e6 - sent - took / 2)]
+    name = f"Redis {about.get('redis_version', '')}"
+    return [_speed("redis", name, took), *_clock("redis", whole + micro / 1e6 - sent - took / 2)]
 
 
 def _speed(subject: str, name: str, seconds: float) -> Finding:
@@ -254,6 +256,7 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
     done: asyncio.Future[T] = loop.create_future()
 
     def finish(result: T | None, error: Exception | None) -> None:
+        # Whoever waited has given up.
         if done.done():
             return
         done.set_exception(error) if error is not None else done.set_result(result)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ class Plain:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        self._is_open = False
+        self._is_open = False  # the last line has not ended
 
     def show(self, event: Event) -> None:
         """Write what is new in the answer."""
@@ -43,9 +43,9 @@ class Vivid:
         self._console = console
         self._reasoning = reasoning
         self._timed = timed
-        self._kind = ""
+        self._kind = ""  # of the text that stands last; "" at the beginning of a line
         self._began = time.monotonic()
-        self._first: float | None = None
+        self._first: float | None = None  # seconds until the first thing that was said
         self._shows = {
             "response.output_text.delta": self._text,
             "response.refusal.delta": self._text,
@@ -93,9 +93,9 @@ class Vivid:
     def _item_done(self, event: Event) -> None:
         item = event["item"]
         logs = [each.get("logs", "") for each in item.get("outputs") or () if each.get("type") == "logs"]
-        found = str(item.get("output") or "") if item["type"] == "mcp_call" else "".join(logs)
-        if found:
-            self._put("output", found.rstrip()[:MAX_SHOWN], FIGURES)
+        output = str(item.get("output") or "") if item["type"] == "mcp_call" else "".join(logs)
+        if output:
+            self._put("output", output.rstrip()[:MAX_SHOWN], FIGURES)
         if item.get("error"):
             self._put("output", f"failed: {message_of(item['error'])}", TROUBLE)
         if item["type"] not in QUIET_ITEMS:
@@ -125,6 +125,7 @@ class Vivid:
         if self._timed and self._first is not None:
             figures.append(f"first token {self._first * 1000:.0f} ms")
         if tokens := usage.get("output_tokens"):
+            # The pace is that behind the first token.
             streamed = seconds - (self._first or 0)
             pace = f", {tokens / streamed:.0f}/s" if self._timed and streamed > SHORT else ""
             figures.append(f"{tokens} tokens{pace}")

@@ -65,6 +65,7 @@ def progress(word: str, total: int | None) -> Iterator[Tell]:
 
 
 def _lines(word: str, total: int | None) -> Tell:
+    # The first line comes after SECONDS: short work says nothing.
     last = time.monotonic()
 
     def tell(done: int) -> None:

@@ -35,6 +35,7 @@ def database() -> Iterator[None]:
         raise CommandFailed(unusable(error)) from None
 
 
+# The beginning of a line: `{"kind":"response","id":"resp_1"`. The rest, which may be long, is not parsed.
 _HEAD = re.compile(rb'\{"kind":"(\w+)"(?:,"id":"([^"]{1,64})")?')
 THEN = "--resume goes on with it, or name another file."
 NOT_EXPORTED = "Files, vector stores, API keys and limits are not part of it."
@@ -55,16 +56,16 @@ def run_export(options: Namespace) -> int:
                 if place.kind == "end":
                     errors().print(f"{options.file} is whole already.")
                     return 0
-                found = lines(options.project, place, counted)
+                records = lines(options.project, place, counted)
                 count = errors().is_terminal and not place.kind  # to count takes a while
-                _write(found, file, counted, total=to_export(options.project) if count else None)
+                _write(records, file, counted, total=to_export(options.project) if count else None)
     _tell(counted)
     return 0
 
 
-def _write(found: Iterator[str], file: BinaryIO, counted: "Exported", *, total: int | None) -> None:
+def _write(records: Iterator[str], file: BinaryIO, counted: "Exported", *, total: int | None) -> None:
     with progress("exported", total) as tell:
-        for line in found:
+        for line in records:
             file.write(line.encode("utf-8"))
             file.write(b"\n")
             tell(counted.responses + counted.conversations)
@@ -77,10 +78,12 @@ def _opened(path: str, *, resume: bool) -> Iterator[tuple[BinaryIO, "ExportPlace
     from responses_app.stores.database.transfer.lines import ExportPlace
 
     try:
+        # O_EXCL: a file that came to be since the look above is not written over either.
         flags = os.O_RDWR | (os.O_CREAT if resume else os.O_CREAT | os.O_EXCL)
         with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
             place, offset = whole_lines(file) if resume else (ExportPlace(), 0)
             file.seek(offset)
+            # What stands behind the last whole record was cut in its middle.
             file.truncate()
             yield file, place
             file.flush()
@@ -97,12 +100,13 @@ def whole_lines(file: BinaryIO) -> tuple["ExportPlace", int]:
 
     place, before, offset, begin = ExportPlace(), ExportPlace(), 0, 0
     for line in file:
-        found = _HEAD.match(line)
-        if found is None or not line.endswith(b"\n"):
+        head = _HEAD.match(line)
+        if head is None or not line.endswith(b"\n"):
             break
-        kind, name = found[1].decode(), (found[2] or b"").decode()
+        kind, name = head[1].decode(), (head[2] or b"").decode()
         if offset == 0 and kind != "header":
             raise CommandFailed("This file was not written by `respsite export`.", status=USAGE)
+        # Its items follow on lines of their own: only the next record tells that they are all there.
         if kind == "conversation":
             before, begin = place, offset
         if kind != "items":
@@ -112,8 +116,8 @@ def whole_lines(file: BinaryIO) -> tuple["ExportPlace", int]:
 
 
 def _tell(counted: "Exported") -> None:
-    told = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
-    errors().print(f"Exported {told} and {counted.parts:,} parts of chains whose response is gone. {NOT_EXPORTED}")
+    kinds = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
+    errors().print(f"Exported {kinds} and {counted.parts:,} parts of chains whose response is gone. {NOT_EXPORTED}")
     if counted.running_count:
         named = ", ".join(counted.running[:3])
         errors().print(
@@ -152,6 +156,7 @@ def _import(file: BinaryIO, size: int) -> int:
         try:
             with progress("bytes imported", size or None) as tell:
                 for _ in take_in(lines(), counted):
+                    # Bytes, as nobody knows how many lines there are.
                     tell(bytes_read)
         except NotAnExport as problem:
             raise CommandFailed(str(problem)) from None
@@ -160,8 +165,8 @@ def _import(file: BinaryIO, size: int) -> int:
 
 
 def _tell_of_import(counted: "Imported") -> None:
-    told = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
-    errors().print(f"Imported {told} and {counted.parts:,} parts of chains whose response is gone.")
+    kinds = f"{counted.responses:,} responses, {counted.conversations:,} conversations"
+    errors().print(f"Imported {kinds} and {counted.parts:,} parts of chains whose response is gone.")
     if counted.there:
         errors().print(f"Passed over: {counted.there:,} responses and conversations that are there already.")
     for reason in counted.reasons[:SHOWN]:
