@@ -208,7 +208,7 @@ AGES = {"hour": ("Last hour", 3_600), "day": ("Last 24 hours", 86_400), "week": 
 
 
 class StatusFilter(admin.SimpleListFilter):
-    """By status."""
+    """A filter by status."""
 
     title = "status"
     parameter_name = "status"
@@ -223,7 +223,7 @@ class StatusFilter(admin.SimpleListFilter):
 
 
 class AgeFilter(admin.SimpleListFilter):
-    """By time until now, beside the dates to drill into."""
+    """A filter by time until now, beside the dates to drill into."""
 
     title = "age"
     parameter_name = "age"
@@ -240,7 +240,7 @@ class AgeFilter(admin.SimpleListFilter):
 
 
 class _SeenFilter(admin.SimpleListFilter):
-    """By a column, with the values that the newest responses have, beside the one that is chosen."""
+    """A filter by a column, with the values that the newest responses have, beside the one that is chosen."""
 
     def lookups(self, request: HttpRequest, model_admin: object) -> list[tuple[str, str]]:
         values = {row[self.parameter_name] for row in _seen(request)} | {self.value() or ""}
@@ -254,21 +254,21 @@ class _SeenFilter(admin.SimpleListFilter):
 
 
 class ModelFilter(_SeenFilter):
-    """By model."""
+    """A filter by model."""
 
     title = "model"
     parameter_name = "model"
 
 
 class TransportFilter(_SeenFilter):
-    """By transport."""
+    """A filter by transport."""
 
     title = "transport"
     parameter_name = "transport"
 
 
 class ProjectFilter(_SeenFilter):
-    """By project."""
+    """A filter by project."""
 
     title = "project"
     parameter_name = "project"

@@ -132,6 +132,7 @@ async def _whole(caller: Caller, items: Sequence[JsonObject]) -> Sequence[JsonOb
     """Return items to be kept: those that are named by their ids in full, and each with an id. Raises `ApiError`."""
     check_named(caller.scopes, named_by_conversation(items))
     site = get_site()
+    # Nearly always none, and then no query is needed.
     named = references(items)
     known = await site.store.items(caller.project, named) if named else {}
     return identified(resolved(items, known), site.new_id)

@@ -201,6 +201,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     if create.stream:
         return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
     if create.background:
+        # A background response runs on without a reader.
         reader.leave()
         return _answer(dialect, reader.source.response())
     return _answer(dialect, await read_to_end(reader))
@@ -216,6 +217,7 @@ async def _get(request: HttpRequest, response_id: str) -> HttpResponseBase:
     site = get_site()
     dialect = _dialect(site, request)
     query = query_of(request)
+    # Parsed even where it is not used, so that a wrong value is told in any case.
     include = parse_include_query(query)  # of its input: its own output keeps what it was created with
     starting_after = _starting_after(query)
     if _flag(query, "stream"):

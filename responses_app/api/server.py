@@ -1,4 +1,4 @@
-"""What is asked of the server itself: health, metrics, its documentation, and what is not there.
+"""Health, metrics and documentation endpoints, and the answer where nothing is served.
 
 `/health`: the process answers. `/ready`: it can serve, and what is missing if not. `/metrics`: the numbers of this
 worker, or of all workers behind one address, for Prometheus (METRICS).

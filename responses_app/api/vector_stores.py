@@ -209,6 +209,7 @@ async def _found_batch(project: str, store_id: str, batch_id: str) -> BatchRecor
     return or_raise(await _stores().batch(project, store_id, batch_id), batch_not_found(store_id, batch_id))
 
 
+# Names are read here, where an unknown file can still be refused: the store keeps them beside its chunks.
 async def _known_files(caller: Caller, new_files: Sequence[FileToAdd]) -> Sequence[NewStoreFile]:
     """Return the files that a request names. Raises `ApiError` for one that is not there."""
     # Who may not read files must not learn which ones there are.

@@ -141,7 +141,7 @@ class Knock:
 
 
 class Door:
-    """One per process. `is_exposed` turns true when it is known that others can reach this server."""
+    """The door of one process. `is_exposed` turns true when it is known that others can reach this server."""
 
     def __init__(self, mode: str, keys: KeyRing, staff: BaseStaff, *, is_exposed: bool) -> None:
         self.mode = mode

@@ -45,7 +45,7 @@ class _Known:
 
 
 class KeyRing:
-    """One per process. `now` is Unix seconds."""
+    """The keys in use in one process. `now` is Unix seconds."""
 
     def __init__(self, store: BaseKeyStore, *, now: Callable[[], float]) -> None:
         self.store = store

@@ -89,7 +89,7 @@ UNASKED = ("connection_expiring", "response.ping")  # of no concern: the connect
 
 
 class ServerSocket:
-    """One connection at a time. Lanes run beside each other; each has one create at a time."""
+    """A WebSocket to a server, one connection at a time. Lanes run beside each other; each has one create at a time."""
 
     def __init__(self, endpoint: RemoteServer) -> None:
         self._endpoint = endpoint
@@ -211,7 +211,7 @@ class View(Protocol):
 
 
 class ChatSession:
-    """Creates go out with what `common` says. Every lane continues its own last response."""
+    """The lanes of one chat, each of which continues its own last response. Creates go out with what `common` says."""
 
     def __init__(self, endpoint: RemoteServer, common: Mapping[str, Any]) -> None:
         self._common = common

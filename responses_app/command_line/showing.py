@@ -17,7 +17,7 @@ MAX_SHOWN = 2000  # characters of what a tool of the server gave back
 
 
 class Plain:
-    """The text alone: for pipes."""
+    """A view of the text alone: for pipes."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -37,7 +37,7 @@ class Plain:
 
 
 class Vivid:
-    """All of it: for people. What one kind of text ends, and another begins, is on lines of its own."""
+    """A view of everything: for people. What one kind of text ends, and another begins, is on lines of its own."""
 
     def __init__(self, console: Console, *, reasoning: bool, timed: bool = True) -> None:
         self._console = console

@@ -7,7 +7,7 @@ from responses_app.limits.ledger import Answer, Ask, BaseLedger, Counts, LedgerJ
 
 
 class MemoryLedger(BaseLedger):
-    """Counts in this process alone: several workers would allow as much each. `now` is in milliseconds."""
+    """The ledger of this process alone: several workers would allow as much each. `now` is in milliseconds."""
 
     def __init__(self, *, now: Callable[[], float] | None = None) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ logger = logging.getLogger("respsite.runs")
 
 
 class Naming:
-    """Gives public ids; see `protocol.ids.PublicId`. Whether one is free is the store's word, when it accepts."""
+    """The source of public ids, see `protocol.ids.PublicId`. Whether one is free the store decides, when it accepts."""
 
     def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, new_id: Callable[[str], str]) -> None:
         self._store = store
@@ -118,7 +118,7 @@ def turn_in_progress(public: PublicId) -> ApiError:
 
 
 class Admission:
-    """Admits runs to a registry."""
+    """The way of a run into the registry: limits, its acceptance by the store, its start."""
 
     def __init__(self, registry: RunRegistry, rates: Rates) -> None:
         self._registry = registry

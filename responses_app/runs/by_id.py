@@ -54,7 +54,7 @@ class Watched:
 
 
 class ResponseWatch:
-    """Looks at the responses of a process and its store. `machines` makes their machines."""
+    """A look at a response of this process or its store. `machines` makes the machines that read logs."""
 
     def __init__(
         self, store: BaseResponseStore, registry: RunRegistry, *, machines: Machines, others: OtherWorkers
@@ -152,9 +152,10 @@ def known_as(
 
 
 class ResponsesById:
-    """Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away.
+    """The responses of a project, as its clients name them.
 
-    `machines` make a finished response's stream again of its log, `followers` that of one that another worker runs.
+    Every method raises `ApiError`: 404 for what the project does not have, 503 where the store is away. `machines` make
+    a finished response's stream again of its log, `followers` that of one that another worker runs.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ from responses_app.stores.stores import BaseChatStore
 
 
 class StoredChats:
-    """Every method raises `ApiError` (404) for what the project does not have, and `StoreError`.
+    """The chat completions that are stored. `stores`: responses are kept here at all.
 
-    `stores`: responses are kept here at all.
+    Every method raises `ApiError` (404) for what the project does not have, and `StoreError`.
     """
 
     def __init__(self, chats: BaseChatStore, responses: ResponsesById, *, stores: bool) -> None:

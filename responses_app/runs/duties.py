@@ -98,7 +98,7 @@ FRESH_SECONDS = 1.0  # a beat that is not older shows that the store can be writ
 
 
 class WorkerHeartbeat:
-    """Says that a worker lives. `state` is what it says of itself."""
+    """The heartbeat of a worker. `state` is what the worker says of itself."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ CLAIM_SECONDS = 60.0  # between claims where nothing seems to be left: they also
 
 
 class OrphanReclaimer:
-    """Takes over what dead workers left, and runs it here."""
+    """The takeover of what dead workers left: it is run here."""
 
     def __init__(self, service: ResponseService, store: BaseResponseStore, heartbeat: WorkerHeartbeat) -> None:
         self._service = service

@@ -34,7 +34,10 @@ class _Kept:
 
 
 class KnownTurns:
-    """Turns by their projects and keys; within the bounds of number, bytes and seconds that streams have, too."""
+    """The turns that are known here, by their projects and keys.
+
+    Their bounds of number, bytes and seconds are those that streams have, too.
+    """
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ def secret(name: str, environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolSettings(McpSettings, SandboxSettings, SearchSettings):
-    """Those of the tools that may go through MCP servers, and what of them does not fit together."""
+    """The settings of tools that may go through MCP servers, and what of them does not fit together."""
 
     sandbox_mcp: str = setting(
         "", mcp_tool,
@@ -397,6 +397,7 @@ _ORDER = """
 
 def _all() -> Sequence["Field[Any]"]:
     """Return every setting, in the order of the reference."""
+    # By the variable's name: its place in the reference.
     ordered = {name: place for place, name in enumerate(_ORDER)}
     place, places = 0, {}
     for each in fields(Settings):
@@ -436,6 +437,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
             except ValueError as takes:
                 shown = name if is_secret else f"{name}={raw!r}"
                 raise ConfigurationError(f"{shown} is not valid: it takes {takes}.") from None
+    # Only a HOST that was set: the default is always an address.
     if "host" in values and not resolves(values["host"]):
         warnings.append(f"HOST={values['host']!r} is not an address of this machine and is ignored; using 127.0.0.1.")
         del values["host"]
@@ -443,6 +445,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     settings = Settings(**values)
     # Each room checks its own: `problem` is called by class, as `super()` would need each of them to go on.
     rooms = [room for room in Settings.__mro__ if issubclass(room, RoomSettings)]
+    # Lazily: the first problem ends the start, and later rooms may rely on what earlier ones have checked.
     problems = (room.problem(settings, values) for room in rooms if "problem" in vars(room))
     if problem := next(filter(None, problems), None):
         raise ConfigurationError(problem)

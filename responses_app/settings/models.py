@@ -123,6 +123,7 @@ class ModelSettings:
         return self.format == "chat-template" and self.engine in ("demo", "scripted")
 
 
+# Sentences name the variable where there is one model, and the field of MODELS where there are several.
 _VARIABLES = {  # of the fields of one model
     "engine": "ENGINE",
     "format": "MODEL_FORMAT",
@@ -152,6 +153,7 @@ def models(value: str) -> Entries:
         raise ValueError(f"a JSON object of at most {MAX_MODELS} {_EXAMPLE}")
     entries = tuple((_name(name), _fields(name, fields)) for name, fields in entries_by_name.items())
     names = [each for name, fields in entries for each in (name, *fields.get("aliases", ()))]
+    # Of at most MAX_MODELS entries: counting each name is quick enough.
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"each name once, as a name or among the aliases, and {twice!r} is there twice")
@@ -160,6 +162,7 @@ def models(value: str) -> Entries:
 
 def complete(entries: Entries, common: ModelSettings) -> tuple[ModelSettings, ...]:
     """Return the models, with what `common` says where an entry says nothing; without entries that is the one."""
+    # An entry that does not say what its engine loads means its own name.
     return tuple(replace(common, name=name, **{"model": name, **fields}) for name, fields in entries) or (common,)
 
 

@@ -26,7 +26,7 @@ own_clock: Callable[[], float] = (
 
 
 class StoreClock:
-    """Called, it returns the store's time in Unix seconds; this machine's until the store was first heard."""
+    """The store's clock: called, it returns Unix seconds; this machine's until the store was first heard."""
 
     def __init__(self) -> None:
         self._difference: float | None = None

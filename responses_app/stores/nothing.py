@@ -21,7 +21,7 @@ from responses_app.stores.stores import BaseChatStore
 
 
 class NoResponseStore(BaseResponseStore):
-    """Knows no response. `now` is the clock, in Unix seconds."""
+    """A store without any response. `now` is the clock, in Unix seconds."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -99,7 +99,7 @@ class NoResponseStore(BaseResponseStore):
 
 
 class NoChatStore(BaseChatStore):
-    """Knows no chat completion."""
+    """A store without any chat completion."""
 
     async def get(self, project: str, first: str) -> None:
         return None

@@ -18,7 +18,7 @@ _FAILURES = (RedisError, OSError, TimeoutError)
 
 
 class RedisTurns(BaseSharedTurns):
-    """While Redis is away, nothing is known and nothing is kept.
+    """The turns of chats in Redis; while that is away, nothing is known and nothing is kept.
 
     `connect` makes the client, which this object owns and closes.
     """

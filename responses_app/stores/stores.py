@@ -29,7 +29,7 @@ class ApprovalHolder:
 
 
 class BaseApprovalStore(ABC):
-    """Keeps the holder of each request for approval of a project. Every method raises `StoreError`."""
+    """The store of the holder of each request for approval of a project. Every method raises `StoreError`."""
 
     @abstractmethod
     async def claim(self, project: str, request_id: str, response_id: str, *, instead_of: str = "") -> ApprovalHolder:
@@ -57,9 +57,9 @@ class KeptCompletion:
 
 
 class BaseChatStore(ABC):
-    """Completions are named by the responses of their first choices. Every method raises `StoreError`.
+    """The store of chat completions, which are named by the responses of their first choices.
 
-    One whose choices are not all there is not known.
+    One whose choices are not all there is not known. Every method raises `StoreError`.
     """
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Stores:
 
 
 class BaseSharedTurns(ABC):
-    """Turns by their keys, each for some time.
+    """The turns of chats that workers share, by their keys, each for some time.
 
     It raises nothing, and takes no long: what cannot be asked is not known, what cannot be kept is not kept.
     """

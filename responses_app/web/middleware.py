@@ -115,7 +115,7 @@ logger = logging.getLogger("respsite.transport")
 
 
 class ApiMiddleware:
-    """Async only, like the views behind it."""
+    """The middleware that answers the API's paths. Async only, like the views behind it."""
 
     async_capable = True
     sync_capable = False

@@ -36,7 +36,7 @@ ANSWER_SECONDS = 7.0  # of an answer: what is kept before it may take 5 s
 
 
 class Relay:
-    """One listener per process."""
+    """The way of this process to the others, with one listener."""
 
     def __init__(self, *, layer: Any = None) -> None:
         self._layer = layer or get_channel_layer()

@@ -33,7 +33,7 @@ class Socket(Protocol):
 
 
 class Watch:
-    """One per process. In METRICS_DIR it shares its numbers with the other workers behind the same address."""
+    """The numbers of one process. In METRICS_DIR it shares them with the other workers behind the same address."""
 
     def __init__(
         self,

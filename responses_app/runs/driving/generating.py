@@ -179,7 +179,7 @@ RETRY_SECONDS = 0.2  # between two attempts at that
 
 
 class Continuing:
-    """Of one turn. `cuts` is how often it was cut, `avoid` where it was then."""
+    """How a turn that was cut is tried again: how often, for how long, and where not."""
 
     def __init__(self, engine: BaseEngine) -> None:
         self.cuts = 0  # how often the turn was cut

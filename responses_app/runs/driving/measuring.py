@@ -13,7 +13,7 @@ logger = logging.getLogger("respsite.runs")
 
 
 class RunMeasure:
-    """Measures one run, by a monotonic clock, and tells the log and the model's `meter` what came of it."""
+    """The times of one run, by a monotonic clock, for the log and the model's `meter`."""
 
     def __init__(self, plan: RunPlan, machine: ResponseMachine, meter: ModelMeter) -> None:
         self._plan = plan  # the one it begins with, which tells what it is

@@ -56,7 +56,7 @@ FRESH_SECONDS = 1.0  # for so long an answer of the store holds: no worker is ta
 
 
 class NotPermitted(ToolFailed):
-    """Something is not done outside; the text says why, for the model."""
+    """A call is not made, since it might be made twice; the text says why, for the model."""
 
 
 def nothing_held() -> None:

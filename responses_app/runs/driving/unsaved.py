@@ -20,7 +20,7 @@ MAX_ENDS = 10_000  # a short end takes 2 KiB
 
 
 class UnsavedEnd:
-    """One that waits; `size` is in bytes."""
+    """An end of a response that waits for the store; `size` is in bytes."""
 
     __slots__ = ("_elsewhere", "_is_kept", "_ticket", "_used", "size", "stored")
 
@@ -59,7 +59,7 @@ class UnsavedEnd:
 
 
 class UnsavedEnds:
-    """All of this process, at most `MAX_ENDS` and RESPONSES_MAX_UNSAVED_BYTES."""
+    """The ends of responses here that wait for the store: at most `MAX_ENDS` and RESPONSES_MAX_UNSAVED_BYTES."""
 
     def __init__(self, store: BaseResponseStore, settings: RunSettings) -> None:
         self._store = store

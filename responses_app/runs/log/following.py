@@ -161,7 +161,7 @@ class FollowedResponse(EventSource):
 
 
 class Followers:
-    """All of this process. `machines` makes their machines.
+    """The followed responses of this process. `machines` makes their machines.
 
     `follow_here` asks this process itself to keep the logs of what it runs. `here` returns a response that runs here
     now, and has all behind the event of a number in its journal.

@@ -75,7 +75,7 @@ class Context:
 
 
 class History:
-    """Finds a chain first in the connection, then among what runs, then in the store.
+    """What requests continue: a chain is looked for in the connection first, then among what runs, then in the store.
 
     `runs` says whether a response of a project runs here.
     """
@@ -297,7 +297,7 @@ _OF_THE_MODEL = (MessageKind.ANALYSIS, MessageKind.COMMENTARY, MessageKind.FINAL
 
 
 class _Unreadable(ValueError):
-    """Nobody can read a message."""
+    """A message that nobody can read."""
 
 
 class _Rewrite:

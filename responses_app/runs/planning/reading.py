@@ -50,7 +50,7 @@ async def no_reader(name: str, content: bytes) -> str:
 
 
 class FileReading:
-    """Finds files in `files`, and has those that are not plain text read by `read_document`."""
+    """The reader of files in `files`; what is not plain text is read by `read_document`."""
 
     def __init__(self, files: BaseFileStore, read_document: ReadDocument) -> None:
         self._files = files

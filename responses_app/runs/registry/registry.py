@@ -358,7 +358,7 @@ DELETED = "it was deleted"
 
 
 class Forgetting:
-    """Makes responses unknown, here and at the `others`."""
+    """What makes responses unknown, here and at the `others`."""
 
     def __init__(self, registry: RunRegistry, *, others: OtherWorkers) -> None:
         self._registry = registry

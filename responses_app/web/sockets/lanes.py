@@ -42,7 +42,7 @@ class Lane:
 
 
 class Lanes:
-    """Of one connection, by their names; None is the name of the lane that has none."""
+    """The lanes of one connection, by their names; None is the name of the lane that has none."""
 
     def __init__(self) -> None:
         self._lanes: dict[str | None, Lane] = {}
