@@ -45,7 +45,7 @@ class Response(WithId):
     input_tokens = models.PositiveIntegerField(default=0)
     cached_tokens = models.PositiveIntegerField(default=0)
     output_tokens = models.PositiveIntegerField(default=0)
-    first_token_ms = models.PositiveIntegerField(null=True)  # since its acceptance
+    first_token_ms = models.PositiveIntegerField(null=True)  # since its run began
     duration_ms = models.PositiveIntegerField(null=True)
 
     class Meta:

@@ -156,7 +156,7 @@ class Measured:
     """How long a response took, in milliseconds."""
 
     first_token_ms: int | None  # None where nothing was said
-    duration_ms: int  # from its acceptance to its end
+    duration_ms: int  # from the beginning of its run to its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ class StoredResponse:
     sampled: tuple[SampledMessage, ...] = ()  # the output items with their tokens, so that a client may replay them
     transport: str = ""
     key_id: str = ""
-    first_token_ms: int | None = None  # since its acceptance; None where the model said nothing
+    first_token_ms: int | None = None  # since its run began; None where the model said nothing
     duration_ms: int | None = None
     conversation: ConversationAppend | None = None  # what it adds to one
     accepted: bool = False  # it was kept then, so if it is gone now, it was deleted

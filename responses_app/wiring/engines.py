@@ -65,7 +65,7 @@ def engine_options(model: ModelSettings) -> dict[str, object]:
     """Return an engine's options, with what follows from its model's format; its engine core needs them, too."""
     options = dict(model.options)
     if not family_of(model).is_harmony:
-        # It asks the server for other fields of its answers then.
+        # Off: the server's model is not a gpt-oss, and is tried and asked as such.
         options |= {"harmony": False} if model.engine == "vllm-server" else {}
         if model.engine == "vllm":
             options.setdefault("tokenizer", model.tokenizer or model.model)

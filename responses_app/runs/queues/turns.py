@@ -140,7 +140,7 @@ class FairTurns:
     def dequeue(self, place: "TurnPlace") -> None:
         """Let a place wait no longer."""
         queue = self._waiting.get(place.project, [])
-        # Linear in the project's queue, which `bounds` keep short.
+        # Linear in the project's queue, whose length is bounded.
         queue[:] = [entry for entry in queue if entry[2] is not place]
         heapq.heapify(queue)
         self._forget(place.project)
