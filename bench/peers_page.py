@@ -14,31 +14,32 @@ NOTABLE = 1.05  # a ratio within this is no difference on a machine that others 
 INTRODUCTION = """\
 # Figures
 
-What respsite costs and how fast it answers, beside vLLM's own endpoint and beside LiteLLM's proxy. This page is for
-whoever has to choose between them, and is printed by `make bench-peers`: run it on your machine, since the ratios say
-more than the numbers.
+This page compares the cost and speed of respsite with those of vLLM's own endpoint and of LiteLLM's proxy, for readers
+who have to choose between them. `make bench-peers` prints it: run it on your machine, since the ratios say more than
+the numbers.
 
 Measured on {day} with respsite {respsite}, vLLM {vLLM}, LiteLLM {LiteLLM}, Python {Python}, on a virtual machine with
-{cores} cores that other work shared: the engine computed on one of them, all servers and the load had the other.
+{cores} cores that other work shared: the engine used one of them, all servers and the load shared the other.
 The model has no weights: {model}. One vLLM server answers for all, and says the same {tokens} words to each
 request: over SSE, nothing stored, no tools. All are measured in turn, {rounds} times after a warm-up; a figure is the
 median of the rounds.
 
-- **tokens/s**: of all streams together; more is better.
-- **first token**: until a stream's first piece of text, half of the streams have it sooner; less is better.
-- **gap**: between two pieces of text of a stream, 95 of 100 are shorter; less is better.
-- **CPU**: of all processes between the client and the engine, for each token; less is better. Behind a gateway vLLM's
-  own server counts, too: it works for the gateway.
+- **tokens/s**: the sum over all streams; more is better.
+- **first token**: the median time until a stream's first piece of text; less is better.
+- **gap**: the time between two pieces of text of a stream; 95 of 100 are shorter. Less is better.
+- **CPU**: the time that all processes between the client and the engine use for each token; less is better. Behind a
+  gateway this includes vLLM's own server, because it works for the gateway.
 
-In brackets is the ratio to vLLM's own endpoint.
+The ratio to vLLM's own endpoint is in brackets.
 """
 CLOSING = """\
 ## What these figures leave out
 
-A real model on a GPU makes tokens more slowly for one stream and faster for many, so that time to the first token is
-mostly the model's, and the servers' share is smaller. vLLM's own endpoint keeps responses in the memory of one process;
-with storing, tools and connections respsite does work that is not in this table: [`make bench`](../how-to/develop.md)
-measures that. LiteLLM is made for many providers behind one address, which is not measured either.
+A real model on a GPU makes tokens more slowly for one stream and faster for many. So the time to the first token is
+mostly the model's, and the servers' share is smaller. vLLM's own endpoint keeps responses in the memory of one process.
+respsite also stores responses, runs tools and holds connections, which these tables do not show:
+[`make bench`](../how-to/develop.md) measures that. LiteLLM is made for many providers behind one address, which is not
+measured either.
 """
 
 
