@@ -1,11 +1,10 @@
 """`/v1/chat/completions`: chats, on the same runs as responses (see `protocol.chat`), and those that are stored.
 
-`ChatReading` reads the choices of a chat to their end: in chunks as they come, or as one completion. A stream's status
-is open until its first chunk: `web.http.seconds_to_head` says how long.
+`ChatReading` is how the choices of a chat are read to their end: in chunks as they come, or as one completion.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -25,7 +24,7 @@ from responses_app.protocol.chat.completion import (
     with_details,
 )
 from responses_app.protocol.chat.encoder import ChunkEncoder, usage_chunk
-from responses_app.protocol.chat.replaying import KnownTurn, SeenTurn, as_sampled, keys_of, seen_turns
+from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
 from responses_app.protocol.chat.request import ChatRequest, parse_chat
 from responses_app.protocol.chat.stored import (
     ChatCompletionChanges,
@@ -37,20 +36,16 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.fields import MAX_PAIRS
-from responses_app.protocol.items.items import Exact
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
 from responses_app.runs.chats import Choices
-from responses_app.runs.log.journal import ReaderTooSlow, gather
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
+from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import AFTER, EVENTS, JSON, LIMIT, Endpoint, Parameter, text
 from responses_app.web.http import (
     DONE,
-    GONE,
-    PING,
-    Cut,
     caller_of,
     cut_of,
     error_event,
@@ -59,8 +54,6 @@ from responses_app.web.http import (
     query_of,
     read_json,
     request_id_of,
-    seconds_to_head,
-    server_sent,
     span_of,
 )
 from responses_app.wiring.site import Site, get_site
@@ -94,14 +87,11 @@ class ChatMessageList(TypedDict):
     has_more: bool
 
 
-Remember = Callable[[bytes, KnownTurn], Awaitable[None]]  # a turn's key, and the turn
-
-
-class ChatReading:
+class ChatReading(EncodedReading):
     """The choices of one chat, and what is said of them.
 
     `version` is that of this server. `remember` keeps what the model has said, so that it reads it again as it has said
-    it when its client gives it back. Whoever has it lets go of it with `leave`.
+    it when its client gives it back.
     """
 
     def __init__(
@@ -114,11 +104,9 @@ class ChatReading:
         request_id: str,
         remember: Remember,
     ) -> None:
-        self.choices = choices
+        super().__init__(choices, remember)
         self._chat = chat
         self._request_id = request_id
-        self._remember = remember
-        self._unkept: list[tuple[bytes, KnownTurn]] = []  # what was said and is not remembered yet
         first = choices.readers[0].source.response()
         fingerprint = system_fingerprint(first["model"], version)
         self._head = ChatHead.of(first, system_fingerprint=fingerprint)
@@ -126,7 +114,6 @@ class ChatReading:
         self._details = details
         self._encoders = [ChunkEncoder(self._head, chat, index, each) for index, each in enumerate(details)]
         self._left = list(zip(choices.readers, self._encoders, strict=True))  # of the choices that have not ended
-        self.problem: ApiError | None = None  # why one of the choices failed, in words for its client
 
     def take(self, *, quietly: bool = False) -> bytes:
         """Return the chunks of what is there; `quietly`: nobody reads them, so no more than has to be is encoded.
@@ -152,35 +139,20 @@ class ChatReading:
             self._left = [each for each in self._left if not each[0].ended]
         return b"".join(chunks)
 
-    @property
-    def over(self) -> bool:
-        """Whether there is nothing more to be said."""
-        return self.problem is not None or self.choices.ended
-
     def _end(self, reader: ResponseReader, encoder: ChunkEncoder) -> None:
         """Note that a choice has ended, or failed."""
         if encoder.failed or not reader.is_whole:
             self.problem = self._chat.renamed(reader.source.problem or server_error(self._request_id))
         elif encoder.matched is None:  # else more was sampled than is said
-            self._note(reader.source.said, reader.source.response())
-
-    def _note(self, exact: Exact | None, response: ResponseObject) -> None:
-        """Note what is to be remembered of a choice."""
-        seen = SeenTurn.of_choice(choice_of(response))
-        if exact is None or seen.key is None:
-            return
-        known = seen.known(exact, texts=sum(item["type"] == "message" for item in response["output"]))
-        if known is not None:
-            self._unkept.append((seen.key, known))
-
-    async def keep(self) -> None:
-        """Remember what was said: to be awaited before its end is, since clients may go on at once, or leave."""
-        while self._unkept:
-            await self._remember(*self._unkept.pop())
+            response = reader.source.response()
+            self.note(SeenTurn.of_choice(choice_of(response)), reader.source.said, response)
 
     @property
-    def usage(self) -> bytes:
-        """Return the chunk of what all choices used, where it is wanted."""
+    def last(self) -> bytes:
+        """What is said behind the last chunk: what all choices used, where it is wanted, or why one has failed."""
+        return (self._usage() if self.problem is None else error_event(self.problem)) + DONE
+
+    def _usage(self) -> bytes:
         if not self._chat.include_usage:
             return b""
         return usage_chunk(self._head, usage_of(each.response for each in self._encoders if each.response is not None))
@@ -194,85 +166,12 @@ class ChatReading:
         """Whether the completion takes long to write: it has the log probabilities of a prompt."""
         return self._details[0] is not None and self._details[0].prompt_logprobs is not None
 
-    def leave(self) -> None:
-        """Let go of its choices; those that still run end."""
-        self.choices.leave(GONE)
-
 
 async def read_completion(reading: ChatReading) -> ChatCompletion:
-    """Wait until all choices have ended, and return the completion; leaving early cancels them.
-
-    Raises `ApiError` where one of them failed: a body that is not whole cannot say so.
-    """
-    choices = reading.choices
-    try:
-        while not reading.over:
-            reading.take(quietly=True)
-            if not (reading.over or choices.behind):
-                await choices.news()
-        await reading.keep()
-        if reading.problem is not None:
-            raise reading.problem
-    finally:
-        reading.leave()
-    responses = [reader.source.response() for reader in choices.readers]
+    """Wait until all choices have ended, and return the completion. Raises `ApiError` where one of them failed."""
+    await read_quietly(reading)
+    responses = [reader.source.response() for reader in reading.choices.readers]
     return await asyncio.to_thread(reading.whole, responses) if reading.is_long else reading.whole(responses)
-
-
-async def completion_stream(reading: ChatReading, *, ping_seconds: float, cut: Cut | None) -> HttpResponseBase:
-    """Return a completion as server-sent chunks, with a heartbeat after each `ping_seconds` of silence (0: never).
-
-    Raises `ApiError` for what fails before anything was said. A stream that stops before its end is `cut` off.
-    """
-    try:
-        first = await _first(reading, seconds_to_head(ping_seconds))
-    except BaseException:
-        reading.leave()
-        raise
-    return await server_sent(_chunks(reading, first, ping_seconds, cut))
-
-
-async def _first(reading: ChatReading, seconds: float) -> bytes:
-    """Return the first chunks, or a heartbeat where there are none in that time."""
-    loop = asyncio.get_running_loop()
-    # One deadline, though there may be many waits.
-    until = loop.time() + seconds
-    while True:
-        chunks = reading.take()
-        if chunks:
-            await reading.keep()
-            return chunks
-        if reading.problem is not None:
-            raise reading.problem
-        if not reading.choices.behind and not await reading.choices.news(max(0.0, until - loop.time())):
-            return PING
-
-
-async def _chunks(
-    reading: ChatReading, first: bytes, ping_seconds: float, cut: Cut | None
-) -> AsyncGenerator[bytes, None]:
-    choices = reading.choices
-    try:
-        # `server_sent` takes this one: a generator that has begun is closed in any case.
-        yield b""
-        yield first
-        while not reading.over:
-            chunks = reading.take()
-            if chunks:
-                await reading.keep()
-                yield chunks
-                await gather(lambda: choices.has_little)
-            elif not (reading.over or choices.behind or await choices.news(ping_seconds or None)):
-                yield PING
-        problem = reading.problem
-        yield (reading.usage if problem is None else error_event(problem)) + DONE
-        return
-    except ReaderTooSlow:
-        pass  # the registry has logged it
-    finally:
-        reading.leave()
-    if cut is not None:
-        await cut()
 
 
 TRANSPORT = "chat"  # how its responses are counted and listed
@@ -293,7 +192,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     if not chat.create.stream:
         return json_response(await read_completion(reading))
     ping_seconds = site.settings.responses_ping_interval_seconds
-    return await completion_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
+    return await encoded_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
 
 
 async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatReading:

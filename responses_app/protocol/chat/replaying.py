@@ -23,7 +23,7 @@ import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat.messages import AssistantMessage, ChatText, content_of, reasoning_of
 from responses_app.protocol.chat.request import ChatRequest
-from responses_app.protocol.items.items import Exact, SampledInput
+from responses_app.protocol.items.items import Exact, Message, ParsedItem, SampledInput
 from responses_app.protocol.prompt.sealed_items import from_planes, in_planes
 
 MAX_CANONICAL = 64 * 1024  # characters of arguments; longer ones are known only as they were spelled
@@ -89,7 +89,7 @@ class SeenTurn:
             if call.custom is not None and call.type == "custom":
                 calls.append((call.id, call.custom.name, call.custom.input))
             elif call.function is not None:
-                calls.append((call.id, call.function.name, _canonical(call.function.arguments)))
+                calls.append((call.id, call.function.name, canonical(call.function.arguments)))
         return cls(content_of(message), reasoning_of(message), tuple(calls))
 
     @classmethod
@@ -98,7 +98,7 @@ class SeenTurn:
         calls, message = [], choice["message"]
         for call in message.get("tool_calls") or ():
             called = call[call["type"]]
-            text = called["input"] if call["type"] == "custom" else _canonical(called["arguments"])
+            text = called["input"] if call["type"] == "custom" else canonical(called["arguments"])
             calls.append((call["id"], called["name"], text))
         return cls(message["content"] or "", message.get("reasoning") or "", tuple(calls))
 
@@ -140,25 +140,44 @@ def as_sampled(
 
     `turns` are its `seen_turns`.
     """
-    # A copy: the request stays as it was read.
-    items = list(chat.create.input)
-    for place, exact in _found(chat, turns, recall):
-        item = items[place]
-        assert isinstance(item, SampledInput), "the assistant's items are sampled ones"
-        items[place] = item.with_exact(exact)
+    placed = [PlacedTurn(seen, turn.begin, turn.end) for turn, seen in zip(chat.turns, turns, strict=True)]
+    items = sampled_items(chat.create.input, placed, recall)
     return replace(chat, create=chat.create.model_copy(update={"input": items}))
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedTurn:
+    """A message of the assistant, and which items it became."""
+
+    seen: SeenTurn
+    begin: int  # the place of its first item
+    end: int  # and that behind its last one; the same where it has none
+
+
+def sampled_items(
+    items: Sequence[ParsedItem], turns: Iterable[PlacedTurn], recall: Callable[[bytes], KnownTurn | None]
+) -> list[ParsedItem]:
+    """Return items of which those of known turns are read as they were sampled; `recall` finds turns by their keys."""
+    # A copy: the request stays as it was read.
+    sampled = list(items)
+    for place, exact in _found(items, turns, recall):
+        item = sampled[place]
+        assert isinstance(item, SampledInput), "the assistant's items are sampled ones"
+        sampled[place] = item.with_exact(exact)
+    return sampled
+
+
 def _found(
-    chat: ChatRequest, turns: Sequence[SeenTurn], recall: Callable[[bytes], KnownTurn | None]
+    items: Sequence[ParsedItem], turns: Iterable[PlacedTurn], recall: Callable[[bytes], KnownTurn | None]
 ) -> Iterator[tuple[int, Exact]]:
     """Yield what items were sampled as, by their places: the first one of a message with calls stands for all of it."""
-    for turn, seen in zip(chat.turns, turns, strict=True):
+    for turn in turns:
+        seen = turn.seen
         known = recall(seen.key) if seen.key is not None and turn.begin < turn.end else None
         if known is None or not seen.is_replay(known):
             continue
         if not seen.calls:
-            yield turn.end - 1, known.exact
+            yield next(place for place in range(turn.end - 1, -1, -1) if isinstance(items[place], Message)), known.exact
             continue
         yield turn.begin, known.exact
         # The others are there with no messages: the model must not read them twice.
@@ -166,7 +185,7 @@ def _found(
             yield place, replace(known.exact, messages=())
 
 
-def _canonical(arguments: str) -> str:
+def canonical(arguments: str) -> str:
     """Return JSON in one spelling; what is not JSON, or is long, as it is."""
     if len(arguments) > MAX_CANONICAL:
         return arguments

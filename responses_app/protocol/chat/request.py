@@ -3,19 +3,16 @@
 There is one way to generate here: a chat is a `CreateRequest` like any other, `n` of them for `n` choices. What only
 the wire of Chat Completions knows (stop strings, choices, what the last chunk has) stays in `ChatRequest`.
 
-Errors are told in the names of Chat Completions. Where the request of the Responses API is refused, its fields have
-other names than those that the client has sent: `input[3]` is a message, `text.format` is `response_format`. Example:
-items 0 and 1 of message 4 are its thought and its call; then `input[1].name` becomes `messages[4].name`.
+Errors are told in the names of Chat Completions (`requests.renaming`).
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from responses_app.protocol.chat.messages import AssistantTurn, ReadMessages, read_messages
+from responses_app.protocol.chat.messages import AT, AssistantTurn, ReadMessages, read_messages
 from responses_app.protocol.chat.stored import ChatForm, StoredChat, StoredChoice
 from responses_app.protocol.engine_details import EngineDetails, check_transfer
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
@@ -31,51 +28,39 @@ from responses_app.protocol.requests.create_fields import (
     LogitBias,
     Verbosity,
 )
+from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.text_format import StructuredOutputs
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
 
-_QUOTED = re.compile(r"'([a-z_.\[\]\d]+)'")  # a name of a field in a message, such as 'input[3].content'
-_ITEM = re.compile(r"\binput\[(\d+)\]")  # the item that a name begins with
-_FIELDS = (  # the longer ones first: each is replaced where it begins a name
-    ("text.format.type", "response_format.type"),
-    ("text.format", "response_format.json_schema"),
-    ("text.verbosity", "verbosity"),
-    ("reasoning.effort", "reasoning_effort"),
-    ("max_output_tokens", "max_completion_tokens"),
-    ("instructions", "messages"),
-    ("input", "messages"),
-)
-_OTHERWISE = (  # advice that only a client of the Responses API can follow
-    (", or continue the response that made the call with 'previous_response_id'", ""),
-    (", or continue a response with 'previous_response_id' and only the new ones", ""),
-    ("Send it as an item of 'input'.", "Send it as a message of the role 'tool' behind that of the call."),
-    ("Shorten the input, start a new chain, or set 'truncation' to 'auto'.", "Send fewer or shorter messages."),
+_NAMES = OwnNames(
+    fields=(
+        ("text.format.type", "response_format.type"),
+        ("text.format", "response_format.json_schema"),
+        ("text.verbosity", "verbosity"),
+        ("reasoning.effort", "reasoning_effort"),
+        ("max_output_tokens", "max_completion_tokens"),
+        ("instructions", "messages"),
+        ("input", "messages"),
+    ),
+    advice=(
+        (", or continue the response that made the call with 'previous_response_id'", ""),
+        (", or continue a response with 'previous_response_id' and only the new ones", ""),
+        ("Send it as an item of 'input'.", "Send it as a message of the role 'tool' behind that of the call."),
+        ("Shorten the input, start a new chain, or set 'truncation' to 'auto'.", "Send fewer or shorter messages."),
+    ),
 )
 
 
 def in_chat_names(error: ApiError, places: Sequence[int]) -> ApiError:
     """Return an error as a client of Chat Completions is to read it; `places` has each item's message."""
-    error.param = None if error.param is None else _renamed(error.param, places)
-    # Before the names: an advice that is exchanged has old ones in it.
-    for old, new in _OTHERWISE:
-        error.message = error.message.replace(old, new)
-    error.message = _QUOTED.sub(lambda match: f"'{_renamed(match.group(1), places)}'", error.message)
-    return error
 
+    def item_name(index: int, rest: str) -> str:
+        return f"{AT}[{places[index] if index < len(places) else index}]{rest}"
 
-def _renamed(name: str, places: Sequence[int]) -> str:
-    item = _ITEM.match(name)
-    if item is not None:
-        index = int(item.group(1))
-        place = places[index] if index < len(places) else index
-        return f"messages[{place}]{name[item.end() :]}"
-    for old, new in _FIELDS:
-        if name == old or name.startswith(f"{old}."):
-            return new + name[len(old) :]
-    return name
+    return in_own_names(error, _NAMES, item_name)
 
 
 MAX_CHOICES = 8  # of one request: each is a generation of its own

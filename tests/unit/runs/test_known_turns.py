@@ -77,7 +77,7 @@ def test_what_is_long_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = chat(messages=[USER, message, OUTPUT])
     seen = seen_turns(asked)
     monkeypatch.setattr(replaying, "_digest", None)
-    monkeypatch.setattr(replaying, "_canonical", None)
+    monkeypatch.setattr(replaying, "canonical", None)
     found = {key: turns.find("default", key) for key in keys_of(seen)}
     items = as_sampled(asked, seen, found.get).create.input
     assert any(isinstance(item, SampledInput) and item.exact for item in items)
