@@ -30,6 +30,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "tool-fields": fields.tools,
     "item-fields": fields.items,
     "message-fields": fields.messages,
+    "anthropic-message-fields": fields.anthropic_messages,
     "format-fields": fields.formats,
     "includes": fields.includes,
     "paths": paths.markdown,

@@ -21,6 +21,8 @@ from responses_app.protocol.files.vector_stores import (
     VectorStoreSearch,
 )
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
+from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
+from responses_app.protocol.messages.request import CountFields, MessagesFields, MessagesTool
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.requests import CompactFields
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
@@ -39,6 +41,8 @@ BODIES: Models = {
     "POST /v1/responses/{response_id}/tool_outputs": ToolOutput,
     "POST /v1/chat/completions": ChatFields,
     "POST /v1/chat/completions/{completion_id}": ChatCompletionChanges,
+    "POST /v1/messages": MessagesFields,
+    "POST /v1/messages/count_tokens": CountFields,
     "POST /v1/completions": CompletionFields,
     "POST /v1/embeddings": EmbeddingFields,
     "POST /v1/decisions": DecisionFields,
@@ -100,6 +104,14 @@ def messages() -> str:
     return "\n\n".join(f"### Role {code(role)}\n\n{_table(model)}" for role, model in _once(MESSAGES).items())
 
 
+def anthropic_messages() -> str:
+    """Return the messages and the tools that a request of Anthropic's Messages API may have."""
+    parts = [
+        f"### Role {code(role)} at Anthropic's\n\n{_table(model)}" for role, model in MESSAGES_OF_ANTHROPIC.items()
+    ]
+    return "\n\n".join([*parts, f"### Tools at Anthropic's\n\n{_table(MessagesTool)}"])
+
+
 def formats() -> str:
     """Return the formats of an answer."""
     return "\n\n".join(f"### {code(kind)}\n\n{_table(model)}" for kind, model in FORMATS.items())
@@ -115,7 +127,8 @@ def rows(model: type[ClientModel], at: str = "", seen: Sequence[type] = ()) -> I
     inside = inner_models(model)
     for name in sorted(carried_out(model)):
         operators = "with `RESPONSES_COMPATIBILITY_MODE=false`" if model is Fields and name in ENGINE_FIELDS else ""
-        yield f"{at}{name}", "carried out", operators or ("not OpenAI's" if name in model.own else "")
+        own = "not in Anthropic's SDK" if issubclass(model, CountFields) else "not OpenAI's"
+        yield f"{at}{name}", "carried out", operators or (own if name in model.own else "")
         for inner in dict.fromkeys(inside.get(name, {}).values()):
             if inner not in seen:
                 yield from rows(inner, f"{at}{name}.", (*seen, model))

@@ -10,6 +10,7 @@ from responses_app.api import (
     decisions,
     embeddings,
     files,
+    messages,
     models,
     openapi,
     responses,
@@ -21,6 +22,7 @@ from responses_app.web.endpoint import Endpoint
 ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
+    *messages.ENDPOINTS,
     *completions.ENDPOINTS,
     *embeddings.ENDPOINTS,
     *decisions.ENDPOINTS,

@@ -1,8 +1,11 @@
 """`GET /v1/models` and `GET /v1/models/{id}`: the models that are served; ids may hold slashes (`openai/gpt-oss-20b`).
 
+Clients of Anthropic's API, which say so in a header, are given the models as that has them.
+
 Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its own; OpenAI's SDKs never say that.
 """
 
+from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, NotRequired
 
@@ -11,7 +14,10 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.codex import ModelCatalogue, catalogue
-from responses_app.protocol.errors import model_not_found
+from responses_app.protocol.errors import invalid_request, model_not_found
+from responses_app.protocol.fields import whole_number
+from responses_app.protocol.requests.pages import Query
+from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings
 from responses_app.web.endpoint import Endpoint, Parameter, text
@@ -48,26 +54,90 @@ class ModelList(TypedDict):
     data: list[Model]
 
 
-Models = TypeAliasType("Models", ModelList | ModelCatalogue)
+class AnthropicModel(TypedDict):
+    """A model as Anthropic's API has it. `max_input_tokens` and `max_tokens` share the model's context."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str  # the id
+    created_at: str  # RFC 3339: when this process started
+    lifecycle: Literal["active"]
+    max_input_tokens: int | None  # None until its engine has started
+    max_tokens: int | None
+
+
+class AnthropicModelList(TypedDict):
+    """A part of a list of models as Anthropic's API has it."""
+
+    data: list[AnthropicModel]
+    has_more: bool  # in the direction that was asked for
+    first_id: str | None  # None where the list is empty
+    last_id: str | None
+
+
+Models = TypeAliasType("Models", ModelList | ModelCatalogue | AnthropicModelList)
+EitherModel = TypeAliasType("EitherModel", Model | AnthropicModel)
 
 
 async def _list(request: HttpRequest) -> Models:
     """List the models this server serves, under each of their names: those that generate, then those that embed."""
     models, embedding_models = _allowed(request)
     named = [(name, model) for model in models for name in model.names]
+    if _is_anthropics(request):
+        return anthropic_page([_anthropic_model(name, model) for name, model in named], query_of(request))
     if any(query_of(request).get("client_version", ())):
         return catalogue((name, _length(model)) for name, model in named)
     others = [_model(name, model) for model in embedding_models for name in model.names]
     return {"object": "list", "data": [*(_model(name, model) for name, model in named), *others]}
 
 
-async def _get(request: HttpRequest, model: str) -> Model:
+async def _get(request: HttpRequest, model: str) -> EitherModel:
     """Return one model."""
     allowed: list[Served] = [each for several in _allowed(request) for each in several]
     match = next((each for each in allowed if model in each.names), None)
     if match is None:
         raise model_not_found(model, [each.name for each in allowed])
-    return _model(model, match)
+    return _anthropic_model(model, match) if _is_anthropics(request) else _model(model, match)
+
+
+def _is_anthropics(request: HttpRequest) -> bool:
+    return request.headers.get(VERSION) is not None
+
+
+def _anthropic_model(name: str, model: Served) -> AnthropicModel:
+    length = _length(model)
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": length,
+        "max_tokens": length,
+    }
+
+
+def anthropic_page(models: list[AnthropicModel], query: Query) -> AnthropicModelList:
+    """Return the part of a list that is asked for. Raises `ApiError`."""
+    after, before = ((query.get(name) or [""])[-1] for name in ("after_id", "before_id"))
+    limit_text = (query.get("limit") or [str(_PAGE)])[-1]
+    limit = whole_number(limit_text, 1, _LONGEST_PAGE)
+    if limit is None:
+        message = f"Invalid value for 'limit': {limit_text[:40]!r}. It is a number from 1 to {_LONGEST_PAGE}."
+        raise invalid_request(message, param="limit", code="invalid_value")
+    names = [each["id"] for each in models]
+    for cursor in filter(None, (after, before)):
+        if cursor not in names:
+            raise invalid_request(f"There is no model with the id {cursor[:80]!r}.", code="invalid_value")
+    end = names.index(before) if before else len(models)
+    begin = names.index(after) + 1 if after else max(0, end - limit) if before else 0
+    page = models[begin : min(end, begin + limit)]
+    return {
+        "data": page,
+        "has_more": begin > 0 if before and not after else begin + limit < end,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+    }
 
 
 def _allowed(request: HttpRequest) -> tuple[list[ServedModel], list[ServedEmbeddings]]:
@@ -104,12 +174,27 @@ def _length(model: Served) -> int | None:
 
 
 _MODELS = "/v1/models"
+_PAGE, _LONGEST_PAGE = 20, 1000  # models of one answer to a client of Anthropic's API
+_SPEAKS = Parameter(VERSION, "Sent by clients of Anthropic's API: they are given the models as that has them.", text(),
+                    where="header")  # fmt: skip
+_PAGE_OF_ANTHROPICS = (
+    Parameter(
+        "limit",
+        "For clients of Anthropic's API: the maximum number of models.",
+        {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _PAGE},
+    ),
+    Parameter("after_id", "For the same: the id of the model after which the list begins.", text()),
+    Parameter("before_id", "For the same: the id of the model before which the list ends.", text()),
+)
 _CLIENT_VERSION = Parameter(
     "client_version", "The version of the Codex CLI: it is given a catalogue of its own.", text()
 )
 _endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS)
 
 ENDPOINTS = (
-    _endpoint("GET", _MODELS, _list, "listModels", "List the models", takes=(_CLIENT_VERSION,)),
-    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model"),
+    _endpoint(
+        *("GET", _MODELS, _list, "listModels", "List the models"),
+        takes=(_CLIENT_VERSION, _SPEAKS, *_PAGE_OF_ANTHROPICS),
+    ),
+    _endpoint("GET", f"{_MODELS}/{{model:path}}", _get, "retrieveModel", "Return a model", takes=(_SPEAKS,)),
 )

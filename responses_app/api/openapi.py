@@ -18,7 +18,8 @@ from typing_extensions import TypedDict
 
 from responses_app import __version__
 from responses_app.api.schemas import name_of, ref, schemas
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ErrorAnswer, JsonObject
+from responses_app.protocol.messages.errors import MessagesErrorAnswer, messages_status
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.web.endpoint import HTML, JSON, Endpoint, Parameter, routes
 from responses_app.web.http import json_bytes
@@ -89,7 +90,11 @@ def document(endpoints: Sequence[Endpoint], *, engine_fields: bool, auth: str) -
         "paths": _paths(endpoints),
         "components": {
             "schemas": schemas(endpoints, engine_fields=engine_fields),
-            "responses": {_name(status): _error(status) for status in _SAYS},
+            "responses": {
+                _error_name(status, answer): _error(status, answer)
+                for answer in dict.fromkeys(each.error_answer for each in endpoints)
+                for status in _SAYS
+            },
             "headers": _HEADERS,
             "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer", "description": "An API key."}},
         },
@@ -161,7 +166,11 @@ def _responses(endpoint: Endpoint) -> JsonObject:
         for kind, schema in endpoint.contents.items()
     }
     headers = _headers(*_EVERY_ANSWER, *(() if endpoint.is_open else _OF_LIMITS))
-    responses: JsonObject = {str(status): {"$ref": f"#/components/responses/{_name(status)}"} for status in statuses}
+    errors = endpoint.error_answer
+    responses: JsonObject = {
+        str(_status(status, errors)): {"$ref": f"#/components/responses/{_error_name(status, errors)}"}
+        for status in statuses
+    }
     responses["200"] = {"description": "It is done.", "headers": headers, "content": answers}
     for status, meaning in endpoint.also.items():
         headers = _headers(*_EVERY_ANSWER, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
@@ -173,9 +182,18 @@ def _name(status: int) -> str:
     return HTTPStatus(status).phrase.replace(" ", "")
 
 
-def _error(status: int) -> JsonObject:
+def _status(status: int, answer: type) -> int:
+    return messages_status(status) if answer is MessagesErrorAnswer else status
+
+
+def _error_name(status: int, answer: type) -> str:
+    """Return the name of an error's description; those of OpenAI's shape have the plain one."""
+    return _name(status) if answer is ErrorAnswer else f"{answer.__name__.removesuffix('ErrorAnswer')}{_name(status)}"
+
+
+def _error(status: int, answer: type) -> JsonObject:
     headers = _headers(*_EVERY_ANSWER, *_OF_LIMITS, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
-    content: JsonObject = {"application/json": {"schema": ref("ErrorAnswer")}}
+    content: JsonObject = {"application/json": {"schema": ref(name_of(answer))}}
     return {"description": _SAYS[status], "headers": headers, "content": content}
 
 

@@ -14,9 +14,12 @@ from responses_app.api.conversation_requests import MAX_ITEMS, ConversationField
 from responses_app.protocol.chat.encoder import ChatCompletionChunk
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
-from responses_app.protocol.errors import ErrorAnswer, JsonObject
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.items import ParsedItem
+from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
+from responses_app.protocol.messages.encoder import EVENT_TYPES
+from responses_app.protocol.messages.request import CountFields, MessagesFields, MessagesTool
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, Fields
 from responses_app.protocol.requests.requests import COMPACT_FIELDS
 from responses_app.protocol.requests.resources import ResponseObject
@@ -57,8 +60,9 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
         *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
         *_MODEL_REQUESTS,
         *(ChatFields, *MESSAGES.values()),
+        *(MessagesFields, CountFields, MessagesTool, *MESSAGES_OF_ANTHROPIC.values()),
         ChatCompletionChunk,
-        ErrorAnswer,
+        *dict.fromkeys(each.error_answer for each in endpoints),
     )
     named_schemas = _defined((each.__name__, each) for each in types)
     named_schemas |= _defined([("InputItem", ParsedItem), ("TextFormat", TextFormat)])
@@ -68,6 +72,7 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
     named_schemas |= _tools(named_schemas) | _CREATE | _STREAM | _CHAT_STREAM
     chat = named_schemas.pop("ChatFields")
     named_schemas |= _chat_request(chat, MESSAGES.values(), engine_fields=engine_fields)
+    named_schemas |= _messages_requests(named_schemas, MESSAGES_OF_ANTHROPIC.values()) | _MESSAGES_STREAM
     del named_schemas["Namespace"], named_schemas["McpServer"]  # only tools are such
     named_schemas |= {each.form.name: each.form.schema for each in endpoints if each.form is not None}
     fields = named_schemas.pop("Fields")
@@ -152,6 +157,44 @@ def _chat_request(
     }
 
 
+def _messages_requests(definitions: dict[str, Any], messages: Iterable[type[BaseModel]]) -> dict[str, JsonObject]:
+    """Take the fields of Anthropic's requests from the schemas that were found, and return the whole requests."""
+    own = {
+        "messages": {"type": "array", "items": ref("MessagesMessage"), "minItems": 1},
+        "tools": _or_null({"type": "array", "items": ref("MessagesTool")}),
+    }
+    about = {
+        "CreateMessage": ("MessagesFields", "A conversation that is to go on. Fields that are not known are ignored."),
+        "CountMessageTokens": ("CountFields", "A conversation whose tokens are to be counted."),
+    }
+    requests: dict[str, JsonObject] = {}
+    for name, (kind, description) in about.items():
+        fields = definitions.pop(kind)
+        required = [*fields["required"], "messages"]
+        properties = fields["properties"] | own
+        requests[name] = {**fields, "description": description, "properties": properties, "required": required}
+    return {**requests, "MessagesMessage": {"anyOf": [ref(each.__name__) for each in messages]}}
+
+
+_MESSAGES_STREAM: dict[str, Any] = {
+    "MessagesServerSentEvent": {
+        "type": "object",
+        "description": "A part of a stream, which is called as its data says. The last one is `message_stop`.",
+        "properties": {
+            "event": {"type": "string"},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {
+                    "type": "object",
+                    "properties": {"type": {"type": "string", "enum": list(EVENT_TYPES)}},
+                    "required": ["type"],
+                },
+            },
+        },
+        "required": ["event", "data"],
+    },
+}
 _TOOLS = ("NestedFunctionTool", "NestedCustomTool")
 _NAMED: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

@@ -117,6 +117,7 @@ API key   {}
 IN_SUBPROTOCOL = "openai-insecure-api-key."  # what browsers, which cannot set headers, put before a key
 _NAMES_IN_SUBPROTOCOLS = (IN_SUBPROTOCOL, "openai-organization.", "openai-project.")
 _PROXIES_SAY = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
+API_KEY = b"x-api-key"  # in which clients of Anthropic's API send a key
 _MAX_SECRET = 512  # characters of a key that are looked at
 
 
@@ -134,7 +135,9 @@ class Knock:
         # `dict` keeps the last of equal names, and reversed that is the first one sent.
         headers = dict(reversed(scope["headers"]))  # the first one counts
         return cls(
-            secret=_bearer(headers.get(b"authorization")) or _in_subprotocol(scope.get("subprotocols", ())),
+            secret=_bearer(headers.get(b"authorization"))
+            or _plain(headers.get(API_KEY))
+            or _in_subprotocol(scope.get("subprotocols", ())),
             asks_locally=_asks_locally(scope, headers),
             session=pass_of(scope, headers),
         )
@@ -260,6 +263,10 @@ def accepted_subprotocol(offered: Sequence[str]) -> str | None:
     """
     harmless = (each for each in offered if not each.startswith(_NAMES_IN_SUBPROTOCOLS))
     return next(harmless, offered[0] if offered else None)
+
+
+def _plain(header: bytes | None) -> str | None:
+    return (header or b"").decode("latin1").strip()[:_MAX_SECRET] or None
 
 
 def _bearer(header: bytes | None) -> str | None:

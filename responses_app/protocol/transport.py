@@ -1,7 +1,7 @@
 """What every answer and connection of the API has, whatever it is for: headers, and the errors of bodies and sockets.
 
-The headers are OpenAI's, and Azure's where a region is set. The errors are those of an HTTP request's body before
-anything in it is looked at, and those of a WebSocket connection itself.
+The headers are OpenAI's, Azure's where a region is set, and Anthropic's for clients of its API. The errors are those of
+an HTTP request's body before anything in it is looked at, and those of a WebSocket connection itself.
 """
 
 import re
@@ -13,6 +13,8 @@ from responses_app.protocol.setting import RoomSettings, setting
 
 # Headers of requests and of answers.
 REQUEST_ID, ORGANIZATION, VERSION = "x-request-id", "openai-organization", "openai-version"
+ANTHROPIC_VERSION = "anthropic-version"  # by which clients of Anthropic's API say so
+ANTHROPIC_REQUEST_ID = "request-id"  # in which these look for the id of their request
 API_VERSIONS = "v1"  # Azure's name for this API
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}")  # space to tilde: no line break, which would begin another header
 
@@ -63,6 +65,8 @@ class AnswerHeaders:
     def of(self, request_headers: Mapping[str, str], request_id: str, *, seconds: float = 0.0) -> dict[str, str]:
         """Return the headers of the answer to a request that had these, and took so long until its answer began."""
         headers = {REQUEST_ID: request_id, "openai-processing-ms": str(round(seconds * 1000))}
+        if ANTHROPIC_VERSION in request_headers:
+            headers[ANTHROPIC_REQUEST_ID] = request_id
         settings = self.settings
         defaults = ((ORGANIZATION, settings.default_openai_organization), (VERSION, settings.default_openai_version))
         for name, default in defaults:

@@ -166,7 +166,7 @@ class Bodies:
 
     async def _refuse(self, error: ApiError, head: Head, scope: Message, send: SendMessage) -> None:
         self._rules.refused(error)
-        status, headers, body = answer(error, scope["headers"], self._headers)
+        status, headers, body = answer(error, scope["headers"], self._headers, path=head.path)
         # Nobody knows where the next request would begin.
         if head.end_is_unclear:
             headers.append((b"connection", b"close"))
@@ -175,12 +175,13 @@ class Bodies:
 
 
 def answer(
-    error: ApiError, headers: Iterable[tuple[bytes, bytes]], standing: AnswerHeaders
+    error: ApiError, headers: Iterable[tuple[bytes, bytes]], standing: AnswerHeaders, *, path: str
 ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Return an error as status, headers and body, for a request with these headers."""
-    response = error_response(error)
+    """Return an error as status, headers and body, for a request with these headers to this path."""
     request_headers = {name.decode("latin1"): value.decode("latin1") for name, value in headers}
-    for own, value in standing.of(request_headers, standing.request_id(request_headers)).items():
+    request_id = standing.request_id(request_headers)
+    response = error_response(error, path=path, headers=request_headers, request_id=request_id)
+    for own, value in standing.of(request_headers, request_id).items():
         response[own] = value
     lines = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in response.items()]
     return response.status_code, lines, response.content

@@ -23,7 +23,7 @@ from django.urls import Resolver404, get_resolver, resolve
 
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, JsonObject, not_found
+from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, not_found
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
@@ -124,6 +124,8 @@ class Endpoint:
     errors: tuple[int, ...] = ()
     # The error that a client is told of one that `handler` raises, made of it and of the path's parameters.
     refusals: Refusals = field(default_factory=dict)
+    # The body of an error, as `http.error_response` writes it for clients of this path.
+    error_answer: type = ErrorAnswer
     # Statuses that are answered with the same body as a 200, and what they mean.
     also: Mapping[int, str] = field(default_factory=dict)
     # Whether a WebSocket takes the same at this path.

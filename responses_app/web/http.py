@@ -1,4 +1,4 @@
-"""What handlers of HTTP need: a request's JSON, query and caller; JSON answers, OpenAI's errors, server-sent events.
+"""What handlers of HTTP need: a request's JSON, query and caller; JSON answers, errors, server-sent events.
 
 What the events are is for who makes them: responses, chats and completions have their own.
 """
@@ -17,8 +17,9 @@ from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request
 from responses_app.protocol.fields import noting
 from responses_app.protocol.items.resources import SCREENSHOTS
+from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
-from responses_app.protocol.transport import JSON_TYPE, unsupported_media_type
+from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
 from responses_app.wiring.reading import JsonReader
 
 Parsed = TypeVar("Parsed")
@@ -38,8 +39,16 @@ def json_bytes(content: bytes, *, status: int = 200, headers: dict[str, str] | N
     return HttpResponse(content, status=status, content_type="application/json", headers=known)
 
 
-def error_response(error: ApiError) -> HttpResponse:
-    """Return an error in OpenAI's shape."""
+def error_response(
+    error: ApiError, *, path: str = "", headers: Mapping[str, str] | None = None, request_id: str = ""
+) -> HttpResponse:
+    """Return an error in OpenAI's shape, or in Anthropic's to a client of its API.
+
+    `path` and `headers`, whose names are in lower case, are those of the request.
+    """
+    if speaks_messages(path, headers or {}):
+        own = {**error.headers, ANTHROPIC_REQUEST_ID: request_id}
+        return json_response(error_answer(error, request_id), status=messages_status(error.status), headers=own)
     answer: ErrorAnswer = {"error": error.body()}
     return json_response(answer, status=error.status, headers=error.headers)
 

@@ -1,7 +1,7 @@
 """Who may ask: `ApiMiddleware` stands first and answers the API's paths itself; all else goes on to Django's own.
 
 So sessions, auth, CSRF and messages serve the admin alone (they cost 3 ms a request), every answer of the API has its
-headers, and every error is JSON in OpenAI's shape.
+headers, and every error is JSON in the shape that its client knows.
 
 `Source` tells which web pages may use the server: a browser says where a request comes from, and cannot be made to lie
 about it. The API asks nobody for a password, and a browser inside the network reaches it for any page that its user
@@ -30,7 +30,7 @@ from responses_app.protocol.errors import ApiError, foreign_page, invalid_reques
 from responses_app.protocol.fields import IGNORED_HEADER
 from responses_app.protocol.rate_limits import as_headers
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
-from responses_app.web.http import NotServed, error_response
+from responses_app.web.http import NotServed, error_response, request_id_of
 from responses_app.wiring.site import get_site
 
 ANY = "*"
@@ -163,12 +163,12 @@ class ApiMiddleware:
             await _let_in(request, route)
             return await route(request, **named)
         except NotServed:
-            return _refused(path_not_found(request.path_info))
+            return _refused(path_not_found(request.path_info), request)
         except ApiError as error:
-            return _refused(error)
+            return _refused(error, request)
         except Exception:
             logger.exception("request %s broke", request_id)
-            return _refused(server_error(request_id))
+            return _refused(server_error(request_id), request)
 
 
 async def answer_headers(given: Mapping[str, str], request_id: str, caller: Caller, *, began: float) -> dict[str, str]:
@@ -181,9 +181,10 @@ async def answer_headers(given: Mapping[str, str], request_id: str, caller: Call
     return headers | as_headers(lines) if lines else headers
 
 
-def _refused(error: ApiError) -> HttpResponse:
+def _refused(error: ApiError, request: HttpRequest) -> HttpResponse:
     get_site().watch.metrics.error("http", error.status, error.code or error.type)
-    return error_response(error)
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return error_response(error, path=request.path_info, headers=headers, request_id=request_id_of(request))
 
 
 async def let_in(scope: Any, method: str, path: str) -> None:

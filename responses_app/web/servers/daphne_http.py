@@ -286,17 +286,21 @@ class Request(WebRequest):
             self.content.close()
         self.content = BytesIO()
         self._rules.refused(error)
-        status, lines, body = answer(error, self._headers(), self._standing)
+        status, lines, body = answer(error, self._headers(), self._standing, path=self._asked_path())
         head = b"HTTP/1.1 %d %b\r\n" % (status, http.RESPONSES.get(status, b"Error"))
         for name, value in (*lines, (b"connection", b"close")):
             head += b"%b: %b\r\n" % (name, value)
         self.channel.refuse(head + b"\r\n" + body)
 
+    def _asked_path(self) -> str:
+        """Return the path below the root path; "" where the request's head was not read."""
+        return "" if self._head is None else self._head.path
+
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answer what daphne refuses by itself, such as a control character in a header, and what breaks in it."""
         error = invalid_request(f"The request cannot be read: {body}.") if status < 500 else server_error()
         self._rules.refused(error)
-        status, lines, content = answer(error, self._headers(), self._standing)
+        status, lines, content = answer(error, self._headers(), self._standing, path=self._asked_path())
         self.handle_reply({"type": "http.response.start", "status": status, "headers": lines})
         self.handle_reply({"type": "http.response.body", "body": content})
 

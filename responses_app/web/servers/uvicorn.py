@@ -137,7 +137,8 @@ class _BoundedHttp:
             self.cycle.message_event.set()
             error = chunks_too_small(AVERAGE_BYTES)
             self.rules.refused(error)
-            status, lines, body = answer(error, self.cycle.scope["headers"], self.standing)
+            scope = self.cycle.scope
+            status, lines, body = answer(error, scope["headers"], self.standing, path=scope["path"])
             head = b"HTTP/1.1 %d %b\r\n" % (status, REASONS[status].encode())
             head += b"".join(b"%b: %b\r\n" % line for line in (*lines, (b"connection", b"close")))
             self.transport.write(head + b"\r\n" + body)

@@ -9,10 +9,10 @@ from typing_extensions import is_typeddict
 from responses_app.protocol.fields import ClientModel, inner_models, known_names
 
 
-def sdk_types(path: str) -> list[Any]:
-    """Return the typed dictionaries in a type of `openai.types`."""
+def sdk_types(path: str, package: str = "openai") -> list[Any]:
+    """Return the typed dictionaries in a type of an SDK's `types`."""
     module, _, name = path.rpartition(".")
-    return list(_dicts_in(getattr(import_module(f"openai.types.{module}"), name)))
+    return list(_dicts_in(getattr(import_module(f"{package}.types.{module}"), name)))
 
 
 def by_kind(types: Iterable[Any], field: str = "type") -> Mapping[str, list[Any]]:

@@ -13,6 +13,8 @@ from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import ClientModel, carried_out, check_fields, inner_models
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, MediaPart, RefusalPart, TextPart
+from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
+from responses_app.protocol.messages.request import MessagesTool
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.text_format import FORMATS
 from tests.kit.server import ROOT
@@ -46,6 +48,10 @@ NOT_THE_SDKS = {  # bodies whose fields are not in one type of the SDK
     "POST /v1/responses/{response_id}/tool_outputs",
     "POST /v1/conversations/{conversation_id}/items",  # its other parameter stands in the query
 }
+ANTHROPICS_BODIES = {
+    "POST /v1/messages": "message_create_params.MessageCreateParamsNonStreaming",
+    "POST /v1/messages/count_tokens": "message_count_tokens_params.MessageCountTokensParams",
+}
 TOOL_TYPES = by_kind(sdk_types("responses.tool_param.ToolParam"))
 ITEM_TYPES = by_kind(sdk_types("responses.response_input_item_param.ResponseInputItemParam"))
 PART_TYPES = by_kind(inner_types(each for types in ITEM_TYPES.values() for each in types))
@@ -54,7 +60,22 @@ FORMAT_TYPES = by_kind(sdk_types("responses.response_format_text_config_param.Re
 
 
 def test_every_body_is_held_against_the_sdk() -> None:
-    assert BODIES.keys() == SDK_BODIES.keys() | NOT_THE_SDKS
+    assert BODIES.keys() == SDK_BODIES.keys() | ANTHROPICS_BODIES.keys() | NOT_THE_SDKS
+
+
+@pytest.mark.parametrize("body", ANTHROPICS_BODIES)
+def test_a_body_has_the_fields_of_anthropics_sdk(body: str) -> None:
+    assert differences(BODIES[body], sdk_types(ANTHROPICS_BODIES[body], "anthropic")) == []
+
+
+@pytest.mark.parametrize("role", MESSAGES_OF_ANTHROPIC)
+def test_a_message_has_the_fields_of_anthropics_sdk(role: str) -> None:
+    types = by_kind(sdk_types("message_param.MessageParam", "anthropic"), "role")[role]
+    assert differences(MESSAGES_OF_ANTHROPIC[role], types) == []
+
+
+def test_a_tool_has_the_fields_of_anthropics_sdk() -> None:
+    assert differences(MessagesTool, sdk_types("tool_param.ToolParam", "anthropic")) == []
 
 
 @pytest.mark.parametrize("body", SDK_BODIES)
@@ -133,11 +154,21 @@ def test_what_is_said_to_be_refused_is_refused(name: str) -> None:
 
 def test_what_is_said_to_be_carried_out_is_read_somewhere() -> None:
     read = set(_names_read())
-    for model in {*BODIES.values(), *TOOLS.values(), *MODELS.values(), *MESSAGES.values(), *FORMATS.values()}:
+    for model in {
+        *BODIES.values(),
+        *TOOLS.values(),
+        *MODELS.values(),
+        *MESSAGES.values(),
+        *FORMATS.values(),
+        *ANTHROPICS,
+    }:
         for each in _with_inner(model):
             names = {field.alias or name: name for name, field in each.model_fields.items()}
             unread = {name for name in carried_out(each) if name not in read and names.get(name) not in read}
             assert unread == set(), each
+
+
+ANTHROPICS = (*MESSAGES_OF_ANTHROPIC.values(), MessagesTool)
 
 
 def _with_inner(model: type[ClientModel]) -> Iterator[type[ClientModel]]:

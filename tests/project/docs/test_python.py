@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.kit.server import Server
@@ -41,7 +42,7 @@ def run(page: str, server: Server) -> None:
                 assert [line for line in printed.getvalue().splitlines() if line.strip()] == promised, str(block)
     finally:
         for made in session.values():
-            if isinstance(made, OpenAI):
+            if isinstance(made, OpenAI | Anthropic):
                 made.close()
 
 

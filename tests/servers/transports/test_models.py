@@ -2,11 +2,15 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
 
+from responses_app.api.models import anthropic_page
 from responses_app.protocol.codex import catalogue
+from responses_app.protocol.errors import ApiError
 from tests.kit.server import Server, manage
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
@@ -73,3 +77,29 @@ def test_codex_config_puts_nothing_else_into_a_shell(tmp_path: Path) -> None:
 def test_a_model_that_is_not_loaded_yet_is_in_the_catalogue() -> None:
     (entry,) = catalogue([("demo", None)])["models"]  # type: ignore[misc]
     assert (entry["context_window"], entry["truncation_policy"]["limit"]) == (None, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "has_more"),
+    [
+        ("", ["a", "b", "c"], False),
+        ("limit=2", ["a", "b"], True),
+        ("limit=2&after_id=a", ["b", "c"], False),
+        ("limit=1&after_id=a", ["b"], True),
+        ("before_id=c", ["a", "b"], False),
+        ("limit=1&before_id=c", ["b"], True),
+        ("after_id=c", [], False),
+    ],
+)
+def test_a_client_of_anthropics_api_pages_through_models(query: str, ids: list[str], has_more: bool) -> None:
+    models: Any = [{"id": name} for name in "abc"]
+    page = anthropic_page(models, parse_qs(query))
+    assert ([each["id"] for each in page["data"]], page["has_more"]) == (ids, has_more)
+    assert (page["first_id"], page["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "after_id=nobody", "before_id=nobody"])
+def test_a_page_of_models_that_cannot_be_is_refused(query: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        anthropic_page([], parse_qs(query))
+    assert refused.value.status == 400

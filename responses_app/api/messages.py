@@ -1,0 +1,156 @@
+"""Anthropic's Messages API, on the same runs as responses; see `protocol.messages`.
+
+`/v1/messages`: a message, whole or in events. `/v1/messages/count_tokens`: how long its prompt would be.
+"""
+
+from functools import partial
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.chat.completion import choice_of
+from responses_app.protocol.chat.replaying import SeenTurn, keys_of
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import ApiError, server_error
+from responses_app.protocol.events.events import TERMINAL
+from responses_app.protocol.messages.encoder import PING, MessageEncoder, event
+from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version, error_answer
+from responses_app.protocol.messages.message import MessageObject, MessageTokens, whole_message
+from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
+from responses_app.protocol.response.steps import StopReason
+from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
+from responses_app.runs.chats import Choices
+from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.plan.plan import Origin
+from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
+from responses_app.web.endpoint import EVENTS, JSON, Endpoint, Parameter, text
+from responses_app.web.http import caller_of, cut_of, json_response, project_of, read_json, request_id_of, span_of
+from responses_app.wiring.site import get_site
+
+TRANSPORT = "messages"  # how its responses are counted and listed
+
+
+class MessageReading(EncodedReading):
+    """The response that a message is, and what is said of it."""
+
+    ping = PING
+
+    def __init__(
+        self,
+        asked: MessagesRequest,
+        reader: ResponseReader,
+        details: EngineDetails,
+        *,
+        request_id: str,
+        remember: Remember,
+    ) -> None:
+        super().__init__(Choices((reader,)), remember)
+        self._asked = asked
+        self._reader = reader
+        self._request_id = request_id
+        self._encoder = MessageEncoder(reader.source.response(), asked, details)
+
+    def take(self, *, quietly: bool = False) -> bytes:
+        """Return the events of what is there; `quietly`: nobody reads them, so only what has to be is encoded.
+
+        Raises `ReaderTooSlow`.
+        """
+        reader, encoder = self._reader, self._encoder
+        # Stop sequences are looked for in the text itself, so all of it is encoded then.
+        needed = TERMINAL if quietly and not self._asked.stops else None
+        entries, encode = reader.take(), encoder.encode
+        events = b"".join([encode(each.type, each.json) for each in entries if needed is None or each.type in needed])
+        if encoder.matched is not None:
+            # The model is past a stop sequence: more of it would only be thrown away.
+            reader.source.stop(StopReason.INTERRUPTED)  # once it has stopped, that is nothing
+        if reader.ended:
+            self._end()
+        return events
+
+    def _end(self) -> None:
+        """Note that the response has ended, or failed."""
+        if self.problem is not None:
+            return
+        if self._encoder.failed or not self._reader.is_whole:
+            self.problem = self._asked.renamed(self._reader.source.problem or server_error(self._request_id))
+        elif self._encoder.matched is None:  # else more was sampled than is said
+            response = self._reader.source.response()
+            self.note(SeenTurn.of_choice(choice_of(response)), self._reader.source.said, response)
+
+    @property
+    def last(self) -> bytes:
+        """What is said behind the last event: why it has failed, if it has."""
+        return b"" if self.problem is None else event(dict(error_answer(self.problem, self._request_id)))
+
+    def whole(self) -> MessageObject:
+        """Return the message."""
+        return whole_message(self._reader.source.response(), self._asked)
+
+
+async def _create(request: HttpRequest) -> HttpResponseBase:
+    check_version(request.headers.get(VERSION))
+    site = get_site()
+    asked = await read_json(request, partial(parse_messages, parse=site.parse_create), site.reader)
+    project = project_of(request)
+    known = await site.service.known_turns.recall(project, keys_of(turn.seen for turn in asked.turns))
+    asked = asked.as_sampled(known.get) if known else asked
+    details = EngineDetails()
+    try:
+        reader = await site.service.create(asked.create, _origin(request), details=details)
+    except ApiError as error:
+        raise asked.renamed(error) from None
+    reading = MessageReading(
+        asked,
+        reader,
+        details,
+        request_id=request_id_of(request),
+        remember=partial(site.service.known_turns.remember, project),
+    )
+    if asked.create.stream:
+        ping_seconds = site.settings.responses_ping_interval_seconds
+        return await encoded_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
+    await read_quietly(reading)
+    return json_response(reading.whole())
+
+
+async def _count(request: HttpRequest) -> MessageTokens:
+    check_version(request.headers.get(VERSION))
+    site = get_site()
+    asked = await read_json(request, partial(parse_count, parse=site.parse_create), site.reader)
+    try:
+        return {"input_tokens": await site.service.count_input_tokens(asked.create, _origin(request))}
+    except ApiError as error:
+        raise asked.renamed(error) from None
+
+
+def _origin(request: HttpRequest) -> Origin:
+    return Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
+
+
+_VERSION = Parameter(
+    VERSION, "The version of Anthropic's API that the client speaks.", text(pattern=r"^20\d\d-\d\d-\d\d$"),
+    where="header", required=True,
+)  # fmt: skip
+_endpoint = partial(
+    Endpoint,
+    tag="Messages",
+    scope=Area.RESPONSES,  # what it makes are responses
+    takes=(_VERSION,),
+    errors=(404, 429),
+    error_answer=MessagesErrorAnswer,
+)
+
+ENDPOINTS = (
+    _endpoint(
+        *("POST", "/v1/messages", _create),
+        *("createMessage", "Create a message of Anthropic's API, at once or as a stream"),
+        body="CreateMessage",
+        answers={JSON: MessageObject, EVENTS: "MessagesServerSentEvent"},
+    ),
+    _endpoint(
+        *("POST", "/v1/messages/count_tokens", _count),
+        *("countMessageTokens", "Count the tokens of a message's prompt"),
+        body="CountMessageTokens",
+    ),
+)

@@ -1,0 +1,183 @@
+"""`MessageEncoder`: the events of a response as the events of a message of Anthropic's API.
+
+    response.output_item.added            message_start, once; content_block_start of a call
+    response.reasoning_text.delta         thinking_delta, behind the content_block_start of the first one
+    response.output_text.delta            text_delta, the same
+    response.function_call_arguments.delta     input_json_delta
+    response.output_item.done             signature_delta of a thought; content_block_stop
+    response.completed, incomplete        message_delta, message_stop
+
+All other events say nothing here. As in `chat.encoder`, texts are cut out of an event's JSON as they stand, and put
+between the fields around them: they are neither read nor written again.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from responses_app.protocol.engine_details import EngineDetails
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.events.events import TERMINAL, EventType
+from responses_app.protocol.messages.message import (
+    begun_message,
+    call_begun,
+    stop_cause,
+    text_of,
+    thought_block,
+    usage_of,
+)
+from responses_app.protocol.messages.request import MessagesRequest
+from responses_app.protocol.requests.resources import ResponseObject, Status
+from responses_app.protocol.stop_strings import StopStrings
+
+_DELTA = b'"delta":'  # before the text of a delta
+_BEHIND_TEXT = b',"logprobs":['  # behind the text of an answer, as `MessageBuilder.delta_after` has it
+_BEHIND = b',"item_id":"'  # behind that of a thought or a call, whose deltas have no log probabilities
+_TEXT: JsonObject = {"type": "text", "text": ""}
+_THOUGHT: JsonObject = {"type": "thinking", "thinking": "", "signature": ""}
+EVENT_TYPES = (
+    *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
+    *("message_delta", "message_stop", "ping", "error"),
+)
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def event(fields: JsonObject) -> bytes:
+    """Return a server-sent event, which is called as its data says."""
+    return b"event: %b\ndata: %b\n\n" % (str(fields["type"]).encode(), orjson.dumps(fields))
+
+
+class MessageEncoder:
+    """Writes the events of one message: `begun` is its response at its beginning, `details` have its prompt."""
+
+    def __init__(self, begun: ResponseObject, asked: MessagesRequest, details: EngineDetails) -> None:
+        self.response: Mapping[str, Any] | None = None  # what it ended as; None as long as it has not
+        # The stop sequence that has ended the message: what follows it is not said, and need not be generated.
+        self.matched: str | None = None
+        self._begun = begun
+        self._asked = asked
+        self._details = details
+        self._has_started = False  # `message_start` was written
+        self._index = 0  # of the block that is open, or is the next one
+        self._is_open = False
+        self._calls = False  # there is one
+        self._stops: StopStrings | None = None  # of the text that is being said
+        self._before = b""  # what of an event stands before the text of the open block
+        self._of: Mapping[str, Callable[[bytes], bytes]] = {
+            EventType.TEXT_DELTA: self._answered,
+            EventType.REASONING_DELTA: self._reasoned,
+            EventType.ARGUMENTS_DELTA: self._called,
+            EventType.ITEM_ADDED: self._added,
+            EventType.ITEM_DONE: self._done,
+            **dict.fromkeys(TERMINAL, self._ended),
+        }
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed, or was cancelled."""
+        return self.response is not None and self.response["status"] in (Status.FAILED.value, Status.CANCELLED.value)
+
+    def encode(self, type: str, json: bytes) -> bytes:
+        """Return an event as server-sent events: nearly always one, or none."""
+        of = self._of.get(type)
+        return b"" if of is None else of(json)
+
+    def _start(self) -> bytes:
+        if self._has_started:
+            return b""
+        self._has_started = True
+        begun = begun_message(self._begun, len(self._details.prompt_token_ids))
+        return event({"type": "message_start", "message": begun})
+
+    def _added(self, json: bytes) -> bytes:
+        item = orjson.loads(json)["item"]
+        self._stops = StopStrings(self._asked.stops) if item["type"] == "message" and self._asked.stops else None
+        if item["type"] != "function_call":
+            return self._start()
+        self._calls = True
+        return self._start() + self._open(call_begun(item), b"input_json_delta", b"partial_json")
+
+    def _open(self, block: JsonObject, delta: bytes = b"", field: bytes = b"") -> bytes:
+        """Begin a block, whose deltas are of this type and have this field."""
+        self._is_open = True
+        self._before = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
+            % (self._index, delta, field)
+        )
+        return event({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _close(self) -> bytes:
+        if not self._is_open:
+            return b""
+        self._is_open = False
+        self._index += 1
+        return event({"type": "content_block_stop", "index": self._index - 1})
+
+    def _answered(self, json: bytes) -> bytes:
+        # The first `"delta":` is the field's name: no text stands before it.
+        start = json.find(_DELTA) + len(_DELTA)
+        text = json[start : json.rfind(_BEHIND_TEXT)]
+        if self._stops is not None:
+            return self._release(self._stops.feed(orjson.loads(text)))
+        if self._is_open:  # nearly always
+            return b"%b%b}}\n\n" % (self._before, text)
+        return b"%b%b%b}}\n\n" % (self._text_open(), self._before, text)
+
+    def _text_open(self) -> bytes:
+        return b"" if self._is_open else self._open(_TEXT, b"text_delta", b"text")
+
+    def _release(self, text: str) -> bytes:
+        """Say this text, and end the message where a stop sequence has come."""
+        assert self._stops is not None
+        delta = b"%b%b%b}}\n\n" % (self._text_open(), self._before, orjson.dumps(text)) if text else b""
+        if self._stops.matched is None:
+            return delta
+        self.matched = self._stops.matched
+        # The engine may still say some tokens before it is stopped: only its end counts now.
+        self._of = dict.fromkeys(TERMINAL, self._ended)
+        return delta + self._close()
+
+    def _reasoned(self, json: bytes) -> bytes:
+        if not self._asked.shows_thinking:
+            return b""
+        opened = b"" if self._is_open else self._open(_THOUGHT, b"thinking_delta", b"thinking")
+        if self._asked.omits_thoughts:
+            return opened
+        start = json.find(_DELTA) + len(_DELTA)
+        return b"%b%b%b}}\n\n" % (opened, self._before, json[start : json.rfind(_BEHIND)])
+
+    def _called(self, json: bytes) -> bytes:
+        start = json.find(_DELTA) + len(_DELTA)
+        return b"%b%b}}\n\n" % (self._before, json[start : json.rfind(_BEHIND)])
+
+    def _done(self, json: bytes) -> bytes:
+        item = orjson.loads(json)["item"]
+        if item["type"] == "reasoning":
+            return self._thought_done(item)
+        # What was held back for a stop sequence is text after all, unless one has come.
+        rest = self._release(self._stops.rest()) if self._stops is not None else b""
+        self._stops = None
+        return rest + self._close()
+
+    def _thought_done(self, item: Mapping[str, Any]) -> bytes:
+        if not self._asked.shows_thinking:
+            return b""
+        seal = item.get("encrypted_content") or ""
+        if not text_of(item):
+            hidden = thought_block(item, omits=True)
+            return b"" if hidden is None else self._open(hidden) + self._close()
+        delta: JsonObject = {"type": "signature_delta", "signature": seal}
+        signed = event({"type": "content_block_delta", "index": self._index, "delta": delta}) if seal else b""
+        return signed + self._close()
+
+    def _ended(self, json: bytes) -> bytes:
+        """End the message; one that failed says nothing more."""
+        self.response = orjson.loads(json)["response"]
+        if self.failed:
+            return b""
+        closed = self._start() + self._close()
+        reason = stop_cause(self.response, self.matched, calls=self._calls)
+        delta: JsonObject = {"stop_reason": reason, "stop_sequence": self.matched}
+        ended: JsonObject = {"type": "message_delta", "delta": delta, "usage": dict(usage_of(self.response))}
+        return closed + event(ended) + event({"type": "message_stop"})

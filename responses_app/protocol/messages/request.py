@@ -1,0 +1,314 @@
+"""A request of Anthropic's Messages API, validated, and as the request of the Responses API that it stands for.
+
+There is one way to generate here: a message is a `CreateRequest` like any other. What only the wire of this API knows
+(stop sequences, whether thoughts are shown) stays in `MessagesRequest`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from responses_app.protocol.chat.replaying import KnownTurn, PlacedTurn, sampled_items
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, validate, wrong_type
+from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.messages.blocks import CACHED, ReadMessages, SystemText, read_messages
+from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, Effort
+from responses_app.protocol.requests.renaming import OwnNames, in_own_names
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.sizes import json_size
+from responses_app.protocol.stop_strings import MAX_STOP
+
+MAX_STOPS = 32  # stop sequences of one request
+MIN_BUDGET = 1024  # tokens of thought that can be asked for
+LITTLE_THOUGHT, SOME_THOUGHT = 4096, 16_384  # tokens up to which a budget is a low or a medium effort
+# Claude Code begins its system prompt with a block that another hash is in at each request. A model that read it would
+# read another prompt from its first tokens on, so that no request could have what the engine has cached.
+BILLING = "x-anthropic-billing-header:"
+_DEEP = ("messages", "system", "tools", "output_config")  # fields whose values may be nested
+_NAMES = OwnNames(
+    fields=(
+        ("text.format.schema", "output_config.format.schema"),
+        ("text.format", "output_config.format"),
+        ("reasoning.effort", "output_config.effort"),
+        ("max_output_tokens", "max_tokens"),
+        ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+        ("instructions", "system"),
+        ("user", "metadata.user_id"),
+        ("input", "messages"),
+    ),
+    advice=(
+        (", or continue the response that made the call with 'previous_response_id'", ""),
+        (", or continue a response with 'previous_response_id' and only the new ones", ""),
+        ("Send it as an item of 'input'.", "Send a 'tool_result' for it in the message behind that of the call."),
+        ("Shorten the input, start a new chain, or set 'truncation' to 'auto'.", "Send fewer or shorter messages."),
+        (
+            "Send the item as this server gave it, or leave 'encrypted_content' out: then the item's text is read.",
+            "Send the block as this server gave it, or leave the block out.",
+        ),
+        ("The encrypted content", "The signature"),
+        (".parameters", ".input_schema"),
+    ),
+)
+
+
+class Thinking(ClientModel):
+    """Whether the model thinks, and how much: for so many tokens, which is read as an effort, or as it sees fit."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: int | None = Field(default=None, ge=MIN_BUDGET)
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class MessagesFormat(ClientModel):
+    """What the answer is held to."""
+
+    type: Literal["json_schema"]
+    format_schema: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(ClientModel):
+    """How the model answers."""
+
+    effort: Effort | None = None
+    format: MessagesFormat | None = None
+
+
+class RequestMetadata(ClientModel):
+    """What is said of a request."""
+
+    user_id: str | None = Field(default=None, max_length=1024)
+
+
+class MessagesTool(ClientModel):
+    """A function of the client's."""
+
+    type: Literal["custom"] | None = None
+    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+
+    idle: ClassVar = {
+        **CACHED,
+        "eager_input_streaming": "What a call is made with always comes as it is written.",
+        "input_examples": "Write them into the description.",
+        "defer_loading": "The model is shown all tools.",
+        "allowed_callers": "The model calls them itself.",
+    }
+    told: ClassVar = ("input_examples", "defer_loading")
+
+
+class MessagesToolChoice(ClientModel):
+    """Which tools the model may call; `name` is that of the type `tool`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class CountFields(ClientModel):
+    """The fields of a request whose tokens are counted, beside its messages and its tools."""
+
+    model: str = Field(min_length=1, max_length=256)
+    system: SystemText | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    tool_choice: MessagesToolChoice | None = None
+
+    beside: ClassVar = ("messages", "tools")
+    refused: ClassVar = {
+        "output_format": Refused("Here it is 'output_config.format'."),
+        "mcp_servers": Refused("MCP servers are tools of the Responses API here: send the request to /v1/responses."),
+    }
+    idle: ClassVar = {
+        "cache_control": CACHES_ALL,
+        "context_management": "Nothing is cleared or summed up here; the client sends what the model is to read.",
+        "speed": "There is one speed.",
+        **dict.fromkeys(("user_profile_id", "workspace_id"), "It is Anthropic's; the API key says whose it is."),
+    }
+    told: ClassVar[Collection[str]] = ("context_management", "speed")
+    own: ClassVar[Collection[str]] = ("output_format", "mcp_servers", "context_management")  # of the SDK's beta
+
+
+class MessagesFields(CountFields):
+    """The fields of a request that is to be answered."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    stop_sequences: list[Annotated[str, Field(min_length=1, max_length=MAX_STOP)]] | None = Field(
+        default=None, max_length=MAX_STOPS, fail_fast=True
+    )
+    temperature: float | None = Field(default=None, ge=0, le=1)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, lt=2**31)
+    metadata: RequestMetadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    refused: ClassVar = {
+        **CountFields.refused,
+        "container": Refused("Containers are of the Responses API here: send the request to /v1/responses."),
+    }
+    idle: ClassVar = {
+        **CountFields.idle,
+        "diagnostics": "`usage` says how much of a prompt came from the cache; there are no other findings.",
+        "fallbacks": "The model that is asked for answers, or none.",
+        "inference_geo": "It is Anthropic's; models run where this server does.",
+    }
+    told: ClassVar = (*CountFields.told, "fallbacks")
+    own: ClassVar = (*CountFields.own, "fallbacks", "temperature", "top_p", "top_k")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesRequest:
+    """A request."""
+
+    create: CreateRequest  # what is generated for
+    read: ReadMessages  # its messages
+    stops: tuple[str, ...] = ()
+    shows_thinking: bool = False  # the answer has blocks of thoughts
+    omits_thoughts: bool = False  # which have seals, and no text
+
+    @property
+    def turns(self) -> Sequence[PlacedTurn]:
+        """What the assistant said so far."""
+        return self.read.turns
+
+    def as_sampled(self, recall: Callable[[bytes], KnownTurn | None]) -> "MessagesRequest":
+        """Return the request whose known turns the model reads as it has sampled them."""
+        items = sampled_items(self.create.input, self.turns, recall)
+        return replace(self, create=self.create.model_copy(update={"input": items}))
+
+    def renamed(self, error: ApiError) -> ApiError:
+        """Return an error of its run in the names of this API."""
+        return _in_messages_names(error, self.read)
+
+
+def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> MessagesRequest:
+    """Validate a request; `parse` validates the one it stands for. Raises `ApiError` that names the field."""
+    json_size({name: data[name] for name in _DEEP if name in data})
+    fields = validate(MessagesFields, data)
+    shown = fields.thinking if fields.thinking is not None and fields.thinking.type != "disabled" else None
+    asked: JsonObject = {"store": False, "max_output_tokens": fields.max_tokens}
+    if shown is not None:
+        asked["include"] = [ENCRYPTED_REASONING]
+    sampling = {"stream": fields.stream, "temperature": fields.temperature, "top_p": fields.top_p}
+    asked |= {name: value for name, value in sampling.items() if value is not None}
+    if fields.top_k:
+        asked["top_k"] = fields.top_k
+    if fields.metadata is not None and fields.metadata.user_id:
+        asked["user"] = fields.metadata.user_id
+    if fields.service_tier is not None:
+        asked["service_tier"] = "default" if fields.service_tier == "standard_only" else "auto"
+    create, read = _created(data, fields, asked, parse)
+    return MessagesRequest(
+        create=create,
+        read=read,
+        stops=tuple(fields.stop_sequences or ()),
+        shows_thinking=shown is not None,
+        omits_thoughts=shown is not None and shown.display == "omitted",
+    )
+
+
+def parse_count(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> MessagesRequest:
+    """Validate a request whose tokens are to be counted. Raises `ApiError` that names the field."""
+    json_size({name: data[name] for name in _DEEP if name in data})
+    create, read = _created(data, validate(CountFields, data), {"store": False}, parse)
+    return MessagesRequest(create=create, read=read)
+
+
+def _created(
+    data: Mapping[str, object], fields: CountFields, asked: JsonObject, parse: Callable[[JsonObject], CreateRequest]
+) -> tuple[CreateRequest, ReadMessages]:
+    """Return the request of the Responses API with what both kinds of requests have; `asked` is the rest of it."""
+    read = read_messages(data.get("messages"))
+    asked |= {"model": fields.model, "input": read.items}
+    system = _system(fields)
+    if system:
+        asked["instructions"] = system
+    effort = _effort(fields)
+    if effort is not None:
+        asked["reasoning"] = {"effort": effort}
+    if fields.output_config is not None and fields.output_config.format is not None:
+        schema = fields.output_config.format.format_schema
+        asked["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema}}
+    asked |= _tools(data.get("tools"), fields.tool_choice)
+    try:
+        return parse(asked), read
+    except ApiError as error:
+        raise _in_messages_names(error, read) from None
+
+
+def _in_messages_names(error: ApiError, read: ReadMessages) -> ApiError:
+    return in_own_names(error, _NAMES, read.name_of)
+
+
+def _system(fields: CountFields) -> str:
+    """Return what the developer says, without what changes with each request and is not for the model."""
+    texts = []
+    for index, block in enumerate(fields.system or ()):
+        if block.text.startswith(BILLING):
+            note_ignored(f"system[{index}]")
+        elif block.text:
+            texts.append(block.text)
+    return "\n\n".join(texts)
+
+
+def _effort(fields: CountFields) -> str | None:
+    """Return how much the model is to think; None for as much as it does where nobody says it."""
+    asked = fields.output_config.effort if fields.output_config is not None else None
+    thinking = fields.thinking
+    if thinking is None:
+        return asked or "none"
+    if thinking.type == "disabled":
+        return "none"
+    if thinking.type != "enabled":
+        return asked
+    if thinking.budget_tokens is None:
+        raise missing("thinking.budget_tokens")
+    budget = thinking.budget_tokens
+    return asked or ("low" if budget <= LITTLE_THOUGHT else "medium" if budget <= SOME_THOUGHT else "high")
+
+
+def _tools(value: object, choice: MessagesToolChoice | None) -> JsonObject:
+    """Return the tools and the choice among them."""
+    if value is not None and not isinstance(value, list):
+        raise wrong_type("tools", "an array of tools", value)
+    tools = [_tool(each, f"tools[{index}]") for index, each in enumerate(value or ())]
+    create_fields: JsonObject = {"tools": tools} if tools else {}
+    if choice is None:
+        return create_fields
+    if choice.type == "tool" and not choice.name:
+        raise missing("tool_choice.name")
+    match choice.type:
+        case "tool":
+            create_fields["tool_choice"] = {"type": "function", "name": choice.name}
+        case "any":
+            create_fields["tool_choice"] = "required"
+        case _:
+            create_fields["tool_choice"] = choice.type
+    if choice.disable_parallel_tool_use:
+        create_fields["parallel_tool_calls"] = False
+    return create_fields
+
+
+def _tool(value: object, at: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise wrong_type(at, "an object", value)
+    kind = value.get("type")
+    if isinstance(kind, str) and kind != "custom":
+        raise invalid_request(
+            f"Invalid value for '{at}.type': {kind[:80]!r}. This server takes tools of the type 'custom' here, which "
+            "the client runs; the tools that the server runs are those of /v1/responses.",
+            param=f"{at}.type",
+            code="invalid_value",
+        )
+    tool = validate(MessagesTool, value, at=at)
+    function: JsonObject = {"type": "function", "name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return function

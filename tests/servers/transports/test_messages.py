@@ -1,0 +1,261 @@
+"""Anthropic's Messages API over real sockets: what a replayed history is read as, how streams break, who is let in."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.kit.clients import http_client, ready
+from tests.kit.closed import ClosedServer
+from tests.kit.messages import put_together, sent
+from tests.kit.scripts import LIMIT, WEATHER, aborted_prompts, as_history, generations
+from tests.kit.server import Server
+from tests.kit.waiting import eventually
+
+MODEL = "test-model"
+TOOL = {"name": WEATHER["name"], "description": "Tell the weather.", "input_schema": WEATHER["parameters"]}
+VERSION = {"anthropic-version": "2023-06-01"}
+THINKING = {"type": "adaptive"}
+
+
+@pytest.fixture
+async def claude(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that says which API it speaks."""
+    async with http_client(server) as http:
+        http.headers.update(VERSION)
+        yield http
+
+
+def user(*content: Any) -> dict[str, Any]:
+    """Return a message of the user."""
+    return {"role": "user", "content": content[0] if isinstance(content[0], str) else list(content)}
+
+
+def asked(text: str, **fields: Any) -> dict[str, Any]:
+    """Return the body of a request."""
+    return {"model": MODEL, "max_tokens": 2000, "messages": [user(text)], **fields}
+
+
+async def post(http: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
+    """Send a request and read its answer to the end."""
+    return await http.post("/messages", json=body)
+
+
+def response_of(answer: httpx.Response) -> str:
+    """Return the id of the response that a message was."""
+    return "resp_" + str(answer.json()["id"]).removeprefix("msg_")
+
+
+def result(call: Any) -> dict[str, Any]:
+    """Return what came of a call."""
+    return {"type": "tool_result", "tool_use_id": call["id"], "content": "18"}
+
+
+@pytest.mark.any_server
+@pytest.mark.parametrize("thinking", [THINKING, {"type": "adaptive", "display": "omitted"}, {"type": "disabled"}])
+async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
+    server: Server, claude: httpx.AsyncClient, thinking: Any
+) -> None:
+    body = asked(f"[think] {thinking}", tools=[TOOL], thinking=thinking)
+    first = await post(claude, body)
+    said = first.json()["content"]
+    shown = [] if thinking["type"] == "disabled" else ["thinking"]
+    assert [block["type"] for block in said] == [*shown, "tool_use"]
+    if shown:
+        assert said[0]["thinking"] == ("" if "display" in thinking else "Hm, Paris.")
+        assert len(said[0]["signature"]) > 50
+    again = {**body, "messages": [*body["messages"], {"role": "assistant", "content": said}, user(result(said[-1]))]}
+    second = await post(claude, again)
+    [before], [after] = (generations(server, response_of(answer)) for answer in (first, second))
+    assert second.json()["content"][-1]["text"] == "Hello there, friend."
+    assert after["prompt_tokens"][: len(as_history(before))] == as_history(before)
+
+
+@pytest.mark.any_server
+async def test_a_conversation_goes_on_in_all_three_apis_with_the_tokens_that_were_sampled(
+    server: Server, claude: httpx.AsyncClient
+) -> None:
+    """A signature is the `encrypted_content` of a reasoning item, and calls have the same ids everywhere."""
+    question = "[think] in three ways"
+    first = await post(claude, asked(question, tools=[TOOL], thinking=THINKING))
+    thought, call = first.json()["content"]
+    [before] = generations(server, response_of(first))
+    function = {"name": WEATHER["name"], "description": "Tell the weather.", "parameters": WEATHER["parameters"]}
+    arguments = orjson.dumps(call["input"]).decode()
+
+    items = [
+        {"role": "user", "content": question},
+        {"type": "reasoning", "summary": [], "encrypted_content": thought["signature"]},
+        {"type": "function_call", "call_id": call["id"], "name": call["name"], "arguments": arguments},
+        {"type": "function_call_output", "call_id": call["id"], "output": "18"},
+    ]
+    include = ["reasoning.encrypted_content"]
+    response = await claude.post("/responses", json={"input": items, "tools": [{"type": "function", **function}]})
+    made = {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": arguments}}
+    chat = [user(question), {"role": "assistant", "tool_calls": [made]}, {"role": "tool", "tool_call_id": call["id"]}]
+    chat[-1]["content"] = "18"
+    tools = [{"type": "function", "function": function}]
+    completion = await claude.post("/chat/completions", json={"messages": chat, "tools": tools})
+    blocks = [user(question), {"role": "assistant", "content": [thought, call]}, user(result(call))]
+    message = await post(claude, {**asked(question, tools=[TOOL], thinking=THINKING), "messages": blocks})
+    ids = (response.json()["id"], "resp_" + completion.json()["id"].removeprefix("chatcmpl-"), response_of(message))
+    prompts = [generations(server, each)[0]["prompt_tokens"] for each in ids]
+    assert prompts[0][: len(as_history(before))] == as_history(before)
+    assert prompts[0] == prompts[1] == prompts[2]
+
+    sealed = await claude.post("/responses", json={"input": items[:1], "tools": [], "include": include, "store": False})
+    seal = next(each["encrypted_content"] for each in sealed.json()["output"] if each["type"] == "reasoning")
+    replayed = {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": seal}]}
+    answer = await post(claude, {**asked(question), "messages": [user(question), replayed, user("And?")]})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_billing_header_changes_nothing_of_the_prompt(server: Server, claude: httpx.AsyncClient) -> None:
+    """So no block of it is computed twice: Claude Code sends another hash with each request."""
+    prompts = []
+    for version in ("2.1.19.8f2; cch=0a1b2", "2.1.20.c01; cch=fffffffff"):
+        billed = {"type": "text", "text": f"x-anthropic-billing-header: cc_version={version};"}
+        system = [billed, {"type": "text", "text": "You are Claude Code.", "cache_control": {"type": "ephemeral"}}]
+        answer = await post(claude, asked("Hello", system=system))
+        assert answer.headers["respsite-ignored"] == "system[0]"
+        [generation] = generations(server, response_of(answer))
+        prompts.append(generation["prompt_tokens"])
+    assert prompts[0] == prompts[1]
+
+
+async def test_more_tokens_than_the_context_has_may_be_asked_for(claude: httpx.AsyncClient) -> None:
+    """Clients ask for what Anthropic's models can write."""
+    answer = await post(claude, asked("Hello", max_tokens=64_000))
+    assert answer.json()["stop_reason"] == "end_turn"
+
+
+async def test_a_changed_thought_is_read_as_it_is_now(server: Server, claude: httpx.AsyncClient) -> None:
+    body = asked("[think] and change it", tools=[TOOL], thinking=THINKING)
+    thought, call = (await post(claude, body)).json()["content"]
+    changed = {"role": "assistant", "content": [{**thought, "thinking": "Rome is meant."}, call]}
+    answer = await post(claude, {**body, "messages": [*body["messages"], changed, user(result(call))]})
+    assert answer.status_code == 200
+    damaged = {"role": "assistant", "content": [{**thought, "signature": thought["signature"][:-2]}, call]}
+    refused = await post(claude, {**body, "messages": [*body["messages"], damaged, user(result(call))]})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "'messages[1].content[0].signature'" in refused.json()["error"]["message"]
+
+
+@pytest.mark.any_server
+async def test_a_stop_sequence_ends_an_engine_that_would_not_end(server: Server, claude: httpx.AsyncClient) -> None:
+    answer = await post(claude, asked("[hang]", stop_sequences=["1 "]))
+    told = answer.json()
+    assert (told["content"], told["stop_reason"]) == ([{"type": "text", "text": "0 "}], "stop_sequence")
+    await eventually(lambda: {each["finish"] for each in generations(server, response_of(answer))} == {"abort"})
+
+
+@pytest.mark.any_server
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("text", "status", "kind"),
+    [("[away]", 529, "overloaded_error"), ("[full]", 429, "rate_limit_error"), ("[no]", 500, "api_error")],
+)
+async def test_what_fails_before_anything_was_said_has_its_status(
+    claude: httpx.AsyncClient, text: str, status: int, kind: str, stream: bool
+) -> None:
+    answer = await post(claude, asked(text, stream=stream))
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+    assert ("retry-after" in answer.headers) == (status != 500)
+
+
+async def test_a_stream_that_breaks_says_so_and_ends(claude: httpx.AsyncClient) -> None:
+    answer = await post(claude, asked("[break]", stream=True))
+    assert answer.status_code == 200
+    *events, last = sent(answer.content)
+    texts = [each["delta"]["text"] for each in events if each["type"] == "content_block_delta"]
+    assert "".join(texts) == "0 1 2"
+    assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+    assert last["request_id"] == answer.headers["request-id"]
+    assert "Traceback" not in answer.text
+    assert (await post(claude, asked("[break]"))).status_code == 500
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_goes_away_ends_it(server: Server, stream: bool) -> None:
+    marker = f"whoever asked left {stream}"
+
+    async def ask() -> None:
+        async with http_client(server) as http:
+            http.headers.update(VERSION)
+            await post(http, asked(f"[hang] {marker}", stream=stream))
+
+    async def in_flight(count: int) -> bool:
+        return int((await ready(server))["responses_in_flight"]) == count
+
+    await eventually(lambda: in_flight(0))  # what other tests have left ends
+    asking = asyncio.create_task(ask())
+    await eventually(lambda: in_flight(1))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await eventually(lambda: any(marker in prompt for prompt in aborted_prompts(server)))
+
+
+async def test_a_silent_stream_has_pings(strict_server: Server) -> None:
+    """Also before its first event: else nobody knew that it was taken."""
+    async with http_client(strict_server) as http:
+        http.headers.update(VERSION)
+        models = (await http.get("/models")).json()["data"]
+        body = {**asked("[silence]", stream=True), "model": models[0]["id"]}
+        async with http.stream("POST", "/messages", json=body) as answer:
+            assert answer.status_code == 200
+            pings = 0
+            async for line in answer.aiter_lines():
+                assert line in ("", "event: ping", 'data: {"type":"ping"}')
+                pings += line == "event: ping"
+                if pings == 3:
+                    break
+        paused = await post(http, {**body, "messages": [user("[pauses]")]})
+        events = sent(paused.content)
+        assert "ping" in {each["type"] for each in events}
+        assert put_together(events)["content"] == [{"type": "text", "text": "So."}]
+
+
+@pytest.mark.any_server
+async def test_a_body_that_is_too_large_is_refused_in_anthropics_words(claude: httpx.AsyncClient) -> None:
+    answer = await post(claude, asked("x" * (LIMIT + 1000)))
+    assert (answer.status_code, answer.json()["error"]["type"]) == (413, "request_too_large")
+    assert answer.headers["request-id"] == answer.json()["request_id"]
+
+
+@pytest.mark.any_server
+async def test_a_key_opens_it_in_either_header(closed: ClosedServer) -> None:
+    good, revoked, limited = closed.some_keys()
+    async with http_client(closed) as http:
+        http.headers.update(VERSION)
+        models = (await http.get("/models", headers={"x-api-key": good})).json()["data"]
+        body = {**asked("Hello"), "model": models[0]["id"]}
+        for headers in ({}, {"x-api-key": "sk-wrong"}, {"x-api-key": revoked}):
+            refused = await http.post("/messages", json=body, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
+        forbidden = await http.post("/messages", json=body, headers={"x-api-key": limited})
+        assert forbidden.status_code in (403, 429)
+        assert forbidden.json()["error"]["type"] in ("permission_error", "rate_limit_error")
+        for headers in ({"x-api-key": good}, {"authorization": f"Bearer {good}"}):
+            answer = await http.post("/messages", json=body, headers=headers)
+            assert answer.json()["stop_reason"] == "end_turn"
+        foreign = await http.post("/messages", json=body, headers={"origin": "https://evil.example"})
+        assert (foreign.status_code, foreign.json()["error"]["type"]) == (403, "permission_error")
+
+
+async def test_a_signature_of_another_project_is_refused(closed: ClosedServer) -> None:
+    async with http_client(closed) as http:
+        http.headers.update({**VERSION, "x-api-key": closed.new_key("--project", "signs")})
+        models = (await http.get("/models")).json()["data"]
+        body = {**asked("count to 2", thinking=THINKING), "model": models[0]["id"]}
+        said = (await post(http, body)).json()["content"]
+        assert said[0]["signature"]
+        again = {**body, "messages": [*body["messages"], {"role": "assistant", "content": said}, user("And 3?")]}
+        assert (await post(http, again)).status_code == 200
+        http.headers["x-api-key"] = closed.new_key("--project", "forges")
+        refused = await post(http, again)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "'messages[1].content[0].signature'" in refused.json()["error"]["message"]
