@@ -114,8 +114,9 @@ def _shown(row: Response, watched: Watched, *, items: object, ttl: float = 0.0, 
 MAX_READ_ON = 3  # of the responses that continue this one whose input is read for outputs of its calls
 TURNS = 10  # before this one, where they are asked for
 RAW = 60_000  # characters of raw JSON on the page
-# Together with LOOK_MS: 60 KB a second for each page that is open.
+# Together with LOOK_MS: 260 KB a second at most for each page that is open.
 LIVE_ROOM = 60_000  # characters of a conversation that is sent anew again and again, while the response runs
+LIVE_PICTURES = 200_000  # the same for its pictures: larger ones are named until it has ended
 LOOK_MS = 1_000  # between two looks of a page that is live
 
 Facts = list[tuple[str, str | SafeString]]
@@ -165,7 +166,7 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
     """Return what the template of the page needs. `turns`, if not empty, adds the turns before."""
     row, body, fits = shown.row, shown.body, shown.row.size <= LARGEST
     family = tree_of(shown)
-    transcript = PageTranscript(Room(LIVE_ROOM) if shown.running else Room())
+    transcript = PageTranscript(Room(LIVE_ROOM, pictures=LIVE_PICTURES) if shown.running else Room())
     conversation = [_turn(transcript, each) for each in _ancestors(shown)] if turns else []
     instructions = body.get("instructions")
     current = ShownTurn(row.pk, row.created_at, current=True)

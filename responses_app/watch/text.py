@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.protocol.requests.resources import Status
+from responses_app.watch.pictures import MOST, PictureRoom
 
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # control characters but tab, line feed and carriage return
@@ -23,9 +24,6 @@ _UNSEEN = re.compile(
     "\ud800-\udfff"  # lone surrogates
     "\U000e0000-\U000e007f]"  # tags
 )
-# For example `data:image/png;base64,iVBORw0K…`. SVG is left out: it may hold scripts.
-_PICTURE = re.compile("data:image/(?:png|jpeg|webp|gif);base64,[A-Za-z0-9+/]+={0,2}")
-PICTURES = 4_000_000  # characters of base64 that all pictures of a page may have
 SHOWN, FOLDED = 1_500, 30_000  # characters of a text that a page shows at once, and that can be unfolded
 CUT_BACK = 200  # a text is cut at a line or a word, if there is one this close
 
@@ -53,17 +51,10 @@ class Clipped:
 class Room:
     """What is left of a page: texts that come after it is full show their beginning alone."""
 
-    def __init__(self, characters: int = 1_000_000, *, pictures: int = PICTURES) -> None:
+    def __init__(self, characters: int = 1_000_000, *, pictures: int = MOST) -> None:
         self._left = characters
-        self._left_of_pictures = pictures
         self._clipped = 0  # texts so far: the last one's number
-
-    def has_picture(self, url: str) -> bool:
-        """Whether the page shows this picture: a whole one of a known type, and never from elsewhere."""
-        if len(url) > self._left_of_pictures or not _PICTURE.fullmatch(url):
-            return False
-        self._left_of_pictures -= len(url)
-        return True
+        self.pictures = PictureRoom(pictures)
 
     def clip(self, text: str, *, shown: int = SHOWN, folded: int = FOLDED) -> Clipped:
         """Return a text as the page shows it; it is only folded where that saves something."""

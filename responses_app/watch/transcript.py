@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from responses_app.protocol.items.calls import is_output
+from responses_app.watch.pictures import Picture, PictureOf, own_picture
 from responses_app.watch.text import FOLDED, Clipped, Room, pretty, visible
 
 
@@ -19,7 +20,7 @@ class ServerCall(NamedTuple):
     title: str  # the tool, as people read it
     asked: object  # what it was called with
     gave: object | None  # None where the item does not say what came of the call
-    pictures: Sequence[str] = ()  # data URLs beside that
+    pictures: Sequence[Any] = ()  # parts beside that
 
 
 def _search(item: Any) -> ServerCall:
@@ -35,28 +36,25 @@ def _search(item: Any) -> ServerCall:
 
 def _mcp(item: Any) -> ServerCall:
     title = ".".join(str(item[name]) for name in ("server_label", "name") if item.get(name))
-    return ServerCall(title, item.get("arguments"), item.get("error") or item.get("output"))
+    gave = item.get("output")
+    pictures, rest = _split(gave)
+    if pictures:
+        gave = _joined([_string(each, "text") or each for each in rest])
+    return ServerCall(title, item.get("arguments"), item.get("error") or gave, pictures)
 
 
 def _code(item: Any) -> ServerCall:
-    outputs = item.get("outputs")
-    if not isinstance(outputs, list):
+    if not isinstance(item.get("outputs"), list):
         return ServerCall("python", item.get("code"), item.get("error"))
-    pictures = [each["url"] for each in outputs if _is_drawn(each)]
-    rest = [each for each in outputs if not _is_drawn(each)]
-    logs = [each.get("logs") if isinstance(each, dict) and "logs" in each else each for each in rest]
-    gave = "\n".join(map(str, logs)) if all(isinstance(each, str) for each in logs) else rest
+    pictures, rest = _split(item["outputs"])
+    gave = _joined([each.get("logs") if isinstance(each, dict) and "logs" in each else each for each in rest])
     return ServerCall("python", item.get("code"), item.get("error") or gave, pictures)
-
-
-def _is_drawn(output: Any) -> bool:
-    return isinstance(output, dict) and output.get("type") == "image" and isinstance(output.get("url"), str)
 
 
 def _image(item: Any) -> ServerCall:
     made = item.get("result")
     kind = item.get("output_format") if item.get("output_format") in ("png", "jpeg", "webp") else "png"
-    pictures = [f"data:image/{kind};base64,{made}"] if isinstance(made, str) else []
+    pictures = [{"type": "image", "url": f"data:image/{kind};base64,{made}"}] if isinstance(made, str) else []
     title = f"image: {item.get('action') or 'generate'}"
     return ServerCall(title, item.get("revised_prompt"), item.get("error"), pictures)
 
@@ -93,7 +91,7 @@ class Block:
     note: str = ""  # a word beside its title
     texts: list[Clipped] = field(default_factory=list)
     chips: list[str] = field(default_factory=list)  # parts that are not text, by name
-    pictures: list[str] = field(default_factory=list)  # data URLs, of known types alone
+    pictures: list[Picture] = field(default_factory=list)
     code: Clipped | None = None  # arguments, or an output
     call_id: str = ""
     answer: "Block | None" = None  # a call's output
@@ -111,10 +109,14 @@ class Block:
 
 
 class PageTranscript:
-    """Reads items in the order of the conversation; outputs find their calls in any earlier ones."""
+    """Reads items in the order of the conversation; outputs find their calls in any earlier ones.
 
-    def __init__(self, room: Room | None = None) -> None:
+    `picture_of` finds the picture of a part: where it knows of none, the part is shown by its name.
+    """
+
+    def __init__(self, room: Room | None = None, *, picture_of: PictureOf = own_picture) -> None:
         self.room = room or Room()
+        self._picture_of = picture_of
         self._calls: dict[str, Block] = {}  # by their `call_id`s
 
     def read(self, items: object) -> list[Block]:
@@ -201,16 +203,8 @@ class PageTranscript:
             block.answer = Block("output", "tool", "Output")
             if call.gave:
                 block.answer.code = self.room.clip(_readable(call.gave))
-            self._picture(block.answer, call.pictures)
+            self._say(block.answer, call.pictures, alt="What the tool drew")
         return block
-
-    def _picture(self, block: Block, urls: Sequence[str]) -> None:
-        """Add pictures; those that the page has no room for, or that are none, are named."""
-        for url in urls[:MAX_PARTS]:
-            if self.room.has_picture(url):
-                block.pictures.append(url)
-            else:
-                block.chips.append(f"a picture that is not shown here ({len(url):,} characters)")
 
     def _output(self, kind: str, item: Any) -> Block:
         call_id = _string(item, "call_id")
@@ -218,12 +212,11 @@ class PageTranscript:
         if kind not in ("function_call_output", "custom_tool_call_output"):
             block.note = visible(kind)
         output = item.get("output")
-        if isinstance(output, str):
-            block.code = self.room.clip(_readable(output))
-        elif isinstance(output, list):
-            self._say(block, output)
+        parts = _parts(output)
+        if parts is not None:
+            self._say(block, parts, alt="Image in the output")
         else:
-            block.code = self.room.clip(pretty(output))
+            block.code = self.room.clip(_readable(output))
         return block
 
     def _other(self, kind: str, item: Any) -> Block:
@@ -234,8 +227,8 @@ class PageTranscript:
             block.kind = "call"
         return block
 
-    def _say(self, block: Block, content: object) -> None:
-        """Add a message's parts: texts as they are, everything else by name."""
+    def _say(self, block: Block, content: object, *, alt: str = "") -> None:
+        """Add a message's parts: texts as they are, pictures where they can be shown, everything else by name."""
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         parts = as_list(content)
@@ -246,9 +239,19 @@ class PageTranscript:
             if _string(part, "refusal"):
                 block.note = "refusal"
             if not text:
-                block.chips.append(_part_name(part))
+                self._hang(block, part, alt or f"Image from the {block.title.lower()}")
         if len(parts) > MAX_PARTS:
             block.chips.append(f"{len(parts) - MAX_PARTS:,} more parts")
+
+    def _hang(self, block: Block, part: object, alt: str) -> None:
+        """Add a part that is no text: its picture, if it has one that can be shown and there is room, else its name."""
+        url = self._picture_of(part) if isinstance(part, dict) else None
+        name = "A screenshot" if _string(part, "type") == "computer_screenshot" else _string(part, "filename") or alt
+        picture = self.room.pictures.hang(url, visible(name)[:120]) if url else None
+        if picture is None:
+            block.chips.append(_part_name(part, url))
+        else:
+            block.pictures.append(picture)
 
 
 def as_list(value: object) -> Sequence[Any]:
@@ -266,11 +269,37 @@ def _string(item: object, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _part_name(part: object) -> str:
+def _parts(output: object) -> Sequence[Any] | None:
+    """Return the parts of what a call gave; None where it has none, and is text or JSON."""
+    if isinstance(output, str) and output.startswith("data:image/"):
+        return [{"type": "image", "url": output}]
+    if isinstance(output, dict) and output.get("type") == "computer_screenshot":
+        return [output]
+    return output if isinstance(output, list) else None
+
+
+def _split(output: object) -> tuple[list[Any], list[Any]]:
+    """Return the images of what a call gave, and the rest of its parts."""
+    pictures: list[Any] = []
+    rest: list[Any] = []
+    for part in _parts(output) or ():
+        (pictures if _string(part, "type") in ("image", "input_image") else rest).append(part)
+    return pictures, rest
+
+
+def _joined(texts: list[Any]) -> object:
+    """Return texts as one, or what else there is as it is."""
+    return "\n".join(texts) if all(isinstance(each, str) for each in texts) else texts
+
+
+def _part_name(part: object, data_url: str | None) -> str:
     kind = _string(part, "type") or "part"
     if kind in ("input_text", "output_text", "text"):
         return "empty text"
-    name = _string(part, "filename") or _string(part, "file_id")
+    names = [_string(part, each) for each in ("filename", "file_id", "image_url", "url")]
+    name = next((each for each in names if each and not each.startswith("data:")), "")
+    if data_url and not name:
+        name = f"not shown here ({len(data_url):,} characters)"
     return visible(f"{kind}: {name}" if name else kind)[:120]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from responses_app.watch.text import CUT_BACK, PICTURES, Room, pretty, visible
+from responses_app.watch.text import CUT_BACK, Room, pretty, visible
 from responses_app.watch.transcript import READERS, PageTranscript
 from tests.servers.admin.samples import answered, called, gave, said, thought
 
@@ -141,39 +141,6 @@ def test_calls_of_a_servers_tools_stand_with_what_they_gave() -> None:
     assert asked[-1] == ("image: edit", "a cat")
 
 
-PNG = "data:image/png;base64,iVBORw0KGgo="
-NO_PICTURES = [
-    "https://elsewhere.example/a.png",
-    "data:image/svg+xml;base64,PHN2Zz4=",
-    "data:text/html;base64,PGI+",
-    'data:image/png;base64," onerror=x',
-    "data:image/png;base64," + "A" * (PICTURES + 1),
-]
-
-
-def test_figures_are_pictures_and_nothing_else_is() -> None:
-    drawn = {"type": "code_interpreter_call", "code": "plot()", "outputs": [{"type": "logs", "logs": "2"}]}
-    drawn["outputs"] = [{"type": "logs", "logs": "2"}, *({"type": "image", "url": url} for url in [PNG, *NO_PICTURES])]
-    made = {"type": "image_generation_call", "revised_prompt": "a cat", "result": "iVBO", "output_format": "webp"}
-    forged = {**made, "result": "iVBO", "output_format": 'png" onerror="x'}
-    blocks = PageTranscript().read([drawn, made, forged])
-    shown = [block.answer.pictures for block in blocks if block.answer]
-    assert shown == [[PNG], ["data:image/webp;base64,iVBO"], ["data:image/png;base64,iVBO"]]
-    (logs, *_) = [block.answer for block in blocks if block.answer]
-    assert logs.code
-    assert logs.code.shown == "2"
-    assert len(logs.chips) == len(NO_PICTURES)
-    assert "base64" not in str(logs.chips)
-
-
-def test_a_page_has_a_bounded_amount_of_pictures() -> None:
-    large = "data:image/png;base64," + "A" * (PICTURES // 2)
-    item = {"type": "code_interpreter_call", "outputs": [{"type": "image", "url": large}] * 3}
-    (block,) = PageTranscript().read([item])
-    assert block.answer
-    assert (len(block.answer.pictures), len(block.answer.chips)) == (1, 2)
-
-
 @pytest.mark.parametrize("kind", READERS)
 @settings(max_examples=30)
 @given(
@@ -201,9 +168,9 @@ def test_other_items_are_named_and_folded() -> None:
 
 
 def test_parts_that_are_not_text_are_named() -> None:
-    content = [{"type": "input_image", "image_url": "data:"}, {"type": "refusal", "refusal": "No."}, "bare", None]
+    content = [{"type": "input_audio", "input_audio": {}}, {"type": "refusal", "refusal": "No."}, "bare", None]
     (block,) = PageTranscript().read([{"role": "user", "content": content}])
-    assert block.chips == ["input_image", "part", "part"]
+    assert block.chips == ["input_audio", "part", "part"]
     assert [text.shown for text in block.texts] == ["No."]
     assert block.note == "refusal"
 
