@@ -48,5 +48,6 @@ def _facts(request: HttpRequest) -> JsonObject:
         "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
         "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
         "servers_by_url": site.settings.mcp_server_urls,
+        "message_bytes": site.settings.websocket_max_message_bytes,
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
     }

@@ -1,6 +1,7 @@
 // Calls, as they are shown: what they were called with, what came of them, and what the page's user answers.
 
 import { h, icon, laidOut, laidOutExactly, soon } from "./dom.js";
+import { isImage } from "./images.js";
 import { link } from "./markdown.js";
 
 const IMAGE_TYPES = { png: "image/png", jpeg: "image/jpeg", jpg: "image/jpeg", webp: "image/webp" };
@@ -183,7 +184,7 @@ const logs = (text) => h("pre", { tabindex: "0", "aria-label": "Output" }, text 
 
 /** Return a picture, where its address is data or the server's own. */
 function figure(url, alt) {
-  const own = /^data:image\/(png|jpeg|webp|gif);base64,/u.test(url ?? "") || url?.startsWith(`${location.origin}/`);
+  const own = isImage(url) || url?.startsWith(`${location.origin}/`);
   return own ? h("figure", {}, h("img", { src: url, alt })) : h("p", {}, link(url ?? "", url ?? "An image without an address"));
 }
 

@@ -1,7 +1,7 @@
 // What is set up now, as code for somewhere else. No key is in it: it is read from the environment.
 
 import { byId, copy } from "./dom.js";
-import { requestOf } from "./request.js";
+import { imagesOf, requestOf, textOf } from "./request.js";
 import { tabs } from "./tabs.js";
 
 const KEY = "RESPSITE_API_KEY";
@@ -12,7 +12,10 @@ const HINTS = {
   codex: "Goes into ~/.codex/config.toml. Codex brings instructions and tools of its own.",
 };
 
-/** The dialog; `current()` returns {setup, text, base, needsKey} of what is to be copied. */
+const LONGEST_URL = 200; // characters of an image that stand in the code
+const CUT = "Images are shortened: each … stands for the rest of a data URL. The address of an image is taken, too.";
+
+/** The dialog; `current()` returns {setup, asked, base, needsKey} of what is to be copied; `asked` may be missing. */
 export class CopyAs {
   constructor(current) {
     this.current = current;
@@ -29,18 +32,29 @@ export class CopyAs {
 
   #show(kind) {
     this.kind = kind;
-    byId("copy-text").textContent = snippet(kind, this.current());
+    const current = this.current();
+    const text = snippet(kind, current);
+    byId("copy-text").textContent = text;
     byId("copy-text").setAttribute("aria-labelledby", `copy-${kind}`);
-    const key = `Set ${KEY} to your key.`;
-    byId("copy-hint").textContent = `${HINTS[kind]}${this.current().needsKey ? ` ${key}` : ""}`;
+    const key = current.needsKey ? `Set ${KEY} to your key.` : "";
+    const cut = kind !== "codex" && imagesOf(current.asked ?? {}).some((url) => shortened(url) !== url) ? CUT : "";
+    byId("copy-hint").textContent = [HINTS[kind], key, cut].filter(Boolean).join(" ");
   }
 }
 
 /** Return code of one kind. */
-export function snippet(kind, { setup, text, base, needsKey }) {
-  const request = withoutSecrets({ ...requestOf(setup), input: text || "Hello" });
+export function snippet(kind, { setup, asked, base, needsKey }) {
+  const request = withoutSecrets({ ...requestOf(setup), input: inputOf(asked) });
   return { python, node, curl, codex }[kind](request, base, needsKey);
 }
+
+function inputOf(asked = "") {
+  if (!imagesOf(asked).length) return textOf(asked) || "Hello";
+  const content = asked.content.map((part) => (part.image_url ? { ...part, image_url: shortened(part.image_url) } : part));
+  return [{ role: "user", content }];
+}
+
+const shortened = (url) => (url.length > LONGEST_URL ? `${url.slice(0, 60)}…` : url);
 
 function withoutSecrets({ tools, ...request }) {
   if (!tools) return request;

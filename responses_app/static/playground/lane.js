@@ -2,7 +2,8 @@
 
 import { Composer } from "./composer.js";
 import { h, say, soon } from "./dom.js";
-import { requestOf, said, textOf } from "./request.js";
+import { thumbnails } from "./images.js";
+import { imagesOf, requestOf, textOf } from "./request.js";
 import { suggestions } from "./suggestions.js";
 import { isTerminal, Turn } from "./turn.js";
 
@@ -17,8 +18,8 @@ export class Lane {
     this.sent = []; // turns whose responses have not begun
     this.running = null;
     this.tail = null; // the response that the next turn continues
-    this.steers = []; // texts that were accepted, and wait for their successor
-    this.parked = []; // texts that are read together with the answer to a call
+    this.steers = []; // what was accepted, and waits for its successor
+    this.parked = []; // what is read together with the answer to a call
     this.left = new Set(); // responses that were cleared away, and still end
     this.unwanted = 0; // requests that were, before their responses began
     this.composer = new Composer(this);
@@ -78,13 +79,13 @@ export class Lane {
     soon(this.scroll);
   }
 
-  /** Say a text: a new turn, or a word to the response that runs. */
-  say(text) {
+  /** Say an item: a new turn, or a word to the response that runs. */
+  say(item) {
     const owes = this.turns.some((turn) => turn.id === this.tail && turn.owes);
-    if (this.running) this.steer(text);
-    else if (owes) this.composer.giveBack(text, "The model waits for what its function gives back: answer the call above first, then send this.");
-    else if (!this.page.mayTalk()) this.composer.giveBack(text, "Sign in first, then send this.");
-    else this.send([said(text)]);
+    if (this.running) this.steer(item);
+    else if (owes) this.composer.giveBack(item, "The model waits for what its function gives back: answer the call above first, then send this.");
+    else if (!this.page.mayTalk()) this.composer.giveBack(item, "Sign in first, then send this.");
+    else this.send([item]);
   }
 
   /** Begin a turn with these items. */
@@ -113,8 +114,9 @@ export class Lane {
     if (!this.running && !this.sent.length) this.send([], { kind: "warm" });
   }
 
-  steer(text) {
-    this.page.send({ type: "response.steer", previous_response_id: this.running.id, input: text });
+  steer(item) {
+    this.composer.steering.push(item);
+    this.page.send({ type: "response.steer", previous_response_id: this.running.id, input: [item] });
   }
 
   interrupt() {
@@ -179,7 +181,7 @@ export class Lane {
     const successor = this.steers.length > 0;
     let turn = successor ? null : this.sent.shift();
     if (!turn) {
-      turn = new Turn(this.steers.splice(0).map(({ text }) => said(text)), this.actions);
+      turn = new Turn(this.steers.splice(0).map(({ item }) => item), this.actions);
       this.#add(turn);
     }
     this.running = turn;
@@ -218,25 +220,26 @@ export class Lane {
   #steered(frame) {
     const { steer } = frame;
     if (frame.type === "response.steer.accepted") {
-      this.steers.push({ id: steer.id, text: this.composer.steering.shift() ?? "" });
+      this.steers.push({ id: steer.id, item: this.composer.steering.shift() });
       this.#mark();
     } else if (frame.type === "response.steer.pending") {
       const [waits] = this.steers.splice(this.steers.findIndex(({ id }) => id === steer.id), 1);
-      this.parked.push(waits.text);
+      this.parked.push(waits.item);
       this.#mark("It is read together with your answer to the call.");
     } else {
-      const text = this.composer.steering.shift() ?? textOf({ content: steer.input });
-      if (LATE.includes(frame.error.code)) this.send([said(text)]);
-      else this.composer.giveBack(text, frame.error.message);
+      const item = this.composer.steering.shift() ?? steer.input[0];
+      if (LATE.includes(frame.error.code)) this.send([item]);
+      else this.composer.giveBack(item, frame.error.message);
     }
   }
 
   /** Show what waits to be read by the model. */
   #mark(why = "It is read as soon as the model has ended what it is saying.") {
     this.note?.remove();
-    const texts = [...this.steers.map(({ text }) => text), ...this.parked];
-    if (!texts.length) return;
-    this.note = h("aside", { class: "steering" }, ...texts.map((text) => h("p", {}, text)), h("small", {}, why));
+    const items = [...this.steers.map(({ item }) => item), ...this.parked];
+    if (!items.length) return;
+    const shown = items.flatMap((item) => [thumbnails(imagesOf(item)), h("p", {}, textOf(item))]);
+    this.note = h("aside", { class: "steering" }, ...shown, h("small", {}, why));
     this.transcript.append(this.note);
   }
 

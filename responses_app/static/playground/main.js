@@ -5,9 +5,10 @@ import { CopyAs } from "./copy-as.js";
 import { Door } from "./door.js";
 import { byId, duration, h, say } from "./dom.js";
 import { Events } from "./events.js";
+import { takeDrops } from "./images.js";
 import { Lane } from "./lane.js";
 import { nameTheme, nextTheme, showSetup, toggleEvents, view } from "./looks.js";
-import { copyOf, emptySetup, storedSetup, textOf } from "./request.js";
+import { copyOf, emptySetup, said, storedSetup } from "./request.js";
 import { SetupPanel } from "./setup.js";
 import { listen } from "./shortcuts.js";
 import { SignIn } from "./sign-in.js";
@@ -56,7 +57,7 @@ const page = {
     const { efforts = [] } = suggestion;
     const all = [lane, efforts.length > 1 && addLane(copyOf(lane.setup))].filter(Boolean);
     efforts.slice(0, all.length).forEach((effort, place) => (all[place].setup.effort = effort));
-    for (const each of all) each.say(suggestion.text);
+    for (const each of all) each.say(said(suggestion.text));
     return lane.composer.focus();
   },
 };
@@ -154,12 +155,12 @@ async function loadModels() {
 
 const copyAs = new CopyAs(() => ({
   setup: chosen.setup,
-  text: chosen.composer.field.value.trim() || lastAsked(chosen),
+  asked: chosen.composer.draft ?? lastAsked(chosen),
   base: `${location.origin}/v1`,
   needsKey: facts.door !== "open",
 }));
 
-const lastAsked = (lane) => textOf(lane.turns.flatMap(({ input }) => input).findLast((item) => item.role === "user") ?? "");
+const lastAsked = (lane) => lane.turns.flatMap(({ input }) => input).findLast((item) => item.role === "user");
 
 const actions = {
   write: () => {
@@ -179,10 +180,10 @@ const actions = {
   warm: () => chosen.warmUp(),
   send: () => chosen.composer.go.disabled || chosen.composer.submit(),
   sendAll: () => {
-    const text = chosen.composer.field.value.trim();
-    if (!text) return;
-    chosen.composer.write("");
-    for (const lane of lanes) lane.say(text);
+    const item = chosen.composer.take();
+    if (!item) return;
+    chosen.composer.focus();
+    for (const lane of lanes) lane.say(item);
   },
   interrupt: () => chosen.interrupt(),
   setup: showSetup,
@@ -198,6 +199,7 @@ for (const button of document.querySelectorAll("[data-view-of]")) button.addEven
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 
 listen(actions);
+takeDrops((element) => lanes.find((lane) => lane.element.contains(element)) ?? chosen);
 nameTheme();
 addLane({ ...emptySetup(), ...storedSetup() });
 const goesOnFrom = new URLSearchParams(location.search).get("response");

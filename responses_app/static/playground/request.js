@@ -80,12 +80,21 @@ export function requestOf(setup) {
   };
 }
 
-/** Return a text as the input of a request. */
-export const said = (text) => ({ type: "message", role: "user", content: [{ type: "input_text", text }] });
+/** Return a text, and images as data URLs, as an item of the input. */
+export function said(text, images = []) {
+  const parts = images.map((url) => ({ type: "input_image", image_url: url }));
+  return { type: "message", role: "user", content: text || !parts.length ? [{ type: "input_text", text }, ...parts] : parts };
+}
+
+const partsOf = (item) => (Array.isArray(item.content) ? item.content : []);
 
 /** Return the text of an item of the input, "" for one that has none. */
 export function textOf(item) {
   if (typeof item === "string") return item;
   if (typeof item.content === "string") return item.content;
-  return (item.content ?? []).map((part) => part.text ?? `[${part.type}]`).join("\n");
+  const others = partsOf(item).filter(({ image_url }) => !image_url);
+  return others.map((part) => part.text ?? `[${part.type}]`).join("\n");
 }
+
+/** Return the URLs of the images of an item of the input. */
+export const imagesOf = (item) => partsOf(item).flatMap(({ image_url }) => image_url ?? []);

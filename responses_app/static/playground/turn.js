@@ -2,8 +2,9 @@
 
 import { copy, duration, h } from "./dom.js";
 import { helpFor } from "./errors.js";
+import { thumbnails } from "./images.js";
 import { itemView } from "./items.js";
-import { textOf } from "./request.js";
+import { imagesOf, textOf } from "./request.js";
 
 const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
 
@@ -28,7 +29,7 @@ export class Turn {
     this.items = h("div", { class: "items" });
     this.foot = h("footer", { class: "foot" });
     this.waiting = h("p", { class: "waiting" }, kind === "warm" ? "Warming up" : "Sent");
-    const asked = input.filter((item) => item.role === "user" || typeof item === "string").map((item) => bubble(textOf(item)));
+    const asked = input.filter((item) => item.role === "user" || typeof item === "string").map(bubble);
     this.element = h("section", { class: `turn ${kind}` }, ...asked, this.items, this.waiting, this.foot);
   }
 
@@ -37,8 +38,8 @@ export class Turn {
   }
 
   /** Put what was said by steering in front of the input. */
-  joined(texts) {
-    this.element.prepend(...texts.map((text) => bubble(text)));
+  joined(items) {
+    this.element.prepend(...items.map(bubble));
   }
 
   /** Take an event of the response. */
@@ -235,10 +236,11 @@ const ENDINGS = {
 };
 
 /** Return what the user said: its beginning, where laying all of it out would take seconds. */
-function bubble(text) {
+function bubble(item) {
+  const text = textOf(item);
   const shown = text.slice(0, MOST_SHOWN);
   const isLong = shown.length > 600 || shown.split("\n").length > 12; // it scrolls, and keys have to reach it
   const more = text.length - shown.length;
   const rest = more ? h("p", {}, `… and ${more.toLocaleString("en")} more characters, which were sent, too`) : null;
-  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, shown, rest);
+  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, thumbnails(imagesOf(item)), shown, rest);
 }
