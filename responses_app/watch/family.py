@@ -198,8 +198,9 @@ def _text(item: dict[str, Any]) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
-    texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return " ".join(text for text in texts if isinstance(text, str))
+    objects = [part for part in parts if isinstance(part, dict)]
+    said = " ".join(part["text"] for part in objects if isinstance(part.get("text"), str))
+    return said or ("an image" if any(part.get("type") == "input_image" for part in objects) else "")
 
 
 def _branch(first: str, nodes: dict[str, Node], parents: _Parents, path: frozenset[str], *, depth: int) -> Branch:

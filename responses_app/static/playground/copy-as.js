@@ -6,14 +6,14 @@ import { tabs } from "./tabs.js";
 
 const KEY = "RESPSITE_API_KEY";
 const HINTS = {
-  python: "pip install openai",
-  node: "npm install openai",
+  python: "Needs pip install openai.",
+  node: "Needs npm install openai.",
   curl: "Streams server-sent events.",
   codex: "Goes into ~/.codex/config.toml. Codex brings instructions and tools of its own.",
 };
 
 const LONGEST_URL = 200; // characters of an image that stand in the code
-const CUT = "Images are shortened: each … stands for the rest of a data URL. The address of an image is taken, too.";
+const CUT = "Images are shortened: put the rest of the data URL in place of each …, or the address of an image.";
 
 /** The dialog; `current()` returns {setup, asked, base, needsKey} of what is to be copied; `asked` may be missing. */
 export class CopyAs {

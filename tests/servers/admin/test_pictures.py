@@ -7,6 +7,8 @@ import pytest
 from django.test import Client
 
 from responses_app.models import Conversation, ConversationItem
+from responses_app.watch.family import asked_of
+from responses_app.watch.page import LIVE_PICTURES
 from responses_app.watch.pictures import MOST
 from responses_app.watch.text import Room
 from responses_app.watch.transcript import Block, PageTranscript
@@ -126,6 +128,23 @@ def test_what_knows_more_pictures_is_asked_first() -> None:
     (block,) = PageTranscript(picture_of=stored).read([sent(*parts)])
     assert urls(block) == [PNG]
     assert block.chips == ["input_image: https://elsewhere.example/a.png", "input_image"]
+
+
+def test_a_page_that_is_sent_each_second_shows_small_ones_alone(admin: Client) -> None:
+    large = "data:image/png;base64," + "A" * LIVE_PICTURES
+    response = samples.response(1, asked=[sent(image(PNG), image(large))])
+    page = f"/admin/responses_app/response/{response.pk}/change/"
+    assert admin.get(page).content.count(b'id="picture-') == 2
+    response.body["status"] = response.status = "in_progress"
+    response.save()
+    html = admin.get(page).content.decode()
+    assert html.count('id="picture-') == 1
+    assert "input_image: not shown here (200,022 characters)" in html
+
+
+def test_in_the_tree_a_message_without_words_is_an_image() -> None:
+    assert asked_of([samples.said("Hm"), sent(image(PNG))]) == "an image"
+    assert asked_of([sent({"type": "input_text", "text": "Look"}, image(PNG))]) == "Look"
 
 
 def test_the_pages_show_them_and_never_ask_another_server(admin: Client) -> None:
