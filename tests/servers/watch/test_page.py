@@ -18,6 +18,7 @@ from tests.kit.server import Server
 pytestmark = [needs_chromium, pytest.mark.any_database]
 
 
+GIF = "R0lGODlhAQABAIAAAP8AAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
 FRAMES = {"watch": "/watch/responses/{}", "admin": "/admin/responses_app/response/{}/change/"}
 
 
@@ -25,6 +26,13 @@ FRAMES = {"watch": "/watch/responses/{}", "admin": "/admin/responses_app/respons
 def server(workers: tuple[Server, Server]) -> Server:
     make_superuser(workers[1])
     return workers[1]
+
+
+def shows(text: str) -> dict[str, object]:
+    """A message with an image, and one that only its name stands for."""
+    urls = (f"data:image/gif;base64,{GIF}", "https://elsewhere.example/a.png")
+    images = [{"type": "input_image", "image_url": url} for url in urls]
+    return {"role": "user", "content": [{"type": "input_text", "text": text}, *images]}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,7 @@ def pages(server: Server) -> list[str]:
 
     first = ask(input="Hi there")
     texts = ("[weather] in Rome?", "[weather] in Oslo?")
-    second, other = (ask(input=text, previous_response_id=first, tools=[WEATHER]) for text in texts)
+    second, other = (ask(input=[shows(text)], previous_response_id=first, tools=[WEATHER]) for text in texts)
     frames = [frame.format(second) for frame in FRAMES.values()]
     return [*frames, f"/watch/compare?left={second}&right={other}"]
 
@@ -68,6 +76,8 @@ def test_at_every_width_in_light_and_dark_axe_finds_nothing(page: Page, server: 
         page.goto(f"{server.url}{path}")
         page.locator("details.rs-numbers > summary").first.press("Enter")
         expect(page.locator("details.rs-numbers table").first).to_be_visible()
+        page.locator(".rs-picture > summary").first.press("Enter")
+        expect(page.locator(".rs-picture[open] img").first).to_be_visible()
         for size, (width, height) in SIZES.items():
             page.set_viewport_size({"width": width, "height": height})
             assert not is_wider_than_its_window(page), f"{path} is wider than a {size}"
