@@ -44,10 +44,10 @@ export class Attached {
     if (files.length) this.done = this.done.then(() => this.#addAll(files));
   }
 
-  /** Take what is pasted, where it is images and no text. */
+  /** Take files that are pasted; a text that a program also gives as a picture of itself is a text. */
   paste(event) {
     const { files, types } = event.clipboardData;
-    if (!files.length || types.includes("text/plain")) return;
+    if (!files.length || (types.includes("text/plain") && types.includes("text/html"))) return;
     event.preventDefault();
     this.add([...files]);
   }

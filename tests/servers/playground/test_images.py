@@ -113,7 +113,7 @@ def test_images_are_attached_sent_forked_and_copied(page: Playground) -> None:
         assert found.violations_count == 0, found.generate_report()
 
 
-def test_an_image_without_words_steers_and_comes_back_where_it_cannot(page: Playground) -> None:
+def test_an_image_alone_steers_comes_back_where_it_cannot_and_has_to_fit(page: Playground) -> None:
     """The lane alone, without a server."""
     shown = """async (url) => {
         const { Lane } = await import('/static/playground/lane.js');
@@ -133,10 +133,15 @@ def test_an_image_without_words_steers_and_comes_back_where_it_cannot(page: Play
         lane.take({ type: 'response.steer.pending', steer });
         lane.running = null;
         lane.send([]);
-        return [sent[0].type, sent[0].input, back, waits, lane.turns.at(-1).element.querySelectorAll('img').length];
+        const { images, wrong } = lane.composer;
+        images.add([new File([new Uint8Array(600000)], 'big.png', { type: 'image/png' })]);
+        await images.done;
+        const read = lane.turns.at(-1).element.querySelectorAll('img').length;
+        return [sent[0].type, sent[0].input, back, waits, read, images.urls.length, wrong.textContent];
     }"""
     url = "data:image/gif;base64," + base64.b64encode(GIF).decode()
-    kind, said, back, waits, read = page.page.evaluate(shown, url)
+    kind, said, back, waits, read, *large = page.page.evaluate(shown, url)
     assert kind == "response.steer"
     assert said == [{"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}]
     assert (back, waits, read) == ([url], 1, 1)
+    assert large == [0, "big.png is too large: the images of a message may have 553.4 kB together."]
