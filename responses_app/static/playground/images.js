@@ -81,7 +81,7 @@ export class Attached {
   }
 
   #refusal({ name, type, size }) {
-    if (!TYPES.includes(type)) return `${name} is no PNG, JPEG, WebP or GIF.`;
+    if (!TYPES.includes(type)) return `${name} is not a PNG, JPEG, WebP or GIF.`;
     if (this.images.length >= MOST) return `${name} is one too many: a message may have ${MOST} images.`;
     const taken = this.urls.reduce((sum, url) => sum + url.length, 0);
     const most = bytes((this.most * 3) / 4);

@@ -58,7 +58,7 @@ def test_images_are_attached_sent_forked_and_copied(page: Playground) -> None:
         composer.get_by_role("button", name="Attach images").click()
     chooser.value.set_files([photo, file("drawing.svg", "image/svg+xml", b"<svg/>")])
     expect(attached).to_have_count(1)
-    expect(wrong).to_have_text("drawing.svg is no PNG, JPEG, WebP or GIF.")
+    expect(wrong).to_have_text("drawing.svg is not a PNG, JPEG, WebP or GIF.")
     give(page, "paste", ".composer textarea", dot, file("torn.png", "image/png", b"not at all"))
     expect(wrong).to_have_text("torn.png cannot be read as an image.")
     expect(attached).to_have_count(2)
