@@ -10,6 +10,8 @@ from responses_app.management.flags import add_flags, explain
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # as the API has them
+AGENTS = ("codex", "claude", "opencode", "copilot", "qwen", "aider")  # that `configure` knows
+MAX_CONTEXT = 100_000_000
 PROMPT = "count to 100, in words, one a line"
 ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
 
@@ -43,6 +45,8 @@ def build_parser() -> ArgumentParser:
     _doctor(command("doctor", about, "doctor", "run"))
     about = "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."
     command("manage", about).add_argument("words", nargs="*", metavar="WORD", help="the command and its arguments")
+    about = "Print what a coding agent's own configuration needs to use this server, or write it there."
+    _configure(command("configure", about, "configure", "run"))
     about = "Print what a shell needs to complete these commands."
     completes = command("completion", about, "parser", "run_completion")
     completes.add_argument("shell", choices=("bash", "zsh"), help="the shell")
@@ -127,6 +131,26 @@ def _doctor(parser: ArgumentParser) -> None:
         help="for all checks, which run beside each other (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="tell it as JSON")
+
+
+def _configure(parser: ArgumentParser) -> None:
+    parser.add_argument("agent", nargs="?", choices=AGENTS, metavar="AGENT", help=f"one of {', '.join(AGENTS)}")
+    parser.add_argument(
+        "--write", action="store_true", help="merge it into the agent's file, and keep a backup of that"
+    )
+    parser.add_argument("--url", help="the server's base URL (default: made of the settings HOST and PORT)")
+    parser.add_argument("--model", help="the model (default: the first that is served)")
+    parser.add_argument(
+        "--context", type=_tokens, metavar="TOKENS",
+        help="the model's length (default: what the settings or the server say, else what the agent takes it for)",
+    )  # fmt: skip
+    add_endpoint(parser, url_flag=False)
+
+
+def _tokens(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= MAX_CONTEXT:
+        raise ArgumentTypeError(f"a whole number of at least 1 and at most {MAX_CONTEXT}")
+    return int(text)
 
 
 def run_completion(options: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the Codex CLI wants to know of a model: its catalogue at `GET /v1/models?client_version=…`, and its config.toml.
+"""What the Codex CLI wants to know of a model: its catalogue at `GET /v1/models?client_version=…`.
 
 Codex reads a catalogue whole or not at all: one entry without a field that it requires, and every model of the
 provider is unknown to it. It says then that it has no metadata, and offers the model no apply_patch.
@@ -6,7 +6,6 @@ provider is unknown to it. It says then that it has no metadata, and offers the 
 
 from collections.abc import Iterable
 
-import orjson
 from typing_extensions import TypedDict
 
 from responses_app.protocol.errors import JsonObject
@@ -102,28 +101,3 @@ def _entry(name: str, length: int | None, rank: int) -> JsonObject:
 
 def _shown_tokens(length: int | None) -> int:
     return SHOWN_TOKENS if length is None else min(SHOWN_TOKENS, length // SHOWN_SHARE)
-
-
-def config_toml(*, base_url: str, model: str, key_variable: str) -> str:
-    """Return a config.toml that makes a server Codex's provider. `key_variable` may be unset where Codex runs."""
-    key = f"echo ${{{key_variable}:-none}}"
-    return f"""\
-model = {_quoted(model)}
-model_provider = "respsite"
-
-[model_providers.respsite]
-name = "respsite"
-base_url = {_quoted(base_url)}
-wire_api = "responses"
-supports_websockets = true
-
-# The key, if the server wants one. Codex asks for the server's catalogue only where a command tells it the key.
-[model_providers.respsite.auth]
-command = "sh"
-args = ["-c", {_quoted(key)}]
-"""
-
-
-def _quoted(text: str) -> str:
-    """Return a text as TOML's basic string, whose escapes for what can stand in a name are those of JSON."""
-    return orjson.dumps(text).decode()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from responses_app.protocol.codex import config_toml
+from responses_app.command_line.agents import AGENTS, Target
 from responses_app.protocol.errors import JsonObject
 from tests.kit import npm
 from tests.kit.programs import run_program, secluded
@@ -25,8 +25,9 @@ enabled = false
 
 
 def config(*, base_url: str, model: str, websockets: bool, retries: int = 2) -> str:
-    """Return what `manage.py codex_config` prints, with `retries` of its own where a server does not answer."""
-    printed = config_toml(base_url=base_url, model=model, key_variable="RESPSITE_API_KEY")
+    """Return what `respsite configure codex` prints, with `retries` of its own where a server does not answer."""
+    target = Target(base_url=base_url, models=(model,), context=None, key_variable="RESPSITE_API_KEY")
+    printed = AGENTS["codex"].text(target)
     if not websockets:
         printed = printed.replace("supports_websockets = true", "supports_websockets = false")
     table = "[model_providers.respsite]\n"

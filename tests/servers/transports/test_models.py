@@ -1,7 +1,5 @@
 """`GET /v1/models` has two readers: OpenAI's SDKs, and Codex, which says its version and wants a catalogue."""
 
-import tomllib
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -11,7 +9,7 @@ import pytest
 from responses_app.api.models import anthropic_page
 from responses_app.protocol.codex import catalogue
 from responses_app.protocol.errors import ApiError
-from tests.kit.server import Server, manage
+from tests.kit.server import Server
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
@@ -52,26 +50,6 @@ def test_codexs_catalogue(demo_server: Server) -> None:
     assert [level["effort"] for level in entry["supported_reasoning_levels"]] == ["low", "medium", "high"]
     assert "*** Begin Patch" in entry["base_instructions"]
     assert entry["truncation_policy"] == {"mode": "tokens", "limit": min(10_000, model["max_model_len"] // 8)}
-
-
-def test_codex_config_names_this_server(tmp_path: Path) -> None:
-    names = {"MODEL_NAME": 'odd "name"', "PORT": "8123", "DATA_DIR": str(tmp_path)}
-    config = tomllib.loads(manage("codex_config", **names))
-    assert (config["model"], config["model_provider"]) == ('odd "name"', "respsite")
-    provider = config["model_providers"]["respsite"]
-    assert (provider["base_url"], provider["wire_api"]) == ("http://127.0.0.1:8123/v1", "responses")
-    assert "${RESPSITE_API_KEY:-none}" in provider["auth"]["args"][-1]
-
-    given = ("--url", "https://models.example.com/v1", "--model", "gpt-oss-120b", "--key-variable", "MY_KEY")
-    config = tomllib.loads(manage("codex_config", *given, **names))
-    provider = config["model_providers"]["respsite"]
-    assert (config["model"], provider["base_url"]) == ("gpt-oss-120b", "https://models.example.com/v1")
-    assert "${MY_KEY:-none}" in provider["auth"]["args"][-1]
-
-
-def test_codex_config_puts_nothing_else_into_a_shell(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="not the name of an environment variable"):
-        manage("codex_config", "--key-variable", "KEY; rm -r /", DATA_DIR=str(tmp_path))
 
 
 def test_a_model_that_is_not_loaded_yet_is_in_the_catalogue() -> None:

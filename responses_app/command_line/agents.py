@@ -1,0 +1,235 @@
+"""The coding agents that `respsite configure` knows: what each has to be told of a server, and where it keeps that.
+
+Every text here is what the agent's own file holds word for word (or what a shell exports), and the page of the agent in
+the documentation shows it. No text has an API key in it: each agent is told where to find one when it runs.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from responses_app.command_line.endpoint import USAGE, CommandFailed
+
+VERSION = "/v1"  # how the base URL of an SDK ends
+MAX_OUTPUT = 32_000  # tokens: what OpenCode asks for where a model's bound is not smaller
+OUTPUT_SHARE = 4  # and no more than a quarter of the model's length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A server, as an agent is told of it."""
+
+    base_url: str  # as OpenAI's SDKs have it
+    models: tuple[str, ...]  # that it serves, as far as they are known; an agent begins with the first
+    context: (
+        int | None
+    )  # the first model's length in tokens; None: what the agent takes a model for that it does not know
+    key_variable: str  # the environment variable with the API key, where the agent runs; it may be unset
+
+    @property
+    def model(self) -> str:
+        """The model that an agent begins with."""
+        return self.models[0]
+
+    @property
+    def key_command(self) -> str:
+        """What a shell runs to print the key. Agents refuse an empty one; a server that wants none takes any."""
+        return f"echo ${{{self.key_variable}:-none}}"
+
+
+class Format(Enum):
+    """How an agent is configured."""
+
+    TOML = "toml"
+    JSON = "json"
+    SHELL = "sh"  # by environment variables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A coding agent."""
+
+    name: str  # as it is typed behind `respsite configure`
+    title: str  # as its makers write it
+    speaks: str  # the API
+    format: Format
+    text: Callable[[Target], str]  # what it has to be told
+    place: Callable[[Mapping[str, str], Path], Path] | None = None  # its file, by environment and home; None for none
+    # A table in the file whose entries stay as they are where they are there: a person may have put a key into it.
+    kept: str = ""
+    # Variables that count more than what is written, in the table `env` of the file too.
+    overruled_by: tuple[str, ...] = ()
+
+
+def _codex(target: Target) -> str:
+    return f"""\
+model = {_quoted(target.model)}
+model_provider = "respsite"
+
+[model_providers.respsite]
+name = "respsite"
+base_url = {_quoted(target.base_url)}
+wire_api = "responses"
+supports_websockets = true
+
+# The key, if the server wants one. Codex asks for the server's catalogue only where a command tells it the key.
+[model_providers.respsite.auth]
+command = "sh"
+args = ["-c", {_quoted(target.key_command)}]
+"""
+
+
+def _quoted(text: str) -> str:
+    """Return a text as TOML's basic string, whose escapes for what can stand in a name or a URL are those of JSON."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _claude(target: Target) -> str:
+    if not target.base_url.endswith(VERSION):
+        raise CommandFailed(
+            f"Claude Code asks for {VERSION}/messages below its base URL, so a server's base URL has to end with "
+            f"{VERSION}, and {target.base_url} does not.",
+            status=USAGE,
+        )
+    # What it asks for by these names are other models for it: for titles, for sub-agents, for `/model opus`.
+    names = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{size}_MODEL" for size in ("OPUS", "SONNET", "HAIKU", "FABLE")))
+    variables = {"ANTHROPIC_BASE_URL": target.base_url.removesuffix(VERSION), **dict.fromkeys(names, target.model)}
+    if target.context is not None:
+        variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
+    return _json({"apiKeyHelper": target.key_command, "env": variables})
+
+
+def _opencode(target: Target) -> str:
+    models: dict[str, Any] = {name: {"name": name} for name in target.models}
+    if target.context is not None:
+        output = min(MAX_OUTPUT, target.context // OUTPUT_SHARE)
+        models[target.model]["limit"] = {"context": target.context, "output": output}
+    chosen = f"respsite/{target.model}"
+    provider = {
+        "npm": "@ai-sdk/openai",  # the Responses API; `@ai-sdk/openai-compatible` is Chat Completions
+        "name": "respsite",
+        "options": {"baseURL": target.base_url, "apiKey": f"{{env:{target.key_variable}}}"},
+        "models": models,
+    }
+    whole = {"model": chosen, "small_model": chosen, "provider": {"respsite": provider}}
+    return _json({"$schema": "https://opencode.ai/config.json", **whole})
+
+
+def _qwen(target: Target) -> str:
+    models: list[dict[str, Any]] = [
+        {"id": name, "name": name, "baseUrl": target.base_url, "envKey": target.key_variable} for name in target.models
+    ]
+    if target.context is not None:
+        models[0]["generationConfig"] = {"contextWindowSize": target.context}
+    return _json(
+        {
+            "modelProviders": {"openai": models},
+            "security": {"auth": {"selectedType": "openai"}},
+            "model": {"name": target.model},
+            # For a server that wants no key: Qwen Code refuses to start without one. The environment's goes before it.
+            "env": {target.key_variable: "none"},
+        }
+    )
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _copilot(target: Target) -> str:
+    variables = {
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_PROVIDER_BASE_URL": target.base_url,
+        "COPILOT_PROVIDER_WIRE_API": "responses",
+        "COPILOT_PROVIDER_TRANSPORT": "websockets",
+        "COPILOT_MODEL": target.model,
+    }
+    if target.context is not None:
+        variables["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = str(target.context)
+    return _exports(variables, "COPILOT_PROVIDER_API_KEY", target)
+
+
+def _aider(target: Target) -> str:
+    variables = {"AIDER_MODEL": f"openai/{target.model}", "AIDER_OPENAI_API_BASE": target.base_url}
+    return _exports(variables, "AIDER_OPENAI_API_KEY", target)
+
+
+def _exports(variables: Mapping[str, str], key: str, target: Target) -> str:
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
+    return "".join([*lines, f'export {key}="${{{target.key_variable}:-none}}"\n'])
+
+
+def _below(variable: str, folder: str, *inside: str) -> Callable[[Mapping[str, str], Path], Path]:
+    """Return what finds a file in the folder that a variable names, and by default in one of the home."""
+
+    def place(environ: Mapping[str, str], home: Path) -> Path:
+        return Path(environ.get(variable) or home / folder, *inside)
+
+    return place
+
+
+def _opencode_place(environ: Mapping[str, str], home: Path) -> Path:
+    folder = _below("XDG_CONFIG_HOME", ".config", "opencode")(environ, home)
+    commented = folder / "opencode.jsonc"
+    # OpenCode reads both, and this one counts more.
+    return commented if os.path.exists(commented) else folder / "opencode.json"
+
+
+AGENTS: Mapping[str, Agent] = {
+    agent.name: agent
+    for agent in (
+        Agent(
+            name="codex",
+            title="Codex CLI",
+            speaks="Responses",
+            format=Format.TOML,
+            text=_codex,
+            place=_below("CODEX_HOME", ".codex", "config.toml"),
+        ),
+        Agent(
+            name="claude",
+            title="Claude Code",
+            speaks="Messages",
+            format=Format.JSON,
+            text=_claude,
+            place=_below("CLAUDE_CONFIG_DIR", ".claude", "settings.json"),
+            overruled_by=("ANTHROPIC_AUTH_TOKEN",),
+        ),
+        Agent(
+            name="opencode",
+            title="OpenCode",
+            speaks="Responses",
+            format=Format.JSON,
+            text=_opencode,
+            place=_opencode_place,
+        ),
+        Agent(
+            name="copilot",
+            title="GitHub Copilot CLI",
+            speaks="Responses",
+            format=Format.SHELL,
+            text=_copilot,
+        ),
+        Agent(
+            name="qwen",
+            title="Qwen Code",
+            speaks="Chat Completions",
+            format=Format.JSON,
+            text=_qwen,
+            place=_below("QWEN_HOME", ".qwen", "settings.json"),
+            kept="env",
+        ),
+        Agent(
+            name="aider",
+            title="Aider",
+            speaks="Chat Completions",
+            format=Format.SHELL,
+            text=_aider,
+        ),
+    )
+}

@@ -1,0 +1,188 @@
+"""`respsite configure AGENT`: print what a coding agent has to be told of a server, or write it into its own file.
+
+Settings say what server that is, and it need not run. With `--url` it is another one, which is asked for its models
+unless `--model` names one.
+"""
+
+import asyncio
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from rich.table import Table
+from rich.text import Text
+
+from responses_app.command_line.agents import AGENTS, Agent, Target
+from responses_app.command_line.endpoint import USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.terminal import console, errors, one_line, printable
+
+MAX_NAME, MAX_URL = 200, 2000  # characters
+MAX_MODELS = 32  # that are told; the same as MODELS takes
+ASK_SECONDS = 10.0  # for a server's models
+NO_NEED = "With --model nobody is asked."
+HELP = "respsite configure AGENT prints what an agent has to be told, and --write puts it into its file."
+
+
+def run(options: Namespace) -> int:
+    """Print, or write; without an agent, tell which there are."""
+    if options.agent is None:
+        if options.write:
+            raise CommandFailed("--write needs the name of an agent.", status=USAGE)
+        _list(os.environ)
+        return 0
+    agent = AGENTS[options.agent]
+    target = _target(options)
+    text = agent.text(target)
+    if options.write:
+        _write(agent, text)
+    else:
+        sys.stdout.write(text)
+        _tell_where(agent)
+    _tell_what(agent, target, chosen=options.model is None)
+    return 0
+
+
+def _target(options: Namespace) -> Target:
+    variable = options.key_variable
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):  # it becomes part of a shell command
+        raise CommandFailed(f"--key-variable={variable!r} is not the name of an environment variable.", status=USAGE)
+    server = endpoint_of(options.url, variable) if options.url else None
+    url, models, context = server.base_url if server else "", [], None
+    if options.model:
+        models = [options.model]
+    if server is None:
+        url, own, context = _of_settings(options.model)
+        models = models or own
+    elif not models:
+        models, context = _of_server(server)
+    for name in models:
+        _check("model", name, MAX_NAME)
+    _check_url(url)
+    return Target(
+        base_url=url,
+        models=tuple(models),
+        context=options.context or context,
+        key_variable=variable,
+    )
+
+
+def _of_settings(model: str | None) -> tuple[str, list[str], int | None]:
+    """Return the URL of the server of the settings, its models, and the length of the one that is meant."""
+    from responses_app.management.address import base_url
+    from responses_app.settings.conf import ConfigurationError, from_environ
+
+    try:
+        own, _ = from_environ(os.environ)
+    except ConfigurationError as error:
+        raise CommandFailed(str(error)) from None
+    meant = next((each for each in own.served if model is None or model in (each.name, *each.aliases)), None)
+    length = meant.options.get("max_model_len") if meant else None
+    # vLLM takes texts as well, such as 128k.
+    return base_url(own), [each.name for each in own.served], length if isinstance(length, int) else None
+
+
+def _of_server(server: RemoteServer) -> tuple[list[str], int | None]:
+    """Ask a server for its models that generate, and for the first one's length."""
+    found = asyncio.run(_asked(server))
+    generating = [each for each in found if "generate" in each.get("capabilities", ("generate",))][:MAX_MODELS]
+    if not generating:
+        raise CommandFailed(f"{server.base_url} names no model that answers: name one with --model.")
+    length = generating[0].get("max_model_len")
+    return [str(each.get("id")) for each in generating], length if isinstance(length, int) else None
+
+
+async def _asked(server: RemoteServer) -> list[Mapping[str, Any]]:
+    import aiohttp
+
+    from responses_app.command_line.connections import fetch
+
+    try:
+        async with asyncio.timeout(ASK_SECONDS), aiohttp.ClientSession(**session_options(server)) as session:
+            answer = await fetch(session, server, "/models")
+    except TimeoutError:
+        raise CommandFailed(f"{server.base_url} did not answer in {ASK_SECONDS:.0f} s. {NO_NEED}") from None
+    except CommandFailed as problem:
+        raise CommandFailed(f"{problem} {NO_NEED}") from None
+    except ValueError:  # no JSON
+        answer = {}
+    data = answer.get("data") if isinstance(answer, dict) else None
+    return [each for each in data if isinstance(each, Mapping)] if isinstance(data, list) else []
+
+
+def _check(what: str, text: str, most: int) -> None:
+    """Refuse what agents do not take literally: they put variables and files in place of `$NAME` and `{file:…}`."""
+    if not text or len(text) > most or one_line(text) != text or re.search(r"[${}]", text):
+        raise CommandFailed(
+            f"The {what} {one_line(text)[:most]!r} cannot be told to an agent: 1 to {most} characters that can "
+            "be seen, without $ and braces.",
+            status=USAGE,
+        )
+
+
+def _check_url(url: str) -> None:
+    _check("URL", url, MAX_URL)
+    if "@" in urlsplit(url).netloc:
+        raise CommandFailed("The URL has a name or a password in it, which would stand in a file.", status=USAGE)
+
+
+def _write(agent: Agent, text: str) -> None:
+    from responses_app.command_line.agent_files import place_of, write
+
+    place = place_of(agent, os.environ)
+    if place is None:
+        raise CommandFailed(
+            f"{agent.title} takes this from its environment alone, so there is no file to write: put what "
+            f"`respsite configure {agent.name}` prints into your shell's profile.",
+            status=USAGE,
+        )
+    done = write(agent, place, text)
+    file = printable(str(done.file))
+    if not done.is_changed:
+        console().print(f"{file} says all that already.")
+    elif done.backup is None:
+        console().print(f"Wrote {file}.")
+    else:
+        console().print(f"Wrote {file}; as it was: {printable(str(done.backup))}")
+    for name in dict.fromkeys((*done.overruled_by, *(each for each in agent.overruled_by if os.environ.get(each)))):
+        where = "in that file" if name in done.overruled_by else "in the environment"
+        errors().print(f"{name} is set {where}, and {agent.title} sends that in place of the key: take it out.")
+
+
+def _tell_where(agent: Agent) -> None:
+    from responses_app.command_line.agent_files import place_of
+
+    place = place_of(agent, os.environ)
+    if place is None:
+        said = f'for your shell\'s profile, or at once: eval "$(respsite configure {agent.name})"'
+    else:
+        said = f"for {printable(str(place))}; --write puts it there, beside what else it holds"
+    errors().print(f"{agent.title}: {said}.")
+
+
+def _tell_what(agent: Agent, target: Target, *, chosen: bool) -> None:
+    others = len(target.models) - 1
+    if chosen and others:
+        named = printable(", ".join(target.models[1:]))
+        errors().print(f"Model: {printable(target.model)}, the first of {others + 1}; --model takes another: {named}.")
+    errors().print(f"Key: taken from {target.key_variable}, which may be unset where the server wants none.")
+
+
+def _list(environ: Mapping[str, str]) -> None:
+    from responses_app.command_line.agent_files import place_of
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for title in ("name", "agent", "API", "configured in"):
+        table.add_column(title, overflow="fold")
+    home = environ.get("HOME", "")
+    for agent in AGENTS.values():
+        place = place_of(agent, environ)
+        shown = "its environment" if place is None else printable(str(place))
+        if home and shown.startswith(f"{home}/"):
+            shown = f"~{shown.removeprefix(home)}"
+        table.add_row(agent.name, agent.title, agent.speaks, Text(shown))
+    console().print(table)
+    errors().print(HELP)
