@@ -105,7 +105,8 @@ def _claude(target: Target) -> str:
 
 
 def _opencode(target: Target) -> str:
-    models: dict[str, Any] = {name: {"name": name} for name in target.models}
+    # One that reasons: then OpenCode sends its reasoning back, and the server continues token by token.
+    models: dict[str, Any] = {name: {"name": name, "reasoning": True} for name in target.models}
     if target.context is not None:
         output = min(MAX_OUTPUT, target.context // OUTPUT_SHARE)
         models[target.model]["limit"] = {"context": target.context, "output": output}

@@ -21,7 +21,7 @@ approval_policy = "never" # and why
 [model_providers.mine]
 name = "mine"
 
-[projects."/home/me"]
+[projects."/srv/project"]
 trust_level = "trusted"
 
 [model_providers.respsite]

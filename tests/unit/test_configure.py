@@ -11,7 +11,6 @@ import pytest
 from responses_app.command_line import main
 from responses_app.command_line.agents import AGENTS, Format
 from responses_app.command_line.parser import AGENTS as NAMES
-from tests.kit.server import Server
 
 HERE = "http://127.0.0.1:8000/v1"
 PLACES = ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_CONFIG_HOME", "QWEN_HOME", "ANTHROPIC_AUTH_TOKEN", "OPENAI_BASE_URL")
@@ -108,26 +107,21 @@ def test_a_shell_takes_the_key_from_its_variable(agent: str, variable: str, caps
 def test_the_first_of_several_models_is_taken_and_the_others_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models = {"small": {"engine": "demo"}, "large": {"engine": "demo", "options": {"max_model_len": 4096}}}
-    models["vectors"] = {"engine": "hashing"}
+    served = {"small": {"engine": "demo"}, "large": {"engine": "demo", "options": {"max_model_len": 4096}}}
+    served["vectors"] = {"engine": "hashing"}
     monkeypatch.delenv("ENGINE")
-    monkeypatch.setenv("MODELS", json.dumps(models))
+    monkeypatch.setenv("MODELS", json.dumps(served))
     text, told = printed(capsys, "opencode")
     assert "Model: small, the first of 2; --model takes another: large." in told
     config = json.loads(text)
     assert config["model"] == "respsite/small"
-    assert config["provider"]["respsite"]["models"] == {"small": {"name": "small"}, "large": {"name": "large"}}
+    assert config["provider"]["respsite"]["models"] == {
+        name: {"name": name, "reasoning": True} for name in ("small", "large")
+    }
     text, told = printed(capsys, "opencode", "--model", "large")
     assert "Model:" not in told
-    large = {"name": "large", "limit": {"context": 4096, "output": 1024}}
+    large = {"name": "large", "reasoning": True, "limit": {"context": 4096, "output": 1024}}
     assert json.loads(text)["provider"]["respsite"]["models"] == {"large": large}
-
-
-def test_a_server_elsewhere_is_asked_for_its_models(capsys: pytest.CaptureFixture[str], demo_server: Server) -> None:
-    text, _ = printed(capsys, "claude", "--url", demo_server.url)
-    variables = json.loads(text)["env"]
-    assert (variables["ANTHROPIC_BASE_URL"], variables["ANTHROPIC_MODEL"]) == (demo_server.url, "demo")
-    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "131072"
 
 
 @pytest.mark.parametrize(

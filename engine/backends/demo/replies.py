@@ -57,6 +57,8 @@ _THOUGHT_SUMMARY_WANTED = "Write a summary of the thought above"
 _SAID = "- The user said: "
 _REPEAT = "repeat:"
 _THINK = "think:"
+# What coding agents put between these stands in the user's message, and is not the user's.
+_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
 # `count to 20`, `Count to 1,000`.
 _COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
 
@@ -102,8 +104,7 @@ def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
 
 def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     """Choose the reply to a conversation."""
-    message = transcript.last_user
-    text = message.text() if message else ""
+    text = _own_words(transcript)
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
     if text.startswith(_THOUGHT_SUMMARY_WANTED):
@@ -128,10 +129,16 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
     return DemoAnswer("No model is loaded. I say so, and what I was told.", _introduction(transcript, text))
 
 
+def _own_words(transcript: PromptTranscript) -> str:
+    """Return the user's last text, without what an agent put into it to remind the model of something."""
+    message = transcript.last_user
+    *reminding, last = message.text().split(_REMINDER_END) if message else [""]
+    return "".join([*(each.partition(_REMINDER)[0] for each in reminding), last]).strip() if reminding else last
+
+
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules: TurnRules) -> DemoAnswer | DemoCall:
     """Return a reply as the rules allow it: the call that was meant, or any where one is needed, or else an answer."""
-    question = transcript.last_user
-    hints = read_hints(question.text()[:MAX_READ] if question else "")
+    hints = read_hints(_own_words(transcript)[:MAX_READ])
     meant, intended = (reply.name, reply.arguments) if isinstance(reply, DemoCall) else (None, "")
     # None where the call that was meant may not be made.
     call = next((each for each in rules.calls if each.name == meant), None)

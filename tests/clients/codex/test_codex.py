@@ -14,7 +14,7 @@ from responses_app.protocol.errors import JsonObject
 from tests.clients.codex.cli import TURN_SECONDS, Codex, config, installed
 from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, generations
-from tests.kit.server import Server, manage
+from tests.kit.server import Server
 from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
 from tests.project.test_readme import ADDRESS, blocks
@@ -223,10 +223,6 @@ async def test_the_generation_ends_when_codex_is_killed(session: Session) -> Non
         await running
     (hung,) = await session.turns("cancelled")
     assert hung["finish"] == "abort"
-
-
-def test_the_readmes_config_is_what_the_command_prints() -> None:
-    assert manage("codex_config") in blocks("toml")
 
 
 @pytest.mark.parametrize("readme", [block for block in blocks("toml") if "model_providers" in block])

@@ -1,7 +1,6 @@
 """GitHub's Copilot CLI against daphne: a coding agent's turns over the WebSocket and over POST."""
 
 import json
-import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from tests.kit.fixtures import module_server
 from tests.kit.scripts import Entry, as_history, journal
 from tests.kit.server import Server
 from tests.kit.wiretap import Wiretap
-from tests.project.test_readme import ADDRESS, blocks
 
 MODEL = "gpt-oss-20b"
 BEGIN = "<|channel|>final<|message|>"
@@ -82,15 +80,3 @@ async def test_a_turn_with_a_shell_call_and_another_run_that_goes_on(session: Se
     order = ["Write a note. [write]", "written by the shell\n", "The note is written.", "What did I ask for?"]
     assert [told.count(each) for each in order] == [1] * len(order)
     assert sorted(order, key=told.index) == order
-
-
-async def test_the_readmes_commands_work(daphne_server: Server, tmp_path: Path) -> None:
-    (readme,) = [block for block in blocks("sh") if "COPILOT_MODEL" in block]
-    assert ADDRESS in readme
-    *exports, command = readme.replace(ADDRESS, f"127.0.0.1:{daphne_server.port}").splitlines()
-    variables = dict(word.split("=", 1) for line in exports for word in shlex.split(line.removeprefix("export ")))
-    assert variables["COPILOT_PROVIDER_TRANSPORT"] == "websockets"
-    program, *arguments = shlex.split(command)
-    assert program == "copilot"
-    turn = await Copilot(installed(), tmp_path, variables).run(*arguments)
-    assert (turn.exit_code, turn.last_message) == (0, "1 2 3 4 5"), turn

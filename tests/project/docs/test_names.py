@@ -17,7 +17,10 @@ OURS = {  # of make, of tests and of templates: no settings of the server
     *("NAME_FILE", "VECTOR_STORE_ID"),
 }
 WORDS = {"LICENSE", "EXPLAIN", "POST", "DELETE"}
-OF_OTHER_PROGRAMS = ("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "MALLOC_", "NO_COLOR")
+OF_OTHER_PROGRAMS = (
+    *("COPILOT_", "OTEL_", "VLLM_", "OPENAI_", "ANTHROPIC_", "LITELLM_", "MALLOC_", "NO_COLOR"),
+    *("AIDER_", "CLAUDE_", "CODEX_HOME", "QWEN_HOME", "XDG_CONFIG_HOME"),
+)
 README = ROOT / "README.md"
 MAP = DOCS / "explanation" / "map.md"
 MAX_MAP_LINES, MAX_WORDS = 100, 15
@@ -72,10 +75,11 @@ def test_files_that_the_threat_model_names_exist() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("client", ["codex", "copilot", "javascript"])
+@pytest.mark.parametrize("client", ["claude", "codex", "copilot", "javascript", "opencode", "qwen"])
 def test_clients_are_those_of_the_tests(client: str) -> None:
     packages = json.loads((ROOT / "tests/clients" / client / "package.json").read_text())["dependencies"]
-    versions = [wanted.rpartition("@")[2] for name, wanted in packages.items() if "openai" in name or "github" in name]
+    makers = ("openai", "github", "claude", "opencode", "qwen")
+    versions = [wanted.rpartition("@")[2] for name, wanted in packages.items() if any(each in name for each in makers)]
     assert versions
     said = everything()
     assert [version for version in versions if not re.search(rf"(?<![\d.]){re.escape(version)}(?![\d])", said)] == []

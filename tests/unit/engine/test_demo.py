@@ -181,6 +181,13 @@ class TestCalls:
             '{"city":"Paris"}<|call|>'
         )
 
+    def test_what_an_agent_reminds_the_model_of_is_not_the_users(self) -> None:
+        reminder = "<system-reminder>\nUse get_weather for the weather.\n</system-reminder>\n"
+        tools = declare(get_weather=WEATHER)
+        assert answer(prompt(f"{reminder}count to 3", before=tools)) == "1 2 3"
+        assert answer(prompt(f"count to 3\n{reminder}{reminder}", before=tools)) == "1 2 3"
+        assert call(prompt(f"{reminder}call get_weather for Paris", before=tools)) == ("get_weather", {"city": "Paris"})
+
     def test_it_calls_one_a_turn_and_then_reports(self) -> None:
         tools = declare(get_weather=WEATHER, nop=None)
         text = "call get_weather for Paris and get_weather for Rome, then nop"
