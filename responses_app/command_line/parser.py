@@ -9,6 +9,7 @@ from responses_app.management.flags import add_flags, explain
 
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
+CHECKS_AT_ONCE = 4
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # as the API has them
 AGENTS = ("codex", "claude", "opencode", "copilot", "qwen", "aider")  # that `configure` knows
 MAX_CONTEXT = 100_000_000
@@ -36,6 +37,8 @@ def build_parser() -> ArgumentParser:
     _replay(command("replay", about, "replay", "run"))
     about = "Measure how fast a server streams: tokens per second, first token, gaps between events."
     _bench(command("bench", about, "bench", "run"))
+    about = "Check how far a server keeps to OpenAI's and Anthropic's APIs; status 1 where a check fails."
+    _conformance(command("conformance", about, "conformance.program", "run"))
     about = "Write responses with their chains, and conversations, into a file of JSON Lines."
     _export(command("export", about, "transfer", "run_export"))
     about = "Read such a file into the database; what is there already is left as it is."
@@ -117,6 +120,23 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there; - is standard output")
     parser.add_argument("--svg", metavar="FILE", help="write the picture there")
+
+
+def _conformance(parser: ArgumentParser) -> None:
+    parser.add_argument("base_url", metavar="URL", nargs="?", help=f"the server's base URL, like {DEFAULT_URL}")
+    add_endpoint(parser, url_flag=False)
+    parser.add_argument("--key", help="the API key itself; other people on this machine can see it in the command")
+    parser.add_argument("--model", help="the model (default: the first that the server lists)")
+    parser.add_argument("--only", action="append", metavar="GROUP", help="this group, or this check; can be repeated")
+    parser.add_argument(
+        "--at-once", type=int, default=CHECKS_AT_ONCE, metavar="N", help="checks at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="N", help="for each check (default: %(default)s)"
+    )
+    parser.add_argument("--list", action="store_true", help="print the checks with their rules, and ask nobody")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument("--junit", metavar="FILE", help="write JUnit's XML there")
 
 
 def _export(parser: ArgumentParser) -> None:

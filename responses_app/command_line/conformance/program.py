@@ -1,0 +1,97 @@
+"""`respsite conformance URL`: checks a server, tells what came of it, and returns 1 where a check has failed."""
+
+import asyncio
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+
+from responses_app import __version__
+from responses_app.command_line.conformance import table, telling
+from responses_app.command_line.conformance.running import run_checks
+from responses_app.command_line.conformance.talk import NOT_THERE, Server, Talk, attempt
+from responses_app.command_line.conformance.verdicts import Check, Result, Unmet, Verdict
+from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.terminal import console, progress
+
+MAX_AT_ONCE = 64
+
+
+def run(options: Namespace) -> int:
+    """Check, tell, and return the exit status."""
+    try:
+        checks = table.chosen(options.only or ())
+    except LookupError as unknown:
+        groups = ", ".join(group.name for group in table.GROUPS)
+        raise CommandFailed(f"--only {unknown.args[0]} is neither a check nor one of {groups}.", status=USAGE) from None
+    if options.list:
+        console().print(telling.listing(checks))
+        return 0
+    if options.base_url is None:
+        raise CommandFailed("Name the server to check, by its base URL.", status=USAGE)
+    if not 0 < options.at_once <= MAX_AT_ONCE or not options.seconds > 0:
+        raise CommandFailed(f"--at-once takes 1 to {MAX_AT_ONCE}, and --seconds more than 0.", status=USAGE)
+    endpoint = endpoint_of(options.base_url, options.key_variable)
+    if options.key:
+        endpoint = replace(endpoint, key=options.key)
+    return _report(options, endpoint, checks)
+
+
+def _report(options: Namespace, endpoint: RemoteServer, checks: Sequence[Check]) -> int:
+    began = time.time()
+    model, results = asyncio.run(_run(options, endpoint, checks))
+    title = f"{endpoint.base_url}, model {model}, {time.strftime('%Y-%m-%d', time.gmtime(began))}"
+    if options.junit:
+        _write(options.junit, telling.as_junit(results, table.GROUPS, title))
+    if options.json:
+        day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
+        about = {"url": endpoint.base_url, "model": model, "respsite": __version__, "began": day}
+        sys.stdout.write(telling.as_json(results, about))
+    else:
+        telling.tell(results, table.GROUPS, title)
+    return FAILED if any(result.verdict is Verdict.FAILED for result in results) else 0
+
+
+async def _run(options: Namespace, endpoint: RemoteServer, checks: Sequence[Check]) -> tuple[str, list[Result]]:
+    connector = aiohttp.TCPConnector(limit=0)
+    jar = aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=jar, **session_options(endpoint)) as session:
+        server = Server(session, endpoint, options.model or "", options.seconds)
+        server.model = options.model or await _first_model(server)
+        counted = 0
+        with nullcontext(lambda done: None) if options.json else progress("checks", len(checks)) as tell:
+
+            def one_more(result: Result) -> None:
+                nonlocal counted
+                counted += 1
+                tell(counted)
+
+            results = await run_checks(server, table.GROUPS, checks, at_once=options.at_once, tell=one_more)
+    return server.model, results
+
+
+async def _first_model(server: Server) -> str:
+    """Return the first model that the server lists. Raises `CommandFailed` where none can be found."""
+    advice = "Name one with --model."
+    try:
+        answer = await attempt(Talk(server).ask("GET", "/models"), server.seconds)
+        if answer.status == 200:
+            return str(answer.json["data"][0]["id"])
+    except (Unmet, LookupError, TypeError) as problem:
+        told = f"{problem}" if isinstance(problem, Unmet) else "the list of models has another form"
+        raise CommandFailed(f"{server.endpoint.base_url}: {told}. {advice}") from None
+    if answer.status in NOT_THERE:
+        raise CommandFailed(f"{server.endpoint.base_url} lists no models (it answered {answer.status}). {advice}")
+    raise server.endpoint.refused(answer.status, answer.told)
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written ({error.strerror}).") from None

@@ -1,0 +1,320 @@
+"""How a check asks the server: JSON and server-sent events over HTTP, all of it bounded, and written down.
+
+Redirects are not followed: a key is for the server that was named.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import aiohttp
+
+from responses_app.command_line.conformance.shapes import Json, response_of
+from responses_app.command_line.conformance.verdicts import Absent, Exchange, Failed, Skipped, Unmet
+from responses_app.command_line.endpoint import RemoteServer
+
+MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream
+MAX_EVENTS = 50_000  # of a stream
+MAX_TOLD = 2000  # characters of each text of an exchange
+MAX_EXCHANGES = 8  # of a check that are told: the last ones
+MOST_TOKENS = 2048  # of an answer: enough for a model that reasons
+NOT_THERE = (404, 405, 501)
+# What reading an answer of any server may raise: a check that trips over an answer has failed.
+TRIPPED = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
+LOST = (aiohttp.ClientError, OSError, EOFError)
+
+T = TypeVar("T")
+Made = tuple[object, Unmet | None, list[Exchange]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back over HTTP."""
+
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def kind(self) -> str:
+        """The media type."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON. Raises `Failed`."""
+        return read_json(self.raw, "the body")
+
+    @property
+    def error(self) -> Json:
+        """The error, in OpenAI's shape. Raises `Failed`."""
+        body = self.json
+        error = body.get("error") if isinstance(body, dict) else None
+        if not isinstance(error, dict) or not isinstance(error.get("message"), str):
+            raise Failed(f"{self.status} without an error object: {self.told}")
+        return error
+
+    @property
+    def told(self) -> str:
+        """The beginning of the body."""
+        return self.raw[:MAX_TOLD].decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One server-sent event."""
+
+    name: str  # of its `event:` line; "" for none
+    data: str
+
+    @property
+    def json(self) -> Json:
+        """Its data as an object. Raises `Failed`."""
+        value = read_json(self.data, "an event's data")
+        if not isinstance(value, dict):
+            raise Failed(f"an event is no object: {self.data[:200]}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What came back where a stream was asked for."""
+
+    answer: Answer  # its body is that of the stream
+    events: list[Event]
+
+    @property
+    def objects(self) -> list[Json]:
+        """All events but `[DONE]`. Raises `Failed` where no stream came."""
+        if self.answer.status != 200:
+            raise Failed(f"answered {self.answer.status}: {self.answer.told}")
+        found = [event.json for event in self.events if event.data != "[DONE]"]
+        if not found:
+            raise Failed(f"the stream has no events: {self.answer.told or 'it is empty'}")
+        return found
+
+
+def read_json(text: str | bytes, what: str) -> Any:
+    """Return JSON, read strictly. Raises `Failed`."""
+
+    def no_number(name: str) -> object:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(text, parse_constant=no_number)
+    except (ValueError, RecursionError) as error:
+        shown = text[:200] if isinstance(text, str) else text[:200].decode(errors="replace")
+        raise Failed(f"{what} is no JSON ({error}): {shown or 'nothing'}") from None
+
+
+@dataclass(slots=True)
+class Server:
+    """The server that is checked, and what checks share of it."""
+
+    session: aiohttp.ClientSession
+    endpoint: RemoteServer
+    model: str
+    seconds: float  # for one check
+    made: dict[object, "asyncio.Task[Made]"] = field(default_factory=dict)  # by the functions that make it
+
+    async def once(self, make: Callable[["Talk"], Awaitable[object]]) -> Made:
+        """Have something made that several checks need, once in a run; also return what was asked for it."""
+        if make not in self.made:
+            self.made[make] = asyncio.create_task(self._make(make), name="a precondition of checks")
+        # Others wait for it, too: a check that gives up leaves it be.
+        return await asyncio.shield(self.made[make])
+
+    async def _make(self, make: Callable[["Talk"], Awaitable[object]]) -> Made:
+        talk = Talk(self)
+        try:
+            return await attempt(make(talk), self.seconds), None, talk.exchanges
+        except Unmet as problem:
+            return None, problem, talk.exchanges
+
+
+async def attempt(work: Awaitable[T], seconds: float) -> T:
+    """Return what comes of work with a server. Whatever goes wrong is an `Unmet`."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise Failed(f"no end within {seconds:.0f} s") from None
+    except LOST as error:
+        raise Failed(f"the connection was lost ({str(error) or type(error).__name__})") from None
+    except TRIPPED as error:
+        raise Failed(f"the answer has another form ({type(error).__name__}: {error})") from None
+
+
+class Talk:
+    """What one check says to the server, and hears."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.model = server.model
+        self.exchanges: list[Exchange] = []
+
+    async def once(self, make: Callable[["Talk"], Awaitable[Any]]) -> Any:
+        """Return what a function makes of a talk, once in a run. Raises `Skipped` where that fails."""
+        value, problem, exchanges = await self.server.once(make)
+        self.exchanges += exchanges
+        if isinstance(problem, Failed):
+            raise Skipped(f"what it needs could not be had: {problem}")
+        if problem is not None:
+            raise type(problem)(str(problem))
+        return value
+
+    def note(self, sent: str, body: object, status: int | None, came: str) -> None:
+        """Write down an exchange."""
+        text = body if isinstance(body, str) else "" if body is None else json.dumps(body, ensure_ascii=False)
+        self.exchanges.append(Exchange(sent, text[:MAX_TOLD], status, came[:MAX_TOLD]))
+        del self.exchanges[:-MAX_EXCHANGES]
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> Answer:
+        """Return the answer to one request, whatever it is. A body of bytes is sent as it is.
+
+        `fresh`: over a connection of its own.
+        """
+        return (await self._exchange(method, path, body, headers, fresh=fresh)).answer
+
+    async def stream(
+        self,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        until: Callable[[Event], bool] | None = None,
+    ) -> Stream:
+        """Return a stream, to its end, or to the event that `until` says it is enough with: then it is dropped."""
+        method = "GET" if body is None else "POST"
+        return await self._exchange(method, path, body, headers, until=until)
+
+    async def there(self, method: str, path: str, body: object = None, **how: Any) -> Answer:
+        """Return an answer that is not that of a missing path. Raises `Absent`."""
+        answer = await self.ask(method, path, body, **how)
+        if answer.status in NOT_THERE:
+            raise Absent(f"{method} {path} answered {answer.status}")
+        return answer
+
+    async def create(self, **fields: Any) -> Json:
+        """Return a new response. Raises `Absent`, or `Failed` where none came."""
+        answer = await self.there("POST", "/responses", self.body(fields))
+        return response_of(good(answer))
+
+    def body(self, fields: Mapping[str, Any]) -> Json:
+        """Return the body of a create."""
+        return {"model": self.model, "max_output_tokens": MOST_TOKENS, **fields}
+
+    async def events(self, **fields: Any) -> list[Json]:
+        """Return the events of a new response that is streamed."""
+        stream = await self.stream("/responses", self.body({**fields, "stream": True}))
+        if stream.answer.status in NOT_THERE:
+            raise Absent(f"POST /responses answered {stream.answer.status}")
+        return stream.objects
+
+    async def refused(self, body: object, *, path: str = "/responses", statuses: tuple[int, ...] = (400, 422)) -> Json:
+        """Return the error of a request that has to be refused."""
+        answer = await self.ask("POST", path, body)
+        if answer.status not in statuses:
+            raise Failed(f"answered {answer.status}: {answer.told}")
+        return answer.error
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        headers: Mapping[str, str] | None,
+        *,
+        until: Callable[[Event], bool] | None = None,
+        fresh: bool = False,
+    ) -> Stream:
+        given: dict[str, Any] = {"headers": {**(headers or {})}, "allow_redirects": False}
+        if isinstance(body, bytes):
+            given |= {"data": body}
+            given["headers"].setdefault("content-type", "application/json")
+        elif body is not None:
+            given |= {"json": body}
+        if fresh:
+            given["headers"]["connection"] = "close"
+        told = body.decode(errors="replace") if isinstance(body, bytes) else body
+        try:
+            async with self.server.session.request(method, f"{self.server.endpoint.base_url}{path}", **given) as came:
+                stream = await _read(came, until)
+        except BaseException:
+            self.note(f"{method} {path}", told, None, "no whole answer")
+            raise
+        self.note(f"{method} {path}", told, stream.answer.status, stream.answer.told)
+        return stream
+
+
+def good(answer: Answer) -> Any:
+    """Return the JSON of an answer with status 200. Raises `Failed`."""
+    if answer.status != 200:
+        raise Failed(f"answered {answer.status}: {answer.told}")
+    return answer.json
+
+
+async def _read(came: aiohttp.ClientResponse, until: Callable[[Event], bool] | None) -> Stream:
+    """Read an answer; events where it has some."""
+    raw, events, lines = bytearray(), list[Event](), _Events()
+    is_stream = came.content_type == "text/event-stream"
+    async for chunk in _bounded(came.content):
+        raw += chunk
+        if not is_stream:
+            continue
+        for event in lines.feed(chunk):
+            events.append(event)
+            if len(events) > MAX_EVENTS:
+                raise Failed(f"the stream has more than {MAX_EVENTS} events")
+            if until is not None and until(event):
+                came.close()
+                return Stream(_answer(came, raw), events)
+    return Stream(_answer(came, raw), events)
+
+
+def _answer(came: aiohttp.ClientResponse, raw: bytearray) -> Answer:
+    return Answer(came.status, {name.lower(): value for name, value in came.headers.items()}, bytes(raw))
+
+
+async def _bounded(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in content.iter_any():
+        size += len(chunk)
+        if size > MAX_BODY:
+            raise Failed(f"the answer has more than {MAX_BODY} bytes")
+        yield chunk
+
+
+class _Events:
+    """Server-sent events, cut out of bytes as the HTML standard says."""
+
+    def __init__(self) -> None:
+        self._rest = b""  # a line that has not ended
+        self._name = ""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Return the events that end in these bytes."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        return [event for line in lines if (event := self._line(line.removesuffix(b"\r").decode(errors="replace")))]
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            name, data, self._name, self._data = self._name, self._data, "", []
+            return Event(name, "\n".join(data)) if data else None
+        field_name, _, value = line.partition(":")
+        if field_name == "event":
+            self._name = value.removeprefix(" ")
+        elif field_name == "data":
+            self._data.append(value.removeprefix(" "))
+        return None
