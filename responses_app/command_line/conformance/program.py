@@ -13,9 +13,10 @@ import aiohttp
 
 from responses_app import __version__
 from responses_app.command_line.conformance import table, telling
+from responses_app.command_line.conformance.asking.checks import Check, Result
+from responses_app.command_line.conformance.asking.talk import NOT_THERE, Server, Talk, attempt
+from responses_app.command_line.conformance.asking.verdicts import Unmet, Verdict
 from responses_app.command_line.conformance.running import run_checks
-from responses_app.command_line.conformance.talk import NOT_THERE, Server, Talk, attempt
-from responses_app.command_line.conformance.verdicts import Check, Result, Unmet, Verdict
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.command_line.terminal import console, progress
 

@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from responses_app.command_line.conformance.talk import Server, Talk, attempt
-from responses_app.command_line.conformance.verdicts import Check, Group, Result, Unmet, Verdict
+from responses_app.command_line.conformance.asking.checks import Check, Group, Result
+from responses_app.command_line.conformance.asking.talk import Server, Talk, attempt
+from responses_app.command_line.conformance.asking.verdicts import Unmet, Verdict
 
 Tell = Callable[[Result], None]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from responses_app.command_line.conformance.asking.checks import Check, Group
 from responses_app.command_line.conformance.groups import (
     background,
     chats,
@@ -17,7 +18,6 @@ from responses_app.command_line.conformance.groups import (
     tools,
     websocket,
 )
-from responses_app.command_line.conformance.verdicts import Check, Group
 
 GROUPS: Sequence[Group] = (
     models.GROUP,

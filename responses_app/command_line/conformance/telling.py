@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 from rich.table import Table
 from rich.text import Text
 
+from responses_app.command_line.conformance.asking.checks import Check, Group, Result
+from responses_app.command_line.conformance.asking.verdicts import Verdict
 from responses_app.command_line.conformance.pains import PAINS
-from responses_app.command_line.conformance.verdicts import Check, Group, Result, Verdict
 from responses_app.command_line.terminal import console, one_line
 
 MARKS = {

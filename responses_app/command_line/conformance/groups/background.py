@@ -2,11 +2,12 @@
 
 import asyncio
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import HELLO, LONG, said
-from responses_app.command_line.conformance.shapes import TERMINAL, Json, response_of
-from responses_app.command_line.conformance.talk import NOT_THERE, Event, Talk, good
-from responses_app.command_line.conformance.verdicts import Absent, Failed, Group, Skipped, expect
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import HELLO, LONG, said
+from responses_app.command_line.conformance.asking.shapes import TERMINAL, Json, response_of
+from responses_app.command_line.conformance.asking.talk import NOT_THERE, Event, Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
 GROUP = Group("background", "Responses: background")
 RUNNING = ("queued", "in_progress")

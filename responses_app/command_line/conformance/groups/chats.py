@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
     ASK_SURE,
     ASK_WEATHER,
     FEW_TOKENS,
@@ -17,7 +18,7 @@ from responses_app.command_line.conformance.facts import (
     misfit,
     user,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.command_line.conformance.asking.shapes import (
     CHAT,
     CHAT_USAGE,
     CHOICE,
@@ -26,8 +27,8 @@ from responses_app.command_line.conformance.shapes import (
     Json,
     require,
 )
-from responses_app.command_line.conformance.talk import MOST_TOKENS, Stream, Talk, good
-from responses_app.command_line.conformance.verdicts import Absent, Group, Skipped, expect
+from responses_app.command_line.conformance.asking.talk import MOST_TOKENS, Stream, Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, Skipped, expect
 
 GROUP = Group("chat", "Chat Completions")
 PATH = "/chat/completions"

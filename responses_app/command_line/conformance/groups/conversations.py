@@ -1,10 +1,11 @@
 """Conversations."""
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import HELLO, said
-from responses_app.command_line.conformance.shapes import ITEM_LIST, Json, finished, require
-from responses_app.command_line.conformance.talk import Talk, good
-from responses_app.command_line.conformance.verdicts import Group, expect
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import HELLO, said
+from responses_app.command_line.conformance.asking.shapes import ITEM_LIST, Json, finished, require
+from responses_app.command_line.conformance.asking.talk import Talk, good
+from responses_app.command_line.conformance.asking.verdicts import expect
 
 GROUP = Group("conversations", "Conversations")
 ITEM = {"type": "message", "role": "user", "content": HELLO}

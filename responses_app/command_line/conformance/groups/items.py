@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
     ASK_WEATHER,
     HARMONY_TEXT,
     HELLO,
@@ -14,9 +15,9 @@ from responses_app.command_line.conformance.facts import (
     said,
     user,
 )
-from responses_app.command_line.conformance.shapes import Json, finished, items_of
-from responses_app.command_line.conformance.talk import Talk, good
-from responses_app.command_line.conformance.verdicts import Absent, Failed, Group, Skipped, expect
+from responses_app.command_line.conformance.asking.shapes import Json, finished, items_of
+from responses_app.command_line.conformance.asking.talk import Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
 GROUP = Group("items", "Responses: items of input")
 CALL = {

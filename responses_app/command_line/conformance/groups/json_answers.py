@@ -2,9 +2,10 @@
 
 import asyncio
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import FEW_TOKENS, HELLO, LONG, WEATHER, said, user
-from responses_app.command_line.conformance.shapes import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import FEW_TOKENS, HELLO, LONG, WEATHER, said, user
+from responses_app.command_line.conformance.asking.shapes import (
     MESSAGE_ITEM,
     OUTPUT_TEXT,
     USAGE,
@@ -13,8 +14,8 @@ from responses_app.command_line.conformance.shapes import (
     require,
     response_of,
 )
-from responses_app.command_line.conformance.talk import Talk, good
-from responses_app.command_line.conformance.verdicts import Absent, Group, Skipped, expect
+from responses_app.command_line.conformance.asking.talk import Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, Skipped, expect
 
 GROUP = Group("json", "Responses: JSON")
 

@@ -3,8 +3,9 @@
 import uuid
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
     ASK_WEATHER,
     CLOCK,
     FEW_TOKENS,
@@ -17,9 +18,9 @@ from responses_app.command_line.conformance.facts import (
     misfit,
     user,
 )
-from responses_app.command_line.conformance.shapes import MESSAGE, MESSAGE_EVENTS, MESSAGE_USAGE, Json, require
-from responses_app.command_line.conformance.talk import MOST_TOKENS, NOT_THERE, Answer, Stream, Talk, good
-from responses_app.command_line.conformance.verdicts import Absent, Failed, Group, Skipped, expect
+from responses_app.command_line.conformance.asking.shapes import MESSAGE, MESSAGE_EVENTS, MESSAGE_USAGE, Json, require
+from responses_app.command_line.conformance.asking.talk import MOST_TOKENS, NOT_THERE, Answer, Stream, Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
 GROUP = Group("messages", "Anthropic's Messages")
 PATH, COUNT = "/messages", "/messages/count_tokens"

@@ -1,9 +1,10 @@
 """`GET /models`."""
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.shapes import MODEL, require
-from responses_app.command_line.conformance.talk import Talk, good
-from responses_app.command_line.conformance.verdicts import Failed, Group, expect
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.shapes import MODEL, require
+from responses_app.command_line.conformance.asking.talk import Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Failed, expect
 
 GROUP = Group("models", "Models")
 

@@ -2,11 +2,12 @@
 
 import asyncio
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import HELLO, TOO_LONG
-from responses_app.command_line.conformance.shapes import Json
-from responses_app.command_line.conformance.talk import Talk
-from responses_app.command_line.conformance.verdicts import Failed, Group, Skipped, expect
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import HELLO, TOO_LONG
+from responses_app.command_line.conformance.asking.shapes import Json
+from responses_app.command_line.conformance.asking.talk import Talk
+from responses_app.command_line.conformance.asking.verdicts import Failed, Skipped, expect
 
 GROUP = Group("errors", "Responses: errors")
 DEEP = 5000  # arrays in arrays

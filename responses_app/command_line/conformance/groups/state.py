@@ -2,11 +2,27 @@
 
 import asyncio
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import ASK_WEATHER, HELLO, WEATHER, call_of, called, output_of, said
-from responses_app.command_line.conformance.shapes import COMPACTION, ITEM_LIST, Json, finished, require, response_of
-from responses_app.command_line.conformance.talk import NOT_THERE, Answer, Talk, good
-from responses_app.command_line.conformance.verdicts import Absent, Failed, Group, Skipped, expect
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
+    ASK_WEATHER,
+    HELLO,
+    WEATHER,
+    call_of,
+    called,
+    output_of,
+    said,
+)
+from responses_app.command_line.conformance.asking.shapes import (
+    COMPACTION,
+    ITEM_LIST,
+    Json,
+    finished,
+    require,
+    response_of,
+)
+from responses_app.command_line.conformance.asking.talk import NOT_THERE, Answer, Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
 GROUP = Group("state", "Responses: state")
 FAR = "a-response-that-nobody-made"

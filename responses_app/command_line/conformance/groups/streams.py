@@ -2,8 +2,9 @@
 
 from itertools import pairwise
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
     FEW_TOKENS,
     HELLO,
     LONG,
@@ -12,9 +13,9 @@ from responses_app.command_line.conformance.facts import (
     said,
     streamed,
 )
-from responses_app.command_line.conformance.shapes import EVENTS, TERMINAL, Json, require, response_of, text_of
-from responses_app.command_line.conformance.talk import NOT_THERE, Talk
-from responses_app.command_line.conformance.verdicts import Absent, Failed, Group, Skipped, expect
+from responses_app.command_line.conformance.asking.shapes import EVENTS, TERMINAL, Json, require, response_of, text_of
+from responses_app.command_line.conformance.asking.talk import NOT_THERE, Talk
+from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
 GROUP = Group("stream", "Responses: streams")
 

@@ -2,11 +2,19 @@
 
 import json
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import ASK_SURE, ASK_WEATHER, HELLO, SURE_SCHEMA, WEATHER, misfit
-from responses_app.command_line.conformance.shapes import Json, finished, text_of
-from responses_app.command_line.conformance.talk import Talk
-from responses_app.command_line.conformance.verdicts import Group, expect
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
+    ASK_SURE,
+    ASK_WEATHER,
+    HELLO,
+    SURE_SCHEMA,
+    WEATHER,
+    misfit,
+)
+from responses_app.command_line.conformance.asking.shapes import Json, finished, text_of
+from responses_app.command_line.conformance.asking.talk import Talk
+from responses_app.command_line.conformance.asking.verdicts import expect
 
 GROUP = Group("structured", "Responses: structured output")
 SURE: Json = {"format": {"type": "json_schema", "name": "sure", "schema": SURE_SCHEMA, "strict": True}}

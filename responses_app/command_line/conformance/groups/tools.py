@@ -4,8 +4,9 @@ import json
 import re
 from typing import Any
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
     ASK_WEATHER,
     CLOCK,
     FORCED,
@@ -16,7 +17,7 @@ from responses_app.command_line.conformance.facts import (
     called,
     misfit,
 )
-from responses_app.command_line.conformance.shapes import (
+from responses_app.command_line.conformance.asking.shapes import (
     CUSTOM_CALL,
     FUNCTION_CALL,
     PATCH_CALL,
@@ -25,8 +26,8 @@ from responses_app.command_line.conformance.shapes import (
     items_of,
     require,
 )
-from responses_app.command_line.conformance.talk import Talk
-from responses_app.command_line.conformance.verdicts import Group, expect
+from responses_app.command_line.conformance.asking.talk import Talk
+from responses_app.command_line.conformance.asking.verdicts import expect
 
 GROUP = Group("tools", "Responses: tools")
 RUN: Json = {"type": "custom", "name": "run", "description": "Run a command of the shell."}

@@ -1,7 +1,8 @@
 """The WebSocket of responses."""
 
-from responses_app.command_line.conformance import sources
-from responses_app.command_line.conformance.facts import (
+from responses_app.command_line.conformance.asking import sources
+from responses_app.command_line.conformance.asking.checks import Group
+from responses_app.command_line.conformance.asking.facts import (
     ASK_WEATHER,
     FORCE_WEATHER,
     HELLO,
@@ -10,10 +11,10 @@ from responses_app.command_line.conformance.facts import (
     output_of,
     said,
 )
-from responses_app.command_line.conformance.shapes import EVENTS, TERMINAL, Json, finished, require, response_of
-from responses_app.command_line.conformance.socket import Socket, socket
-from responses_app.command_line.conformance.talk import Talk
-from responses_app.command_line.conformance.verdicts import Failed, Group, expect
+from responses_app.command_line.conformance.asking.shapes import EVENTS, TERMINAL, Json, finished, require, response_of
+from responses_app.command_line.conformance.asking.socket import Socket, socket
+from responses_app.command_line.conformance.asking.talk import Talk
+from responses_app.command_line.conformance.asking.verdicts import Failed, expect
 
 GROUP = Group("websocket", "Responses: WebSocket")
 MOST_LANES = 32

@@ -6,9 +6,9 @@ from typing import Any
 
 import aiohttp
 
-from responses_app.command_line.conformance.shapes import TERMINAL, Json
-from responses_app.command_line.conformance.talk import MAX_BODY, MAX_EVENTS, MOST_TOKENS, Talk, read_json
-from responses_app.command_line.conformance.verdicts import Absent, Failed
+from responses_app.command_line.conformance.asking.shapes import TERMINAL, Json
+from responses_app.command_line.conformance.asking.talk import MAX_BODY, MAX_EVENTS, MOST_TOKENS, Talk, read_json
+from responses_app.command_line.conformance.asking.verdicts import Absent, Failed
 
 ENDS = (*TERMINAL, "response.steer.failed", "response.steer.accepted")
 CLOSE_SECONDS = 2.0  # for the server to close, too

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any
 
-from responses_app.command_line.conformance.verdicts import Failed, Skipped
+from responses_app.command_line.conformance.asking.verdicts import Failed, Skipped
 
 Json = dict[str, Any]
 Kind = type | UnionType

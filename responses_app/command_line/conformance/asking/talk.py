@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from responses_app.command_line.conformance.shapes import Json, response_of
-from responses_app.command_line.conformance.verdicts import Absent, Exchange, Failed, Skipped, Unmet
+from responses_app.command_line.conformance.asking.shapes import Json, response_of
+from responses_app.command_line.conformance.asking.verdicts import Absent, Exchange, Failed, Skipped, Unmet
 from responses_app.command_line.endpoint import RemoteServer
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream

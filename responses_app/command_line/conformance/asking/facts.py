@@ -8,9 +8,9 @@ from typing import Any
 
 import jsonschema
 
-from responses_app.command_line.conformance.shapes import Json, finished, items_of
-from responses_app.command_line.conformance.talk import Talk
-from responses_app.command_line.conformance.verdicts import Failed, Skipped
+from responses_app.command_line.conformance.asking.shapes import Json, finished, items_of
+from responses_app.command_line.conformance.asking.talk import Talk
+from responses_app.command_line.conformance.asking.verdicts import Failed, Skipped
 
 HELLO = "Say hello in one word."
 LONG = "Count from 1 to 400, in digits, separated by spaces."  # more than FEW_TOKENS can say

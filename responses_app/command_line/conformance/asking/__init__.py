@@ -1,0 +1,1 @@
+"""What checks are made of: how a server is asked, what answers are made of, where the rules are."""
