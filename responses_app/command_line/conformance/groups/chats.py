@@ -306,3 +306,22 @@ async def _orphan(talk: Talk) -> None:
     messages = [user("Hi"), {"role": "tool", "tool_call_id": "call_nobody", "content": "x"}]
     error = await talk.refused({"model": talk.model, "messages": messages}, path=PATH)
     expect(error["message"], "the error has no message")
+
+
+@GROUP.check("stored", sources.CHAT)
+async def _stored(talk: Talk) -> None:
+    """A chat with `store: true` can be read by its id, and deleted."""
+    chat = await _chat(talk, store=True)
+    path = f"{PATH}/{chat['id']}"
+    read = require(good(await talk.there("GET", path)), CHAT, "the chat")
+    expect(read["choices"] == chat["choices"], "the stored chat has other choices")
+    good(await talk.there("DELETE", path))
+    answer = await talk.ask("GET", path)
+    expect(answer.status == 404, f"deleted, it is answered with {answer.status}")
+
+
+@GROUP.check("sound", sources.CHAT)
+async def _sound(talk: Talk) -> None:
+    """Sound, where a model cannot make it, is refused and not left out."""
+    chat = await _optional(talk, modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
+    expect(_choice(chat)["message"].get("audio"), "the message has no audio")

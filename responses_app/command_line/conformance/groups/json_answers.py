@@ -191,3 +191,46 @@ async def _request_id(talk: Talk) -> None:
     answers = [await talk.ask("POST", "/responses", talk.body({"input": HELLO})) for _ in range(2)]
     ids = [answer.headers.get("x-request-id") for answer in answers]
     expect(all(ids) and ids[0] != ids[1], f"x-request-id: {ids}")
+
+
+@GROUP.check("echo_keys", sources.RESPONSE)
+async def _echo_keys(talk: Talk) -> None:
+    """A response repeats `safety_identifier`, `prompt_cache_key` and `max_tool_calls`."""
+    asked = {"safety_identifier": "somebody", "prompt_cache_key": "conformance", "max_tool_calls": 3}
+    response = await talk.create(input=HELLO, **asked)
+    given = {name: response.get(name) for name in asked}
+    expect(given == asked, f"{given}")
+
+
+@GROUP.check("tier", sources.RESPONSE)
+async def _tier(talk: Talk) -> None:
+    """A response to `service_tier: auto` says which tier it had."""
+    response = await talk.create(input=HELLO, service_tier="auto")
+    tier = response.get("service_tier")
+    expect(isinstance(tier, str) and tier != "auto", f"service_tier is {tier!r}")
+
+
+@GROUP.check("summary", sources.REASONING)
+async def _summary(talk: Talk) -> None:
+    """With `reasoning.summary: auto` what the model reasoned has a summary, unless there was too little of it."""
+    response = finished(await talk.create(input=HELLO, reasoning={"summary": "auto"}))
+    for item in items_of(response, "reasoning"):
+        for part in item["summary"]:
+            expect(part["type"] == "summary_text" and isinstance(part["text"], str), f"{part}")
+    told = response["reasoning"] or {}
+    expect(told.get("summary") in ("auto", "concise", "detailed"), f"reasoning is {told}")
+
+
+@GROUP.check("prompts", sources.CREATE)
+async def _prompts(talk: Talk) -> None:
+    """A stored prompt that nobody has stored is refused, and not left out."""
+    answer = await talk.ask("POST", "/responses", talk.body({"input": HELLO, "prompt": {"id": "pmpt_nobody"}}))
+    expect(answer.status in (400, 404), f"answered {answer.status}: {answer.told[:300]}")
+    expect(answer.error["message"], "the error has no message")
+
+
+@GROUP.check("compaction", sources.CREATE)
+async def _compaction(talk: Talk) -> None:
+    """`context_management` with a threshold of compaction is taken."""
+    asked = {"context_management": [{"type": "compaction", "compact_threshold": 100_000}], "store": False}
+    finished(await talk.create(input=HELLO, **asked))

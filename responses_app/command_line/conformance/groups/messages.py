@@ -384,3 +384,23 @@ async def _changing_header(talk: Talk) -> None:
     await found("00000")
     shared = await found("fffff")
     expect(shared >= usual, f"the same request again has {usual} cached tokens, with another header {shared}")
+
+
+@GROUP.check("web_search", sources.MESSAGES_TOOLS)
+async def _web_search(talk: Talk) -> None:
+    """Anthropic's own `web_search` is run by the server."""
+    tool = {"type": "web_search_20250305", "name": "web_search", "max_uses": 1}
+    answer = await _sent(talk, _body(talk, "Search the web for vLLM.", tools=[tool], tool_choice={"type": "any"}))
+    if answer.status == 400:
+        raise Absent(f"refused: {answer.json['error']['message']}")
+    message = require(good(answer), MESSAGE, "the message")
+    expect(_blocks(message, "server_tool_use"), f"the content is {message['content']}")
+
+
+@GROUP.check("models", sources.MESSAGES)
+async def _models(talk: Talk) -> None:
+    """`GET /models` lists models in Anthropic's shape for a client that sends `anthropic-version`."""
+    body = good(await talk.there("GET", "/models", headers=_headers(talk)))
+    shape = {"type": str, "id": str, "display_name": str, "created_at": str}
+    for model in body["data"]:
+        require(model, shape, "a model")

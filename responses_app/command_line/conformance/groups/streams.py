@@ -236,3 +236,11 @@ async def _json_errors(talk: Talk) -> None:
     body = {"model": "no-such-model", "input": HELLO, "stream": True}
     stream = await talk.stream("/responses", body)
     expect(stream.answer.status in (400, 404), f"answered {stream.answer.status}: {stream.answer.told[:300]}")
+
+
+@GROUP.check("obfuscated", sources.STREAMING)
+async def _obfuscated(talk: Talk) -> None:
+    """With `include_obfuscation: true` the deltas of a text have `obfuscation`."""
+    events = await talk.events(input=HELLO, stream_options={"include_obfuscation": True})
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    expect(deltas and all(isinstance(event.get("obfuscation"), str) for event in deltas), "a delta has none")

@@ -25,9 +25,10 @@ from responses_app.command_line.conformance.asking.shapes import (
     finished,
     items_of,
     require,
+    response_of,
 )
-from responses_app.command_line.conformance.asking.talk import Talk
-from responses_app.command_line.conformance.asking.verdicts import expect
+from responses_app.command_line.conformance.asking.talk import Talk, good
+from responses_app.command_line.conformance.asking.verdicts import Absent, expect
 
 GROUP = Group("tools", "Responses: tools")
 RUN: Json = {"type": "custom", "name": "run", "description": "Run a command of the shell."}
@@ -209,3 +210,33 @@ async def _call_ids(talk: Talk) -> None:
     one = call_of(await talk.once(called))
     other = await _called(talk, tools=[WEATHER], tool_choice=FORCED)
     expect(one["call_id"] != other["call_id"], f"both calls have {one['call_id']!r}")
+
+
+async def _hosted(talk: Talk, tool: Json, kind: str) -> None:
+    """Have a tool of the server called, where it has it."""
+    body = talk.body({"input": f"Use {tool['type']}: what is 2 + 2?", "tools": [tool], "tool_choice": "required"})
+    answer = await talk.there("POST", "/responses", body)
+    if answer.status == 400:
+        raise Absent(f"refused: {answer.error['message']}")
+    response = finished(response_of(good(answer)))
+    if tool["type"] not in [each["type"] for each in response["tools"]]:
+        raise Absent("the response does not list the tool: it was left out")
+    call_of(response, kind)
+
+
+@GROUP.check("code_interpreter", sources.TOOL_TYPE)
+async def _code_interpreter(talk: Talk) -> None:
+    """`code_interpreter` is run by the server: an item `code_interpreter_call`."""
+    await _hosted(talk, {"type": "code_interpreter", "container": {"type": "auto"}}, "code_interpreter_call")
+
+
+@GROUP.check("web_search", sources.TOOL_TYPE)
+async def _web_search(talk: Talk) -> None:
+    """`web_search` is run by the server: an item `web_search_call`."""
+    await _hosted(talk, {"type": "web_search"}, "web_search_call")
+
+
+@GROUP.check("image_generation", sources.TOOL_TYPE)
+async def _image_generation(talk: Talk) -> None:
+    """`image_generation` is run by the server: an item `image_generation_call`."""
+    await _hosted(talk, {"type": "image_generation"}, "image_generation_call")
