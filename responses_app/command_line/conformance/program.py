@@ -85,10 +85,10 @@ async def _first_model(server: Server) -> str:
             return str(answer.json["data"][0]["id"])
     except (Unmet, LookupError, TypeError) as problem:
         told = f"{problem}" if isinstance(problem, Unmet) else "the list of models has another form"
-        raise CommandFailed(f"{server.endpoint.base_url}: {told}. {advice}") from None
+        raise CommandFailed(f"{server.endpoint.base_url}: {telling.shown(told)}. {advice}") from None
     if answer.status in NOT_THERE:
         raise CommandFailed(f"{server.endpoint.base_url} lists no models (it answered {answer.status}). {advice}")
-    raise server.endpoint.refused(answer.status, answer.told)
+    raise server.endpoint.refused(answer.status, telling.shown(answer.told))
 
 
 def _write(path: str, content: bytes) -> None:

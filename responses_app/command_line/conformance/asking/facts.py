@@ -13,7 +13,7 @@ from responses_app.command_line.conformance.asking.talk import Talk
 from responses_app.command_line.conformance.asking.verdicts import Failed, Skipped
 
 HELLO = "Say hello in one word."
-LONG = "Count from 1 to 400, in digits, separated by spaces."  # more than FEW_TOKENS can say
+LONG = "Count to 3000, in digits, separated by spaces. Leave nothing out."  # more than FEW_TOKENS can say
 FEW_TOKENS = 16  # the fewest that OpenAI takes
 TOO_LONG = 2_000_000  # words of an input that fits no model
 CITIES = ("Paris", "London")

@@ -4,6 +4,7 @@ Redirects are not followed: a key is for the server that was named.
 """
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from responses_app.command_line.endpoint import RemoteServer
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream
 MAX_EVENTS = 50_000  # of a stream
+PIECE = 256 * 1024  # bytes of a body that are sent at once
 MAX_TOLD = 2000  # characters of each text of an exchange
 MAX_EXCHANGES = 8  # of a check that are told: the last ones
 MOST_TOKENS = 2048  # of an answer: enough for a model that reasons
@@ -118,6 +120,7 @@ class Server:
     model: str
     seconds: float  # for one check
     made: dict[object, "asyncio.Task[Made]"] = field(default_factory=dict)  # by the functions that make it
+    there: set[tuple[str, str]] = field(default_factory=set)  # methods and paths that have answered with 200
 
     async def once(self, make: Callable[["Talk"], Awaitable[object]]) -> Made:
         """Have something made that several checks need, once in a run; also return what was asked for it."""
@@ -199,9 +202,14 @@ class Talk:
         return await self._exchange(method, path, body, headers, until=until)
 
     async def there(self, method: str, path: str, body: object = None, **how: Any) -> Answer:
-        """Return an answer that is not that of a missing path. Raises `Absent`."""
+        """Return an answer that is not that of a missing path. Raises `Absent`.
+
+        What has answered with 200 before is not missing, nor what says something of the model.
+        """
         answer = await self.ask(method, path, body, **how)
-        if answer.status in NOT_THERE:
+        if answer.status == 200:
+            self.server.there.add((method, path))
+        elif answer.status in NOT_THERE and (method, path) not in self.server.there and self.model not in answer.told:
             raise Absent(f"{method} {path} answered {answer.status}")
         return answer
 
@@ -239,11 +247,11 @@ class Talk:
         fresh: bool = False,
     ) -> Stream:
         given: dict[str, Any] = {"headers": {**(headers or {})}, "allow_redirects": False}
-        if isinstance(body, bytes):
-            given |= {"data": body}
+        if body is not None:
+            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+            # A long one is sent piece by piece.
+            given |= {"data": io.BytesIO(raw) if len(raw) > PIECE else raw}
             given["headers"].setdefault("content-type", "application/json")
-        elif body is not None:
-            given |= {"json": body}
         if fresh:
             given["headers"]["connection"] = "close"
         told = body.decode(errors="replace") if isinstance(body, bytes) else body
@@ -299,13 +307,17 @@ class _Events:
     """Server-sent events, cut out of bytes as the HTML standard says."""
 
     def __init__(self) -> None:
-        self._rest = b""  # a line that has not ended
+        self._rest: list[bytes] = []  # a line that has not ended, in pieces
         self._name = ""
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Return the events that end in these bytes."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if b"\n" not in chunk:
+            self._rest.append(chunk)
+            return []
+        *lines, rest = b"".join((*self._rest, chunk)).split(b"\n")
+        self._rest = [rest]
         return [event for line in lines if (event := self._line(line.removesuffix(b"\r").decode(errors="replace")))]
 
     def _line(self, line: str) -> Event | None:

@@ -45,6 +45,12 @@ async def _survived(talk: Talk, items: list[Json], **fields: Any) -> None:
     expect(status in ("completed", "incomplete"), f"the status is {status!r}: {answer.told[:300]}")
 
 
+@GROUP.check("messages", sources.CREATE)
+async def _messages(talk: Talk) -> None:
+    """A list of messages is taken as input."""
+    await talk.create(input=[user("Hi"), user(HELLO)], store=False)
+
+
 @GROUP.check("replayed", sources.STATE)
 async def _replayed(talk: Talk) -> None:
     """Output items are taken as input as they came, with their ids."""

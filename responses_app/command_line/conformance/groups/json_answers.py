@@ -22,9 +22,9 @@ GROUP = Group("json", "Responses: JSON")
 
 @GROUP.check("answer", sources.CREATE)
 async def _answer(talk: Talk) -> None:
-    """`POST /responses` with `model` and a text as `input` is answered with 200 and JSON."""
+    """`POST /responses` with `model` and a text as `input` is answered with 200 and JSON: a response."""
     answer = await talk.there("POST", "/responses", talk.body({"input": HELLO}))
-    good(answer)
+    require(good(answer), {"id": str, "output": list}, "the response")
     expect(answer.kind == "application/json", f"the content type is {answer.kind!r}")
 
 

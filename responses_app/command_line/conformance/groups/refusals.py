@@ -13,11 +13,17 @@ GROUP = Group("errors", "Responses: errors")
 DEEP = 5000  # arrays in arrays
 
 
+@GROUP.check("refused", sources.ERRORS)
+async def _wrong(talk: Talk) -> None:
+    """A request whose `input` is a number is refused with a 400."""
+    answer = await talk.there("POST", "/responses", {"model": talk.model, "input": 7})
+    expect(answer.status in (400, 422), f"answered {answer.status}: {answer.told[:300]}")
+
+
 @GROUP.check("shape", sources.ERROR_TYPE)
 async def _shape(talk: Talk) -> None:
     """An error is `{"error": {"message", "type", "param", "code"}}`, as JSON, with a status of 400 and more."""
     answer = await talk.there("POST", "/responses", {"model": talk.model, "input": 7})
-    expect(answer.status in (400, 422), f"answered {answer.status}: {answer.told[:300]}")
     missing = [name for name in ("message", "type", "param", "code") if name not in answer.error]
     expect(not missing, f"the error lacks {missing}: {answer.error}")
     expect(answer.kind == "application/json", f"the content type is {answer.kind!r}")

@@ -48,14 +48,29 @@ async def _items(talk: Talk, response: Json, query: str = "") -> Json:
     return require(good(answer), ITEM_LIST, "the list")
 
 
+async def readable(talk: Talk) -> str:
+    """The path of a stored response, which can be read. Raises `Absent` where nothing can be read by its id."""
+    made = await talk.once(said)
+    path = f"/responses/{made['id']}"
+    answer = await talk.ask("GET", path)
+    if answer.status in NOT_THERE and made["id"] not in answer.told:
+        raise Absent(f"GET /responses/{{id}} answered {answer.status}")
+    good(answer)
+    return path
+
+
+@GROUP.check("stored", sources.CREATE)
+async def _stored(talk: Talk) -> None:
+    """A request with `store: true` is answered, and the answer says so."""
+    made = await talk.create(input=HELLO, store=True)
+    expect(made.get("store", True) is True, f"'store' is {made.get('store')!r}")
+
+
 @GROUP.check("kept", sources.RETRIEVE)
 async def _kept(talk: Talk) -> None:
     """`GET /responses/{id}` answers a stored response as it was made."""
-    made = finished(await talk.create(input=HELLO, store=True))
-    answer = await talk.ask("GET", f"/responses/{made['id']}")
-    if answer.status in NOT_THERE and made["id"] not in answer.told:
-        raise Absent(f"GET /responses/{{id}} answered {answer.status}")
-    read = response_of(good(answer))
+    path, made = await talk.once(readable), await talk.once(said)
+    read = response_of(good(await talk.ask("GET", path)))
     differing = [name for name in made if read.get(name) != made[name]]
     expect(not differing, f"other values of {differing}")
 
@@ -63,8 +78,7 @@ async def _kept(talk: Talk) -> None:
 @GROUP.check("connections", sources.STATE, pain="state-in-dicts")
 async def _connections(talk: Talk) -> None:
     """A stored response is known on every connection, and so to every process of the server."""
-    response = await talk.once(said)
-    path = f"/responses/{response['id']}"
+    path = await talk.once(readable)
     answers = await asyncio.gather(*(talk.ask("GET", path, fresh=True) for _ in range(CONNECTIONS)))
     statuses = [answer.status for answer in answers]
     expect(set(statuses) == {200}, f"{CONNECTIONS} connections got {statuses}")
@@ -73,6 +87,7 @@ async def _connections(talk: Talk) -> None:
 @GROUP.check("unknown", sources.RETRIEVE)
 async def _get_unknown(talk: Talk) -> None:
     """`GET /responses/{id}` answers 404 with an error for an id that nobody made."""
+    await talk.once(readable)
     _unknown(await talk.ask("GET", f"/responses/resp_{FAR}"))
 
 
@@ -83,6 +98,7 @@ async def _deleted(talk: Talk) -> None:
     path = f"/responses/{made['id']}"
     answer = await talk.there("DELETE", path)
     expect(answer.status == 200, f"answered {answer.status}: {answer.told[:300]}")
+    await talk.once(readable)
     _unknown(await talk.ask("GET", path))
     _unknown(await talk.ask("DELETE", path))
 
@@ -92,6 +108,7 @@ async def _not_stored(talk: Talk) -> None:
     """A response with `store: false` says so, and cannot be read."""
     made = await talk.create(input=HELLO, store=False)
     expect(made.get("store") is False, f"'store' is {made.get('store')!r}")
+    await talk.once(readable)
     _unknown(await talk.ask("GET", f"/responses/{made['id']}"))
 
 
@@ -270,6 +287,7 @@ async def _compacted(talk: Talk) -> None:
 @GROUP.check("read_call", sources.RETRIEVE)
 async def _read_call(talk: Talk) -> None:
     """A stored call is read as it was made."""
+    await talk.once(readable)
     made = await talk.once(called)
     answer = await talk.ask("GET", f"/responses/{made['id']}")
     expect(call_of(response_of(good(answer))) == call_of(made), "the call differs")

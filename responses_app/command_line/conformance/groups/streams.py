@@ -24,7 +24,7 @@ GROUP = Group("stream", "Responses: streams")
 async def _answer(talk: Talk) -> None:
     """With `stream: true` the answer is `text/event-stream`, and ends with a terminal event."""
     stream = await talk.stream("/responses", talk.body({"input": HELLO, "stream": True}))
-    if stream.answer.status in NOT_THERE:
+    if stream.answer.status in NOT_THERE and talk.model not in stream.answer.told:
         raise Absent(f"POST /responses answered {stream.answer.status}")
     expect(stream.answer.kind == "text/event-stream", f"the content type is {stream.answer.kind!r}")
     last = stream.objects[-1].get("type")

@@ -42,6 +42,12 @@ def _fits(text: str, schema: Json) -> None:
     expect(not problem, problem)
 
 
+@GROUP.check("taken", sources.STRUCTURED)
+async def _taken(talk: Talk) -> None:
+    """A request with `text.format` of type `json_schema` is answered."""
+    await talk.create(input=ASK_SURE, text=SURE)
+
+
 @GROUP.check("schema", sources.STRUCTURED)
 async def _schema(talk: Talk) -> None:
     """With `text.format` of type `json_schema` the answer is JSON that fits the schema."""

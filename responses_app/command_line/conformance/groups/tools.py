@@ -49,6 +49,12 @@ async def _called(talk: Talk, kind: str = "function_call", **fields: Any) -> Jso
     return call_of(finished(await talk.create(input=ASK_WEATHER, **fields)), kind)
 
 
+@GROUP.check("declared", sources.FUNCTIONS)
+async def _declared(talk: Talk) -> None:
+    """A request that declares a function is answered."""
+    await talk.create(input=HELLO, tools=[WEATHER])
+
+
 @GROUP.check("forced", sources.FUNCTIONS)
 async def _forced(talk: Talk) -> None:
     """`tool_choice` with a function has it called: an item `function_call` with `call_id`, `name`, `arguments`."""
