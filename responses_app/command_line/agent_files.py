@@ -35,8 +35,9 @@ class Written:
 
     file: Path  # itself, not a link to it
     backup: Path | None  # None where there was none
-    overruled_by: tuple[str, ...]  # variables in its table `env` that count more than what was written
     is_changed: bool = True
+    replaced: tuple[str, ...] = ()  # settings that had other values
+    overruled_by: tuple[str, ...] = ()  # variables in its table `env` that count more than what was written
 
 
 def place_of(agent: Agent, environ: Mapping[str, str]) -> Path | None:
@@ -64,13 +65,13 @@ def write(agent: Agent, place: Path, text: str) -> Written:
         if before is None:
             file.parent.mkdir(mode=OWNERS_FOLDER, parents=True, exist_ok=True)
             _replace(file, text.encode(), None)
-            return Written(file, None, ())
+            return Written(file, None)
         old = _Content(agent.format, before.text)
-        new = _merged(old, agent, text)
+        new, replaced = _merged(old, agent, text)
         found = _overruling(old.data, agent)
         if new == before.text:
-            return Written(file, None, found, is_changed=False)
-        return Written(file, _replace(file, new.encode(), before), found)
+            return Written(file, None, is_changed=False, overruled_by=found)
+        return Written(file, _replace(file, new.encode(), before), replaced=replaced, overruled_by=found)
     except _Refused as problem:
         raise CommandFailed(f"{place} {problem} Nothing was changed. {by_hand}") from None
     except OSError as error:
@@ -160,55 +161,73 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _merged(old: _Content, agent: Agent, text: str) -> str:
-    """Return the file's new text, the old one where it says all that already."""
+def _merged(old: _Content, agent: Agent, text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the file's new text, the old one where it says all that already, and the names of what was replaced."""
     new = _Content(agent.format, text)
     wanted = _Content(agent.format, old.text).data
-    _merge(wanted, new.data, agent.kept)
+    merge = _Merge(agent.kept)
+    merge.put(wanted, new.data)
     if wanted == old.data:
-        return old.text
+        return old.text, ()
+    # With its comments, and else, as in a table that stands on one line, without.
+    for source in (new.document, new.data):
+        changed = _attempt(old, agent, source)
+        # A program that changes a file in place may err: what was not meant to change has not.
+        if changed is not None and _Content(agent.format, changed).data == wanted:
+            return changed, tuple(merge.replaced)
+    raise _Refused("cannot be changed by a program without a loss.")
+
+
+def _attempt(old: _Content, agent: Agent, source: Mapping[str, Any]) -> str | None:
+    """Return the file's text with settings in it, None where it cannot be made."""
+    content = _Content(agent.format, old.text)
     try:
-        _merge(old.document, new.document, agent.kept)
-        changed = old.changed()
-    except (ValueError, KeyError, TOMLKitError):
-        changed = ""
-    # A program that changes a file in place may err: what was not meant to change has not.
-    if _Content(agent.format, changed).data != wanted:
-        raise _Refused("cannot be changed by a program without a loss.")
+        _Merge(agent.kept).put(content.document, source)
+        changed = content.changed()
+        _Content(agent.format, changed)
+    except (ValueError, KeyError, TOMLKitError, _Refused):
+        return None
     return changed
 
 
-def _merge(into: MutableMapping[str, Any], new: Mapping[str, Any], kept: str, at: str = "") -> None:
-    """Put settings into others: tables into tables, models into a list of them; anything else in place of the old."""
-    for name, value in new.items():
-        here = f"{at}.{name}" if at else name
-        if name not in into:
-            into[name] = value
-        elif isinstance(value, Mapping):
-            if not isinstance(into[name], MutableMapping):
-                raise _Refused(f"has a {here} that holds no settings.")
-            _merge(into[name], value, kept, here)
-        elif isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            if not isinstance(into[name], list):
-                raise _Refused(f"has a {here} that is no list.")
-            into[name] = _with_models(into[name], value)
-        elif into[name] != value and not (kept and at == kept):
-            into[name] = value
+class _Merge:
+    """Puts settings into others: tables into tables, models into a list of them, anything else in place of the old."""
+
+    def __init__(self, kept: str) -> None:
+        self.replaced: list[str] = []  # settings that had other values
+        self._kept = kept
+
+    def put(self, into: MutableMapping[str, Any], new: Mapping[str, Any], at: str = "") -> None:
+        """Put them there; `at` is the table's name. Raises `_Refused`."""
+        for name, value in new.items():
+            here = f"{at}.{name}" if at else name
+            if name not in into:
+                into[name] = value
+            elif isinstance(value, Mapping):
+                if not isinstance(into[name], MutableMapping):
+                    raise _Refused(f"has a setting {here} that holds no others.")
+                self.put(into[name], value, here)
+            elif isinstance(value, list) and all(isinstance(each, dict) for each in value):
+                if not isinstance(into[name], list):
+                    raise _Refused(f"has a setting {here} that is no list.")
+                into[name] = self._with_models(into[name], value, here)
+            elif into[name] != value and not (self._kept and at == self._kept):
+                self.replaced.append(here)
+                into[name] = value
+
+    def _with_models(self, old: list[Any], new: list[dict[str, Any]], at: str) -> list[Any]:
+        """Return a list of models, the new ones first: agents take the first with a name."""
+        rest, first = list(old), []
+        for model in new:
+            place = next((i for i, each in enumerate(rest) if _key_of(each) == _key_of(model)), None)
+            first.append({} if place is None else rest.pop(place))
+            self.put(first[-1], model, at)
+        return [*first, *rest]
 
 
-def _with_models(old: list[Any], new: list[dict[str, Any]]) -> list[Any]:
-    """Return a list of models, the new ones first: agents take the first with a name."""
-    rest, first = list(old), []
-    for model in new:
-        same = next((each for each in rest if isinstance(each, dict) and _key_of(each) == _key_of(model)), None)
-        if same is not None:
-            rest.remove(same)
-        first.append({**(same or {}), **model})
-    return [*first, *rest]
-
-
-def _key_of(model: Mapping[str, Any]) -> tuple[Any, Any]:
-    return model.get("id"), model.get("baseUrl")
+def _key_of(model: object) -> object:
+    """Return what makes an entry the same model as another; in a person's list may be anything."""
+    return (model.get("id"), model.get("baseUrl")) if isinstance(model, Mapping) else None
 
 
 def _overruling(data: Mapping[str, Any], agent: Agent) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from responses_app.command_line.agents import AGENTS, Agent, Target
 from responses_app.command_line.endpoint import USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
+from responses_app.command_line.parser import MAX_CONTEXT
 from responses_app.command_line.terminal import console, errors, one_line, printable
 
 MAX_NAME, MAX_URL = 200, 2000  # characters
@@ -32,7 +33,7 @@ def run(options: Namespace) -> int:
     if options.agent is None:
         if options.write:
             raise CommandFailed("--write needs the name of an agent.", status=USAGE)
-        _list(os.environ)
+        _list()
         return 0
     agent = AGENTS[options.agent]
     target = _target(options)
@@ -42,7 +43,7 @@ def run(options: Namespace) -> int:
     else:
         sys.stdout.write(text)
         _tell_where(agent)
-    _tell_what(agent, target, chosen=options.model is None)
+    _tell_what(target, chosen=options.model is None)
     return 0
 
 
@@ -80,19 +81,28 @@ def _of_settings(model: str | None) -> tuple[str, list[str], int | None]:
     except ConfigurationError as error:
         raise CommandFailed(str(error)) from None
     meant = next((each for each in own.served if model is None or model in (each.name, *each.aliases)), None)
-    length = meant.options.get("max_model_len") if meant else None
-    # vLLM takes texts as well, such as 128k.
-    return base_url(own), [each.name for each in own.served], length if isinstance(length, int) else None
+    length = _length(meant.options.get("max_model_len") if meant else None)
+    return base_url(own), [each.name for each in own.served], length
 
 
 def _of_server(server: RemoteServer) -> tuple[list[str], int | None]:
     """Ask a server for its models that generate, and for the first one's length."""
     found = asyncio.run(_asked(server))
-    generating = [each for each in found if "generate" in each.get("capabilities", ("generate",))][:MAX_MODELS]
+    generating = [each for each in found if _generates(each)][:MAX_MODELS]
     if not generating:
         raise CommandFailed(f"{server.base_url} names no model that answers: name one with --model.")
-    length = generating[0].get("max_model_len")
-    return [str(each.get("id")) for each in generating], length if isinstance(length, int) else None
+    return [str(each.get("id")) for each in generating], _length(generating[0].get("max_model_len"))
+
+
+def _generates(model: Mapping[str, Any]) -> bool:
+    """Whether a model answers prompts; servers other than respsite do not say."""
+    capabilities = model.get("capabilities")
+    return not isinstance(capabilities, list) or "generate" in capabilities
+
+
+def _length(value: object) -> int | None:
+    """Return a model's length, None where it is not said as a number: vLLM takes texts, too, such as 128k."""
+    return value if isinstance(value, int) and 1 < value <= MAX_CONTEXT else None
 
 
 async def _asked(server: RemoteServer) -> list[Mapping[str, Any]]:
@@ -107,7 +117,7 @@ async def _asked(server: RemoteServer) -> list[Mapping[str, Any]]:
         raise CommandFailed(f"{server.base_url} did not answer in {ASK_SECONDS:.0f} s. {NO_NEED}") from None
     except CommandFailed as problem:
         raise CommandFailed(f"{problem} {NO_NEED}") from None
-    except ValueError:  # no JSON
+    except (ValueError, RecursionError):  # no JSON, or some that nobody means
         answer = {}
     data = answer.get("data") if isinstance(answer, dict) else None
     return [each for each in data if isinstance(each, Mapping)] if isinstance(data, list) else []
@@ -147,23 +157,22 @@ def _write(agent: Agent, text: str) -> None:
         console().print(f"Wrote {file}.")
     else:
         console().print(f"Wrote {file}; as it was: {printable(str(done.backup))}")
+    if done.replaced:
+        console().print(f"Replaced: {', '.join(done.replaced)}; the backup has the old values.")
     for name in dict.fromkeys((*done.overruled_by, *(each for each in agent.overruled_by if os.environ.get(each)))):
         where = "in that file" if name in done.overruled_by else "in the environment"
         errors().print(f"{name} is set {where}, and {agent.title} sends that in place of the key: take it out.")
 
 
 def _tell_where(agent: Agent) -> None:
-    from responses_app.command_line.agent_files import place_of
-
-    place = place_of(agent, os.environ)
-    if place is None:
+    if agent.place is None:
         said = f'for your shell\'s profile, or at once: eval "$(respsite configure {agent.name})"'
     else:
-        said = f"for {printable(str(place))}; --write puts it there, beside what else it holds"
+        said = f"for {_shown_place(agent)}; --write puts it there, beside what else it holds"
     errors().print(f"{agent.title}: {said}.")
 
 
-def _tell_what(agent: Agent, target: Target, *, chosen: bool) -> None:
+def _tell_what(target: Target, *, chosen: bool) -> None:
     others = len(target.models) - 1
     if chosen and others:
         named = printable(", ".join(target.models[1:]))
@@ -171,18 +180,25 @@ def _tell_what(agent: Agent, target: Target, *, chosen: bool) -> None:
     errors().print(f"Key: taken from {target.key_variable}, which may be unset where the server wants none.")
 
 
-def _list(environ: Mapping[str, str]) -> None:
-    from responses_app.command_line.agent_files import place_of
-
+def _list() -> None:
     table = Table(box=None, padding=(0, 1), pad_edge=False)
     for title in ("name", "agent", "API", "configured in"):
         table.add_column(title, overflow="fold")
-    home = environ.get("HOME", "")
     for agent in AGENTS.values():
-        place = place_of(agent, environ)
-        shown = "its environment" if place is None else printable(str(place))
-        if home and shown.startswith(f"{home}/"):
-            shown = f"~{shown.removeprefix(home)}"
-        table.add_row(agent.name, agent.title, agent.speaks, Text(shown))
+        table.add_row(agent.name, agent.title, agent.speaks, Text(_shown_place(agent)))
     console().print(table)
     errors().print(HELP)
+
+
+def _shown_place(agent: Agent) -> str:
+    """Return where an agent's file is, as a person writes it; nothing is written there now, so no home need be."""
+    from responses_app.command_line.agent_files import place_of
+
+    if agent.place is None:
+        return "its environment"
+    home = os.environ.get("HOME", "")
+    try:
+        place = printable(str(place_of(agent, os.environ)))
+    except CommandFailed:
+        return "its file"
+    return f"~{place.removeprefix(home)}" if home and place.startswith(f"{home}/") else place

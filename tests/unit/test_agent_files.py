@@ -75,7 +75,7 @@ def test_a_new_file_is_what_is_printed_and_its_owners_alone(
 ) -> None:
     main(["configure", agent])
     text, told = capsys.readouterr()
-    assert str(home / FILES[agent]) in told
+    assert f"for ~/{FILES[agent]};" in told
     write(agent)
     file = home / FILES[agent]
     assert files(home) == {FILES[agent]: text.encode()}
@@ -148,7 +148,7 @@ def _missing(old: object, new: object, replaced: tuple[str, ...]) -> list[str]:
     ]
 
 
-def test_jsons_order_indent_and_other_settings_stay(home: Path) -> None:
+def test_jsons_order_indent_and_other_settings_stay(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = {"permissions": {"allow": ["Bash"]}, "env": {"MINE": "é", "ANTHROPIC_MODEL": "opus"}, "hooks": {}}
     file = put(home / FILES["claude"], json.dumps(old, indent=4))
     write("claude")
@@ -158,6 +158,7 @@ def test_jsons_order_indent_and_other_settings_stay(home: Path) -> None:
     assert '\n    "permissions"' in text
     assert (new["env"]["MINE"], new["env"]["ANTHROPIC_MODEL"]) == ("é", "demo")
     assert list(new["env"])[:2] == ["MINE", "ANTHROPIC_MODEL"]
+    assert "Replaced: env.ANTHROPIC_MODEL; the backup" in capsys.readouterr().out
 
 
 def test_what_counts_more_is_said(
@@ -175,14 +176,15 @@ def test_what_counts_more_is_said(
 
 def test_qwens_other_models_and_a_key_that_somebody_put_there_stay(home: Path) -> None:
     others = [{"id": "demo", "baseUrl": "http://other.example.com/v1"}, {"id": "x", "envKey": "X"}]
-    ours = {"id": "demo", "baseUrl": "http://127.0.0.1:8000/v1", "description": "mine"}
+    ours = {"id": "demo", "baseUrl": "http://127.0.0.1:8000/v1", "generationConfig": {"timeout": 5}}
     old = {"modelProviders": {"openai": [*others, ours]}, "env": {"RESPSITE_API_KEY": "sk-mine"}, "$version": 3}
     file = put(home / FILES["qwen"], json.dumps(old))
-    write("qwen")
+    write("qwen", "--context", "4096")
     new = json.loads(file.read_text())
     first, *rest = new["modelProviders"]["openai"]
     assert rest == others
-    assert (first["description"], first["envKey"]) == ("mine", "RESPSITE_API_KEY")
+    assert first["generationConfig"] == {"timeout": 5, "contextWindowSize": 4096}
+    assert first["envKey"] == "RESPSITE_API_KEY"
     assert new["env"] == {"RESPSITE_API_KEY": "sk-mine"}
     assert new["$version"] == 3
 
@@ -204,15 +206,15 @@ def test_opencodes_file_with_comments_counts_more_and_is_not_rewritten(
         ("claude", "{", "cannot be read as JSON"),
         ("claude", "[]", "does not hold a JSON object"),
         ("claude", '{"env": {}, "env": {"A": "b"}}', "'env' is there twice"),
-        ("claude", '{"env": []}', "has a env that holds no settings"),
+        ("claude", '{"env": []}', "has a setting env that holds no others"),
         ("claude", '{"a": 1e999}', "without a loss"),
         ("claude", '{"a": "\\ud800"}', "without a loss"),
         ("claude", '{"a":' * 100_000, "cannot be read as JSON"),
         ("claude", b"\xff\xfe{}", "not text in UTF-8"),
         ("claude", " " * (agent_files.MAX_BYTES + 1), "is larger than"),
-        ("qwen", '{"modelProviders": {"openai": {}}}', "has a modelProviders.openai that is no list"),
+        ("qwen", '{"modelProviders": {"openai": {}}}', "has a setting modelProviders.openai that is no list"),
         ("codex", "model = ", "cannot be read as TOML"),
-        ("codex", "model_providers = 1", "has a model_providers that holds no settings"),
+        ("codex", "model_providers = 1", "has a setting model_providers that holds no others"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -282,6 +284,9 @@ def test_a_home_that_is_missing(
     monkeypatch.setenv("HOME", home)
     assert main(["configure", "codex", "--write"]) == 1
     assert sentence in capsys.readouterr().err
+    assert main(["configure", "codex"]) == 0
+    assert "Codex CLI: for its file;" in capsys.readouterr().err
+    assert main(["configure"]) == 0
 
 
 def test_somebody_else_who_writes_meanwhile_wins(
