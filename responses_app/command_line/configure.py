@@ -91,7 +91,7 @@ def _of_server(server: RemoteServer) -> tuple[list[str], int | None]:
     generating = [each for each in found if _generates(each)][:MAX_MODELS]
     if not generating:
         raise CommandFailed(f"{server.base_url} names no model that answers: name one with --model.")
-    return [str(each.get("id")) for each in generating], _length(generating[0].get("max_model_len"))
+    return [each["id"] for each in generating], _length(generating[0].get("max_model_len"))
 
 
 def _generates(model: Mapping[str, Any]) -> bool:
@@ -117,10 +117,9 @@ async def _asked(server: RemoteServer) -> list[Mapping[str, Any]]:
         raise CommandFailed(f"{server.base_url} did not answer in {ASK_SECONDS:.0f} s. {NO_NEED}") from None
     except CommandFailed as problem:
         raise CommandFailed(f"{problem} {NO_NEED}") from None
-    except (ValueError, RecursionError):  # no JSON, or some that nobody means
-        answer = {}
-    data = answer.get("data") if isinstance(answer, dict) else None
-    return [each for each in data if isinstance(each, Mapping)] if isinstance(data, list) else []
+    data = answer.get("data")
+    models = [each for each in data if isinstance(each, Mapping)] if isinstance(data, list) else []
+    return [each for each in models if isinstance(each.get("id"), str)]
 
 
 def _check(what: str, text: str, most: int) -> None:

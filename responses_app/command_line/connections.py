@@ -52,10 +52,19 @@ async def fetch(session: aiohttp.ClientSession, endpoint: RemoteServer, path: st
         async with session.get(f"{endpoint.base_url}{path}") as answer:
             if answer.status != 200:
                 raise endpoint.refused(answer.status, await _body(answer))
-            body: dict[str, Any] = await answer.json(content_type=None)
-            return body
+            raw = bytearray()
+            async for chunk in answer.content.iter_any():
+                raw += chunk
+                if len(raw) > MAX_LINE:
+                    raise CommandFailed(f"{endpoint.base_url}{path} answered with more than {MAX_LINE} bytes.")
+            body = json.loads(raw)
     except (aiohttp.ClientError, OSError) as error:
         raise endpoint.unreachable(error) from None
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise CommandFailed(f"{endpoint.base_url}{path} did not answer with a JSON object.")
+    return body
 
 
 async def _body(answer: aiohttp.ClientResponse) -> object:

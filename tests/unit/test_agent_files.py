@@ -5,11 +5,16 @@ import os
 import stat
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from responses_app.command_line import agent_files, main
+from responses_app.command_line.agents import AGENTS, Target
+from responses_app.command_line.endpoint import CommandFailed
 from tests.unit.test_configure import PLACES
 
 FILES = {"codex": ".codex/config.toml", "claude": ".claude/settings.json", "opencode": ".config/opencode/opencode.json"}
@@ -137,7 +142,7 @@ def test_however_a_config_of_codex_is_written_nothing_is_lost(
     assert not _missing(tomllib.loads(text), now, ("model", "command"))
 
 
-def _missing(old: object, new: object, replaced: tuple[str, ...]) -> list[str]:
+def _missing(old: object, new: object, replaced: Sequence[str]) -> list[str]:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return [] if old == new else [f"{old!r}"]
     return [
@@ -303,3 +308,33 @@ def test_somebody_else_who_writes_meanwhile_wins(
     assert main(["configure", "claude", "--write"]) == 1
     assert "was changed by somebody else" in capsys.readouterr().err
     assert files(home) == {FILES["claude"]: b'{"theme": "dark"}'}
+
+
+NAMES = st.sampled_from(["env", "modelProviders", "openai", "model", "security", "auth", "name", "é", "a b", ""])
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=40)  # each writes files
+@given(old=st.dictionaries(NAMES, VALUES, max_size=5))
+def test_whatever_json_is_there_stays_or_nothing_is_changed(old: dict[str, object]) -> None:
+    """By its law: what was there is there afterwards, but for what was told to be replaced; and twice is as once."""
+    agent = AGENTS["qwen"]
+    target = Target(base_url="http://127.0.0.1:8000/v1", models=("demo",), context=4096, key_variable="KEY")
+    with tempfile.TemporaryDirectory() as name:
+        file = put(Path(name) / "settings.json", json.dumps(old))
+        try:
+            done = agent_files.write(agent, file, agent.text(target))
+        except CommandFailed:
+            assert json.loads(file.read_text()) == old
+            return
+        once = file.read_bytes()
+        assert not agent_files.write(agent, file, agent.text(target)).is_changed
+        assert file.read_bytes() == once
+    new = json.loads(once)
+    assert not _missing(old, new, [path.rpartition(".")[2] for path in done.replaced] + ["openai"])
+    if isinstance(providers := old.get("modelProviders"), dict):
+        assert all(each in new["modelProviders"]["openai"] for each in providers.get("openai", ()))

@@ -1,5 +1,6 @@
 """`respsite configure`: what it prints of each agent, of the server of the settings and of another one."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 from responses_app.command_line import main
 from responses_app.command_line.agents import AGENTS, Format
 from responses_app.command_line.parser import AGENTS as NAMES
+from tests.kit.web_server import answer, web_server
 
 HERE = "http://127.0.0.1:8000/v1"
 PLACES = ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "XDG_CONFIG_HOME", "QWEN_HOME", "ANTHROPIC_AUTH_TOKEN", "OPENAI_BASE_URL")
@@ -150,3 +152,43 @@ def test_a_wrong_setting_is_said(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setenv("PORT", "many")
     assert "PORT='many' is not valid" in refused(capsys, "codex")
     assert printed(capsys, "codex", "--url", HERE, "--model", "demo")[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"<html>", "did not answer with a JSON object"),
+        (b"[]", "did not answer with a JSON object"),
+        (b'{"a":' * 100_000, "did not answer with a JSON object"),
+        (b"{}", "names no model that answers"),
+        (b'{"data": {"id": "x"}}', "names no model that answers"),
+        (b'{"data": [1, {"id": "x", "capabilities": ["embed"]}]}', "names no model that answers"),
+        (b'{"data": [{}, {"id": 7}]}', "names no model that answers"),
+        (b'{"data": [{"id": ""}]}', "cannot be told to an agent"),
+        (b'{"data": [{"id": "{file:~/.ssh/id_rsa}"}]}', "cannot be told to an agent"),
+        (b'{"data": [{"id": "$HOME", "capabilities": 7}]}', "cannot be told to an agent"),
+        (b'{"data": [{"id": "good"}, {"id": "a\\u001b[2J\\u202eb"}]}', "cannot be told to an agent"),
+        (b'{"data": [{"id": "' + b"x" * 5000 + b'"}]}', "cannot be told to an agent"),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+async def test_what_a_server_elsewhere_may_answer(
+    body: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with web_server() as web:
+        web.pages["/v1/models"] = answer(body, kind="application/json")
+        assert await asyncio.to_thread(main, ["configure", "opencode", "--url", web.url("")]) in (1, 2)
+    output, complaint = capsys.readouterr()
+    assert output == ""
+    assert sentence in complaint
+    assert len(complaint) < 600
+    assert "\x1b" not in complaint
+
+
+async def test_a_length_that_is_none_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    async with web_server() as web:
+        for length in ("true", "-1", "0", "1e999", '"128k"', "9" * 30):
+            page = f'{{"data": [{{"id": "m", "max_model_len": {length}}}]}}'
+            web.pages["/v1/models"] = answer(page.encode(), kind="application/json")
+            assert await asyncio.to_thread(main, ["configure", "qwen", "--url", web.url("/v1")]) == 0
+            assert "generationConfig" not in capsys.readouterr().out

@@ -12,8 +12,8 @@ import pytest
 from responses_app.command_line import main
 from responses_app.command_line.agents import AGENTS
 from tests.kit import npm, pip
+from tests.kit.closed import ClosedServer
 from tests.kit.programs import Finished, run_program, secluded
-from tests.kit.server import Server, manage
 from tests.project.docs.pages import DOCS, blocks_of, text_of
 from tests.unit.test_configure import PLACES
 
@@ -63,22 +63,11 @@ QUIET = {  # that nobody waits for hosts of others
 }
 
 
-@dataclass(frozen=True)
-class Guarded:
-    """A server that asks for a key, and that key."""
-
-    server: Server
-    key: str
-
-
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     """The demo engine behind a key."""
-    with Server(tmp_path_factory.mktemp("guarded"), auth="on") as server:
-        settings = {name: server.environ[name] for name in ("DATA_DIR", "DATABASE_URL") if name in server.environ}
-        found = re.search(r"sk-[\w-]{20,}", manage("create_key", "--project", "agents", **settings))
-        assert found is not None
-        yield Guarded(server, found[0])
+    with ClosedServer(tmp_path_factory.mktemp("guarded"), auth="on") as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -115,10 +104,10 @@ async def ask(agent: str, text: str, home: Path, key: str) -> Finished:
 
 @pytest.mark.parametrize("agent", AGENTS)
 async def test_an_agent_answers_with_what_is_written(
-    agent: str, guarded: Guarded, home: Path, capsys: pytest.CaptureFixture[str]
+    agent: str, guarded: ClosedServer, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin = len(guarded.server.output)
-    given = ["configure", agent, "--url", guarded.server.base_url, "--model", "demo"]
+    begin = len(guarded.output)
+    given = ["configure", agent, "--url", guarded.base_url, "--model", "demo"]
     writes = AGENTS[agent].place is not None
     assert main([*given, *(["--write"] if writes else [])]) == 0
     text, _ = capsys.readouterr()
@@ -127,9 +116,9 @@ async def test_an_agent_answers_with_what_is_written(
     assert guarded.key not in "".join([text, *written])
     done = await ask(agent, text, home, guarded.key)
     assert (done.exit_code, "1 2 3 4 5" in done.printed) == (0, True), done
-    answered = re.findall(r" response resp_\w+ (\w+) completed", guarded.server.output[begin:])
+    answered = re.findall(r" response resp_\w+ (\w+) completed", guarded.output[begin:])
     assert set(answered) == {PROGRAMS[agent].transport}
-    assert "401" not in guarded.server.output[begin:]
+    assert "401" not in guarded.output[begin:]
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -143,9 +132,9 @@ def test_its_page_shows_what_is_printed(agent: str, capsys: pytest.CaptureFixtur
 
 
 def test_a_server_elsewhere_is_asked_for_its_models(
-    guarded: Guarded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    guarded: ClosedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = guarded.server.url
+    url = guarded.url
     assert main(["configure", "claude", "--url", url]) == 1
     assert "RESPSITE_API_KEY, which is not set" in capsys.readouterr().err
     monkeypatch.setenv("RESPSITE_API_KEY", guarded.key)
