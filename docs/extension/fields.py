@@ -22,7 +22,9 @@ from responses_app.protocol.files.vector_stores import (
 )
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
-from responses_app.protocol.messages.request import CountFields, MessagesFields, MessagesTool
+from responses_app.protocol.messages.request import CountFields, MessagesFields
+from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
+from responses_app.protocol.messages.tools import MessagesMcpServer
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.requests import CompactFields
 from responses_app.protocol.requests.server_tools import WEB_SEARCH, FileSearch, ImageGeneration, McpServer, WebSearch
@@ -109,7 +111,10 @@ def anthropic_messages() -> str:
     parts = [
         f"### Role {code(role)} at Anthropic's\n\n{_table(model)}" for role, model in MESSAGES_OF_ANTHROPIC.items()
     ]
-    return "\n\n".join([*parts, f"### Tools at Anthropic's\n\n{_table(MessagesTool)}"])
+    tools = [
+        f"### Tool {code(kind)} at Anthropic's\n\n{_table(model)}" for kind, model in _once(TOOLS_OF_ANTHROPIC).items()
+    ]
+    return "\n\n".join([*parts, *tools, f"### {code('mcp_servers')} at Anthropic's\n\n{_table(MessagesMcpServer)}"])
 
 
 def formats() -> str:

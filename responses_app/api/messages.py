@@ -3,20 +3,20 @@
 `/v1/messages`: a message, whole or in events. `/v1/messages/count_tokens`: how long its prompt would be.
 """
 
+from dataclasses import replace
 from functools import partial
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.chat.completion import choice_of
-from responses_app.protocol.chat.replaying import SeenTurn, keys_of
+from responses_app.protocol.chat.replaying import keys_of
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error
 from responses_app.protocol.events.events import TERMINAL
 from responses_app.protocol.messages.encoder import PING, MessageEncoder, event
 from responses_app.protocol.messages.errors import MessagesErrorAnswer, check_version, error_answer
-from responses_app.protocol.messages.message import MessageObject, MessageTokens, whole_message
+from responses_app.protocol.messages.message import MessageObject, MessageTokens, seen_turn_of, whole_message
 from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
@@ -25,9 +25,20 @@ from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.encoded import EncodedReading, Remember, encoded_stream, read_quietly
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint, Parameter, text
-from responses_app.web.http import caller_of, cut_of, json_response, project_of, read_json, request_id_of, span_of
+from responses_app.web.http import (
+    caller_of,
+    cut_of,
+    json_response,
+    project_of,
+    read_json,
+    request_id_of,
+    rfc3339,
+    span_of,
+)
 from responses_app.wiring.site import get_site
 
+BETA = "anthropic-beta"
+LISTS_TOOLS = "mcp-client-2026"  # a client of this beta knows blocks with the tools of an MCP server
 TRANSPORT = "messages"  # how its responses are counted and listed
 
 
@@ -76,7 +87,7 @@ class MessageReading(EncodedReading):
             self.problem = self._asked.renamed(self._reader.source.problem or server_error(self._request_id))
         elif self._encoder.matched is None:  # else more was sampled than is said
             response = self._reader.source.response()
-            self.note(SeenTurn.of_choice(choice_of(response)), self._reader.source.said, response)
+            self.note(seen_turn_of(response), self._reader.source.said, response)
 
     @property
     def last(self) -> bytes:
@@ -92,6 +103,15 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     check_version(request.headers.get(VERSION))
     site = get_site()
     asked = await read_json(request, partial(parse_messages, parse=site.parse_create), site.reader)
+    settings = site.settings
+    asked = replace(
+        asked,
+        lists_tools=LISTS_TOOLS in request.headers.get(BETA, ""),
+        # The server of SANDBOX_MCP has no containers that could be named.
+        container_until=None
+        if settings.sandbox_mcp
+        else lambda used: rfc3339(used + int(settings.sandbox_idle_seconds)),
+    )
     project = project_of(request)
     known = await site.service.known_turns.recall(project, keys_of(turn.seen for turn in asked.turns))
     asked = asked.as_sampled(known.get) if known else asked

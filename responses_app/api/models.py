@@ -5,7 +5,6 @@ Clients of Anthropic's API, which say so in a header, are given the models as th
 Codex asks for `/v1/models?client_version=0.169.0`, and wants a catalogue of its own; OpenAI's SDKs never say that.
 """
 
-from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, NotRequired
 
@@ -21,7 +20,7 @@ from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.stateless.embedding import ServedEmbeddings
 from responses_app.web.endpoint import Endpoint, Parameter, text
-from responses_app.web.http import caller_of, query_of
+from responses_app.web.http import caller_of, query_of, rfc3339
 from responses_app.wiring.site import get_site
 
 Served = ServedModel | ServedEmbeddings
@@ -110,7 +109,7 @@ def _anthropic_model(name: str, model: Served) -> AnthropicModel:
         "type": "model",
         "id": name,
         "display_name": name,
-        "created_at": datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z"),
+        "created_at": rfc3339(model.created),
         "lifecycle": "active",
         "max_input_tokens": length,
         "max_tokens": length,

@@ -19,7 +19,9 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.items import ParsedItem
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.encoder import EVENT_TYPES
-from responses_app.protocol.messages.request import CountFields, MessagesFields, MessagesTool
+from responses_app.protocol.messages.request import CountFields, MessagesFields
+from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
+from responses_app.protocol.messages.tools import MessagesMcpServer
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, Fields
 from responses_app.protocol.requests.requests import COMPACT_FIELDS
 from responses_app.protocol.requests.resources import ResponseObject
@@ -60,7 +62,7 @@ def schemas(endpoints: Sequence[Endpoint], *, engine_fields: bool) -> JsonObject
         *(Fields, ConversationFields, Function, Custom, Namespace, McpServer),
         *_MODEL_REQUESTS,
         *(ChatFields, *MESSAGES.values()),
-        *(MessagesFields, CountFields, MessagesTool, *MESSAGES_OF_ANTHROPIC.values()),
+        *(MessagesFields, CountFields, MessagesMcpServer, *_TOOLS_OF_MESSAGES, *MESSAGES_OF_ANTHROPIC.values()),
         ChatCompletionChunk,
         *dict.fromkeys(each.error_answer for each in endpoints),
     )
@@ -157,11 +159,15 @@ def _chat_request(
     }
 
 
+_TOOLS_OF_MESSAGES = tuple(dict.fromkeys(TOOLS_OF_ANTHROPIC.values()))
+
+
 def _messages_requests(definitions: dict[str, Any], messages: Iterable[type[BaseModel]]) -> dict[str, JsonObject]:
     """Take the fields of Anthropic's requests from the schemas that were found, and return the whole requests."""
     own = {
         "messages": {"type": "array", "items": ref("MessagesMessage"), "minItems": 1},
-        "tools": _or_null({"type": "array", "items": ref("MessagesTool")}),
+        "tools": _or_null({"type": "array", "items": {"anyOf": [ref(each.__name__) for each in _TOOLS_OF_MESSAGES]}}),
+        "mcp_servers": _or_null({"type": "array", "items": ref("MessagesMcpServer")}),
     }
     about = {
         "CreateMessage": ("MessagesFields", "A conversation that is to go on. Fields that are not known are ignored."),

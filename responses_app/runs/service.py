@@ -30,7 +30,7 @@ from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items import compaction
 from responses_app.protocol.items.resources import INPUT_IMAGES, identified, image_urls
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
-from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING
+from responses_app.protocol.requests.create_fields import ARGUMENTS_AS_OBJECTS, ENCRYPTED_REASONING
 from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import Asked
@@ -315,6 +315,7 @@ class ResponseService:
             summaries=self.settings.summaries if wants_summary else None,
             stops=tuple(request.stop or ()),
             stop_tokens=tuple(request.stop_token_ids or ()),
+            objects=ARGUMENTS_AS_OBJECTS in (request.include or ()),
         )
 
     def _new_response(self, plan: RunPlan, model: ServedModel) -> ResponseObject:

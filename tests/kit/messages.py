@@ -70,13 +70,16 @@ def put_together(events: Sequence[Any]) -> dict[str, Any]:
         if each["type"] == "content_block_stop":
             is_open = False
             continue
-        kind, field = _DELTAS[each["delta"]["type"]]
-        assert content[-1]["type"] == kind
         assert each["type"] == "content_block_delta"
+        if each["delta"]["type"] == "citations_delta":
+            content[-1].setdefault("citations", []).append(each["delta"]["citation"])
+            continue
+        kind, field = _DELTAS[each["delta"]["type"]]
+        assert content[-1]["type"].endswith(kind)
         content[-1][field] = content[-1].get(field, "") + each["delta"][field]
     assert not is_open, "each start has one stop"
     for block in content:
-        if block["type"] == "tool_use":
+        if block["type"].endswith("tool_use"):
             block["input"] = _input(block.pop("partial_json", ""))
     used = {**whole["usage"], **delta["usage"]}
     return {**whole, "content": content, **delta["delta"], "usage": used}

@@ -9,7 +9,7 @@ known by its calls (their ids, names and arguments, in order), or, where it has 
                           nothing, where its text is not that of one answer alone (preambles are text, too)
 
 A message that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are
-left out, or where the arguments of its calls, which are JSON, are spelled otherwise, up to `MAX_CANONICAL` characters.
+left out, or where the arguments of its calls, which are JSON, are spelled otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ import orjson
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat.messages import AssistantMessage, ChatText, content_of, reasoning_of
 from responses_app.protocol.chat.request import ChatRequest
+from responses_app.protocol.items.calls import canonical
 from responses_app.protocol.items.items import Exact, Message, ParsedItem, SampledInput
 from responses_app.protocol.prompt.sealed_items import from_planes, in_planes
 
-MAX_CANONICAL = 64 * 1024  # characters of arguments; longer ones are known only as they were spelled
 _DIGEST_BYTES = 16  # 128 bits: nobody finds a text of the same digest
 
 
@@ -183,16 +183,6 @@ def _found(
         # The others are there with no messages: the model must not read them twice.
         for place in range(turn.begin + 1, turn.end):
             yield place, replace(known.exact, messages=())
-
-
-def canonical(arguments: str) -> str:
-    """Return JSON in one spelling; what is not JSON, or is long, as it is."""
-    if len(arguments) > MAX_CANONICAL:
-        return arguments
-    try:
-        return orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return arguments
 
 
 def _digest(seen: object) -> bytes:

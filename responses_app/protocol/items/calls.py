@@ -113,6 +113,28 @@ def json_text(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
+MAX_CANONICAL = 256 * 1024  # characters of arguments; longer ones are known only as they were spelled
+
+
+def canonical(arguments: str) -> str:
+    """Return JSON in one spelling; what is not JSON, or is long, as it is."""
+    return _respelled(arguments, orjson.OPT_SORT_KEYS)
+
+
+def respelled(arguments: str) -> str:
+    """Return JSON as it comes back from clients that are given it as objects: the same order, without white space."""
+    return _respelled(arguments, 0)
+
+
+def _respelled(arguments: str, option: int) -> str:
+    if len(arguments) > MAX_CANONICAL:
+        return arguments
+    try:
+        return orjson.dumps(orjson.loads(arguments), option=option).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return arguments
+
+
 _TEXTS: JsonObject = {"type": "array", "items": {"type": "string"}}
 _TIMEOUT: JsonObject = {"type": "integer", "description": "milliseconds"}
 _LOCAL_SHELL = json_text(

@@ -229,6 +229,8 @@ def _trimmed_reasoning(item: JsonObject, include: Collection[str]) -> JsonObject
 
 
 def _trimmed_search(item: JsonObject, include: Collection[str]) -> JsonObject:
+    if "results" in item and "web_search_call.results" not in include:
+        item = {name: value for name, value in item.items() if name != "results"}
     action = item.get("action")
     if "web_search_call.action.sources" in include or not isinstance(action, dict):
         return item

@@ -6,6 +6,7 @@ user: tool_result               the output of a call
 assistant: thinking             a thought; its `signature` is the seal of its tokens (`prompt.sealed_items`)
 assistant: redacted_thinking    a thought that shows nothing; its `data` is such a seal
 assistant: text, tool_use       a message, a call
+assistant: blocks of this server's tools    their items (`server_blocks`)
 
 Blocks that stand beside each other and are parts of one message of the Responses API become one item.
 """
@@ -18,13 +19,27 @@ import orjson
 from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.chat.completion import BETWEEN
-from responses_app.protocol.chat.replaying import PlacedTurn, SeenTurn, canonical
-from responses_app.protocol.errors import JsonObject, invalid_request
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, missing, validate, wrong_type
+from responses_app.protocol.chat.replaying import PlacedTurn, SeenTurn
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
+from responses_app.protocol.fields import ClientModel, missing, validate, wrong_type
+from responses_app.protocol.items.calls import canonical
 from responses_app.protocol.items.items import MAX_NAME, NAME
+from responses_app.protocol.messages.server_blocks import (
+    CACHED,
+    McpListingBlock,
+    McpToolResultBlock,
+    McpToolUseBlock,
+    ResultBlock,
+    ServerBlock,
+    ServerResultBlock,
+    ServerToolUseBlock,
+    UseBlock,
+    call_item,
+    listing_item,
+    with_result,
+)
 
 AT = "messages"
-CACHED = {"cache_control": CACHES_ALL}
 _CITES = "The model here cites what it has found itself, and not what a request has in it."
 
 
@@ -157,7 +172,7 @@ class ToolResultBlock(ClientModel):
 
 
 _OfUser = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
-_OfAssistant = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+_OfAssistant = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ServerBlock
 Block = _OfUser | _OfAssistant
 _UserBlocks = Annotated[list[Annotated[_OfUser, Field(discriminator="type")]], Field(fail_fast=True)]
 _AssistantBlocks = Annotated[list[Annotated[_OfAssistant, Field(discriminator="type")]], Field(fail_fast=True)]
@@ -232,7 +247,7 @@ def read_messages(value: object) -> ReadMessages:
     if not value:
         raise invalid_request(f"{AT}: at least one message is required.", param=AT, code="empty_array")
     messages = [_message(each, f"{AT}[{index}]") for index, each in enumerate(value)]
-    if isinstance(messages[-1], MessagesAssistant):
+    if isinstance(messages[-1], MessagesAssistant) and not _is_paused(messages[-1]):
         raise invalid_request(
             "The model here does not continue a message of the assistant's. The conversation must end with a message "
             "of the user.",
@@ -243,6 +258,12 @@ def read_messages(value: object) -> ReadMessages:
     for index, message in enumerate(messages):
         reader.take(message, f"{AT}[{index}]")
     return reader.read
+
+
+def _is_paused(message: MessagesAssistant) -> bool:
+    """Whether the model goes on by itself: the last that it has is what came of a call of the server's."""
+    seen = [block for block in message.content if not isinstance(block, RedactedThinkingBlock)]
+    return bool(seen) and isinstance(seen[-1], ServerResultBlock | McpToolResultBlock)
 
 
 def _message(value: object, at: str) -> Message:
@@ -267,6 +288,7 @@ class _Reader:
     def __init__(self) -> None:
         self.read = ReadMessages()
         self._calls: set[str] = set()  # the ids of the calls so far
+        self._served: dict[str, int] = {}  # places of the items of the server's calls without a result
         self._parts: list[JsonObject] = []  # of the message that is being put together
         self._named: list[str] = []  # where each of them stands
 
@@ -317,17 +339,26 @@ class _Reader:
                         },
                         ItemPlace(name, names=_CALL),
                     )
+                case ServerToolUseBlock() | McpToolUseBlock():
+                    self._served[block.id] = len(self.read.items)
+                    self._add(call_item(block), ItemPlace(name))
+                case ServerResultBlock() | McpToolResultBlock():
+                    self._server_result(block, name)
+                case McpListingBlock():
+                    self._add(listing_item(block), ItemPlace(name))
                 case _:
                     assert_never(block)
 
+    def _server_result(self, block: ResultBlock, name: str) -> None:
+        place = self._served.pop(block.tool_use_id, None)
+        if place is None:
+            kind = "mcp_tool_use" if isinstance(block, McpToolResultBlock) else "server_tool_use"
+            raise _orphan(block.tool_use_id, name, kind)
+        self.read.items[place] = with_result(self.read.items[place], block)
+
     def _result(self, block: ToolResultBlock, name: str) -> None:
         if block.tool_use_id not in self._calls:
-            raise invalid_request(
-                f"'{name}.tool_use_id': there is no 'tool_use' block with the id {block.tool_use_id[:80]!r} before "
-                "this 'tool_result'. Send the message of the assistant that made the call, too.",
-                param=f"{name}.tool_use_id",
-                code="invalid_value",
-            )
+            raise _orphan(block.tool_use_id, name, "tool_use")
         parts = [part for each in block.content or () for part in input_parts(each)]
         if block.is_error:
             parts.insert(0, {"type": "input_text", "text": FAILED})
@@ -354,6 +385,15 @@ class _Reader:
         self.read.places.append(place)
 
 
+def _orphan(call_id: str, name: str, kind: str) -> ApiError:
+    return invalid_request(
+        f"'{name}.tool_use_id': there is no '{kind}' block with the id {call_id[:80]!r} before this result. "
+        "Send the message of the assistant that made the call, too.",
+        param=f"{name}.tool_use_id",
+        code="invalid_value",
+    )
+
+
 FAILED = "The tool failed.\n"  # stands before what came of a call that has failed
 _SIGNATURE = ((".encrypted_content", ".signature"),)
 _DATA = ((".encrypted_content", ".data"),)
@@ -368,7 +408,7 @@ def seen_turn(blocks: Sequence[_OfAssistant]) -> SeenTurn:
     calls = [
         (block.id, block.name, canonical(orjson.dumps(block.input).decode()))
         for block in blocks
-        if isinstance(block, ToolUseBlock)
+        if isinstance(block, ToolUseBlock | UseBlock)
     ]
     return SeenTurn(BETWEEN.join(texts), BETWEEN.join(thoughts), tuple(calls))
 

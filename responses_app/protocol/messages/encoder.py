@@ -3,8 +3,10 @@
     response.output_item.added            message_start, once; content_block_start of a call
     response.reasoning_text.delta         thinking_delta, behind the content_block_start of the first one
     response.output_text.delta            text_delta, the same
-    response.function_call_arguments.delta     input_json_delta
-    response.output_item.done             signature_delta of a thought; content_block_stop
+    response.output_text.annotation.added      citations_delta
+    response.function_call_arguments.delta     input_json_delta, and so for code and the arguments of MCP calls
+    response.output_item.done             signature_delta of a thought; content_block_stop; the result of a call that
+                                          the server has made, as a block of its own
     response.completed, incomplete        message_delta, message_stop
 
 All other events say nothing here. As in `chat.encoder`, texts are cut out of an event's JSON as they stand, and put
@@ -22,18 +24,21 @@ from responses_app.protocol.events.events import TERMINAL, EventType
 from responses_app.protocol.messages.message import (
     begun_message,
     call_begun,
+    citation_of,
+    container_of,
+    own_block,
     stop_cause,
-    text_of,
-    thought_block,
     usage_of,
 )
 from responses_app.protocol.messages.request import MessagesRequest
+from responses_app.protocol.messages.server_blocks import CALLED, result_block, use_begun, use_input
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.stop_strings import StopStrings
 
 _DELTA = b'"delta":'  # before the text of a delta
 _BEHIND_TEXT = b',"logprobs":['  # behind the text of an answer, as `MessageBuilder.delta_after` has it
 _BEHIND = b',"item_id":"'  # behind that of a thought or a call, whose deltas have no log probabilities
+_CODE_BEGINS, _CODE_ENDS = '{"code":"', '"}'
 _TEXT: JsonObject = {"type": "text", "text": ""}
 _THOUGHT: JsonObject = {"type": "thinking", "thinking": "", "signature": ""}
 EVENT_TYPES = (
@@ -68,6 +73,11 @@ class MessageEncoder:
             EventType.TEXT_DELTA: self._answered,
             EventType.REASONING_DELTA: self._reasoned,
             EventType.ARGUMENTS_DELTA: self._called,
+            EventType.MCP_ARGUMENTS_DELTA: self._called,
+            EventType.MCP_ARGUMENTS_DONE: self._input_done,
+            EventType.CODE_DELTA: self._coded,
+            EventType.CODE_DONE: self._code_done,
+            EventType.ANNOTATION_ADDED: self._cited,
             EventType.ITEM_ADDED: self._added,
             EventType.ITEM_DONE: self._done,
             **dict.fromkeys(TERMINAL, self._ended),
@@ -93,6 +103,9 @@ class MessageEncoder:
     def _added(self, json: bytes) -> bytes:
         item = orjson.loads(json)["item"]
         self._stops = StopStrings(self._asked.stops) if item["type"] == "message" and self._asked.stops else None
+        if item["type"] in CALLED:
+            opened = self._start() + self._open(use_begun(item), b"input_json_delta", b"partial_json")
+            return opened + (self._input(_CODE_BEGINS) if item["type"] == "code_interpreter_call" else b"")
         if item["type"] != "function_call":
             return self._start()
         self._calls = True
@@ -151,25 +164,48 @@ class MessageEncoder:
         start = json.find(_DELTA) + len(_DELTA)
         return b"%b%b}}\n\n" % (self._before, json[start : json.rfind(_BEHIND)])
 
+    def _input(self, json: str) -> bytes:
+        """Say more of what a call is made with."""
+        return b"%b%b}}\n\n" % (self._before, orjson.dumps(json))
+
+    def _coded(self, json: bytes) -> bytes:
+        # A piece of code is a piece of a text in JSON, and that is a text in JSON, too.
+        start = json.find(_DELTA) + len(_DELTA)
+        return self._input(json[start + 1 : json.rfind(_BEHIND) - 1].decode())
+
+    def _code_done(self, json: bytes) -> bytes:
+        return self._input(_CODE_ENDS) + self._close()
+
+    def _input_done(self, json: bytes) -> bytes:
+        return self._close()
+
+    def _cited(self, json: bytes) -> bytes:
+        # Where a stop sequence may come, the text that cites may not have been said yet.
+        citation = citation_of(orjson.loads(json)["annotation"]) if self._is_open and not self._asked.stops else None
+        return b"" if citation is None else self._delta({"type": "citations_delta", "citation": citation})
+
+    def _delta(self, delta: JsonObject) -> bytes:
+        return event({"type": "content_block_delta", "index": self._index, "delta": delta})
+
     def _done(self, json: bytes) -> bytes:
         item = orjson.loads(json)["item"]
-        if item["type"] == "reasoning":
-            return self._thought_done(item)
-        # What was held back for a stop sequence is text after all, unless one has come.
-        rest = self._release(self._stops.rest()) if self._stops is not None else b""
-        self._stops = None
-        return rest + self._close()
+        if item["type"] in CALLED:
+            return self._call_done(item)
+        if self._is_open or self._stops is not None:
+            # What was held back for a stop sequence is text after all, unless one has come.
+            rest = self._release(self._stops.rest()) if self._stops is not None else b""
+            self._stops = None
+            seal = item.get("encrypted_content")
+            signed = self._delta({"type": "signature_delta", "signature": seal}) if seal else b""
+            return rest + signed + self._close()
+        whole = own_block(item, self._asked)
+        return b"" if whole is None else self._open(whole) + self._close()
 
-    def _thought_done(self, item: Mapping[str, Any]) -> bytes:
-        if not self._asked.shows_thinking:
-            return b""
-        seal = item.get("encrypted_content") or ""
-        if not text_of(item):
-            hidden = thought_block(item, omits=True)
-            return b"" if hidden is None else self._open(hidden) + self._close()
-        delta: JsonObject = {"type": "signature_delta", "signature": seal}
-        signed = event({"type": "content_block_delta", "index": self._index, "delta": delta}) if seal else b""
-        return signed + self._close()
+    def _call_done(self, item: Mapping[str, Any]) -> bytes:
+        """Say what came of a call; that of the web comes whole, with its input."""
+        said = self._input(orjson.dumps(use_input(item)).decode()) + self._close() if self._is_open else b""
+        result = result_block(item)
+        return said if result is None else said + self._open(result) + self._close()
 
     def _ended(self, json: bytes) -> bytes:
         """End the message; one that failed says nothing more."""
@@ -179,5 +215,7 @@ class MessageEncoder:
         closed = self._start() + self._close()
         reason = stop_cause(self.response, self.matched, calls=self._calls)
         delta: JsonObject = {"stop_reason": reason, "stop_sequence": self.matched}
+        container = container_of(self.response, self._asked)
+        delta |= {"container": container} if container is not None else {}
         ended: JsonObject = {"type": "message_delta", "delta": delta, "usage": dict(usage_of(self.response))}
         return closed + event(ended) + event({"type": "message_stop"})

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from responses_app.protocol.chat.replaying import KnownTurn, PlacedTurn, sampled_items
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
-from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, validate, wrong_type
-from responses_app.protocol.items.items import MAX_NAME, NAME
-from responses_app.protocol.messages.blocks import CACHED, ReadMessages, SystemText, read_messages
-from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, Effort
+from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, validate
+from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
+from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
+from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, OWN_INCLUDES, Effort
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.sizes import json_size
@@ -27,7 +27,8 @@ LITTLE_THOUGHT, SOME_THOUGHT = 4096, 16_384  # tokens up to which a budget is a 
 # Claude Code begins its system prompt with a block that another hash is in at each request. A model that read it would
 # read another prompt from its first tokens on, so that no request could have what the engine has cached.
 BILLING = "x-anthropic-billing-header:"
-_DEEP = ("messages", "system", "tools", "output_config")  # fields whose values may be nested
+_DEEP = ("messages", "system", "tools", "mcp_servers", "output_config", "output_format")  # whose values may be nested
+RESULTS = ("web_search_call.results", "code_interpreter_call.outputs")  # what blocks of the server's tools show
 _NAMES = OwnNames(
     fields=(
         ("text.format.schema", "output_config.format.schema"),
@@ -35,6 +36,7 @@ _NAMES = OwnNames(
         ("reasoning.effort", "output_config.effort"),
         ("max_output_tokens", "max_tokens"),
         ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+        ("max_tool_calls", "tools"),
         ("instructions", "system"),
         ("user", "metadata.user_id"),
         ("input", "messages"),
@@ -82,31 +84,16 @@ class RequestMetadata(ClientModel):
     user_id: str | None = Field(default=None, max_length=1024)
 
 
-class MessagesTool(ClientModel):
-    """A function of the client's."""
+class MessagesContainer(ClientModel):
+    """Where code runs."""
 
-    type: Literal["custom"] | None = None
-    name: str = Field(min_length=1, max_length=MAX_NAME, pattern=NAME)
-    description: str | None = None
-    input_schema: dict[str, Any]
-    strict: bool | None = None
+    id: str | None = Field(default=None, min_length=1, max_length=256)
 
-    idle: ClassVar = {
-        **CACHED,
-        "eager_input_streaming": "What a call is made with always comes as it is written.",
-        "input_examples": "Write them into the description.",
-        "defer_loading": "The model is shown all tools.",
-        "allowed_callers": "The model calls them itself.",
-    }
-    told: ClassVar = ("input_examples", "defer_loading")
+    refused: ClassVar = {"skills": Refused("Containers of this server have none.")}
 
 
-class MessagesToolChoice(ClientModel):
-    """Which tools the model may call; `name` is that of the type `tool`."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
+def _as_container(value: object) -> object:
+    return {"id": value} if isinstance(value, str) else value
 
 
 class CountFields(ClientModel):
@@ -117,12 +104,9 @@ class CountFields(ClientModel):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     tool_choice: MessagesToolChoice | None = None
+    output_format: MessagesFormat | None = None  # the older name of `output_config.format`
 
-    beside: ClassVar = ("messages", "tools")
-    refused: ClassVar = {
-        "output_format": Refused("Here it is 'output_config.format'."),
-        "mcp_servers": Refused("MCP servers are tools of the Responses API here: send the request to /v1/responses."),
-    }
+    beside: ClassVar = ("messages", "tools", "mcp_servers")
     idle: ClassVar = {
         "cache_control": CACHES_ALL,
         "context_management": "Nothing is cleared or summed up here; the client sends what the model is to read.",
@@ -146,11 +130,10 @@ class MessagesFields(CountFields):
     top_k: int | None = Field(default=None, ge=0, lt=2**31)
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    container: Annotated[
+        MessagesContainer | None, BeforeValidator(_as_container, json_schema_input_type=str | MessagesContainer)
+    ] = None
 
-    refused: ClassVar = {
-        **CountFields.refused,
-        "container": Refused("Containers are of the Responses API here: send the request to /v1/responses."),
-    }
     idle: ClassVar = {
         **CountFields.idle,
         "diagnostics": "`usage` says how much of a prompt came from the cache; there are no other findings.",
@@ -167,9 +150,13 @@ class MessagesRequest:
 
     create: CreateRequest  # what is generated for
     read: ReadMessages  # its messages
+    tools: ReadTools  # and its tools
     stops: tuple[str, ...] = ()
     shows_thinking: bool = False  # the answer has blocks of thoughts
     omits_thoughts: bool = False  # which have seals, and no text
+    lists_tools: bool = False  # the client knows blocks with the tools of an MCP server
+    # Until when a container is kept that was used at a time (Unix seconds), as a date. None: there are none here.
+    container_until: Callable[[int], str] | None = None
 
     @property
     def turns(self) -> Sequence[PlacedTurn]:
@@ -183,7 +170,7 @@ class MessagesRequest:
 
     def renamed(self, error: ApiError) -> ApiError:
         """Return an error of its run in the names of this API."""
-        return _in_messages_names(error, self.read)
+        return _in_messages_names(error, self.read, self.tools)
 
 
 def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> MessagesRequest:
@@ -192,8 +179,6 @@ def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], Cre
     fields = validate(MessagesFields, data)
     shown = fields.thinking if fields.thinking is not None and fields.thinking.type != "disabled" else None
     asked: JsonObject = {"store": False, "max_output_tokens": fields.max_tokens}
-    if shown is not None:
-        asked["include"] = [ENCRYPTED_REASONING]
     sampling = {"stream": fields.stream, "temperature": fields.temperature, "top_p": fields.top_p}
     asked |= {name: value for name, value in sampling.items() if value is not None}
     if fields.top_k:
@@ -202,10 +187,11 @@ def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], Cre
         asked["user"] = fields.metadata.user_id
     if fields.service_tier is not None:
         asked["service_tier"] = "default" if fields.service_tier == "standard_only" else "auto"
-    create, read = _created(data, fields, asked, parse)
+    create, read, tools = _created(data, fields, asked, parse, seals=shown is not None)
     return MessagesRequest(
         create=create,
         read=read,
+        tools=tools,
         stops=tuple(fields.stop_sequences or ()),
         shows_thinking=shown is not None,
         omits_thoughts=shown is not None and shown.display == "omitted",
@@ -215,14 +201,23 @@ def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], Cre
 def parse_count(data: Mapping[str, object], parse: Callable[[JsonObject], CreateRequest]) -> MessagesRequest:
     """Validate a request whose tokens are to be counted. Raises `ApiError` that names the field."""
     json_size({name: data[name] for name in _DEEP if name in data})
-    create, read = _created(data, validate(CountFields, data), {"store": False}, parse)
-    return MessagesRequest(create=create, read=read)
+    create, read, tools = _created(data, validate(CountFields, data), {"store": False}, parse)
+    return MessagesRequest(create=create, read=read, tools=tools)
 
 
 def _created(
-    data: Mapping[str, object], fields: CountFields, asked: JsonObject, parse: Callable[[JsonObject], CreateRequest]
-) -> tuple[CreateRequest, ReadMessages]:
-    """Return the request of the Responses API with what both kinds of requests have; `asked` is the rest of it."""
+    data: Mapping[str, object],
+    fields: CountFields,
+    asked: JsonObject,
+    parse: Callable[[JsonObject], CreateRequest],
+    *,
+    seals: bool = False,
+) -> tuple[CreateRequest, ReadMessages, ReadTools]:
+    """Return the request of the Responses API with what both kinds of requests have; `asked` is the rest of it.
+
+    `seals`: thoughts carry their tokens. They also do where the server runs tools: nothing else can carry the tokens of
+    those.
+    """
     read = read_messages(data.get("messages"))
     asked |= {"model": fields.model, "input": read.items}
     system = _system(fields)
@@ -231,18 +226,26 @@ def _created(
     effort = _effort(fields)
     if effort is not None:
         asked["reasoning"] = {"effort": effort}
-    if fields.output_config is not None and fields.output_config.format is not None:
-        schema = fields.output_config.format.format_schema
-        asked["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": schema}}
-    asked |= _tools(data.get("tools"), fields.tool_choice)
+    answer = (fields.output_config.format if fields.output_config is not None else None) or fields.output_format
+    if answer is not None:
+        asked["text"] = {"format": {"type": "json_schema", "name": "answer", "schema": answer.format_schema}}
+    container = fields.container.id if isinstance(fields, MessagesFields) and fields.container is not None else None
+    tools = read_tools(data.get("tools"), data.get("mcp_servers"), container)
+    asked |= {"tools": tools.tools} if tools.tools else {}
+    asked |= choice_fields(fields.tool_choice, tools)
+    asked |= {"max_tool_calls": tools.max_calls} if tools.max_calls is not None else {}
+    if seals or tools.serves:
+        asked["include"] = [ENCRYPTED_REASONING, *(RESULTS if tools.serves else ())]
     try:
-        return parse(asked), read
+        create = parse(asked)
     except ApiError as error:
-        raise _in_messages_names(error, read) from None
+        raise _in_messages_names(error, read, tools) from None
+    include = [*(create.include or ()), *OWN_INCLUDES]
+    return create.model_copy(update={"include": include}), read, tools
 
 
-def _in_messages_names(error: ApiError, read: ReadMessages) -> ApiError:
-    return in_own_names(error, _NAMES, read.name_of)
+def _in_messages_names(error: ApiError, read: ReadMessages, tools: ReadTools) -> ApiError:
+    return in_own_names(error, _NAMES, read.name_of, tools.name_of)
 
 
 def _system(fields: CountFields) -> str:
@@ -270,45 +273,3 @@ def _effort(fields: CountFields) -> str | None:
         raise missing("thinking.budget_tokens")
     budget = thinking.budget_tokens
     return asked or ("low" if budget <= LITTLE_THOUGHT else "medium" if budget <= SOME_THOUGHT else "high")
-
-
-def _tools(value: object, choice: MessagesToolChoice | None) -> JsonObject:
-    """Return the tools and the choice among them."""
-    if value is not None and not isinstance(value, list):
-        raise wrong_type("tools", "an array of tools", value)
-    tools = [_tool(each, f"tools[{index}]") for index, each in enumerate(value or ())]
-    create_fields: JsonObject = {"tools": tools} if tools else {}
-    if choice is None:
-        return create_fields
-    if choice.type == "tool" and not choice.name:
-        raise missing("tool_choice.name")
-    match choice.type:
-        case "tool":
-            create_fields["tool_choice"] = {"type": "function", "name": choice.name}
-        case "any":
-            create_fields["tool_choice"] = "required"
-        case _:
-            create_fields["tool_choice"] = choice.type
-    if choice.disable_parallel_tool_use:
-        create_fields["parallel_tool_calls"] = False
-    return create_fields
-
-
-def _tool(value: object, at: str) -> JsonObject:
-    if not isinstance(value, dict):
-        raise wrong_type(at, "an object", value)
-    kind = value.get("type")
-    if isinstance(kind, str) and kind != "custom":
-        raise invalid_request(
-            f"Invalid value for '{at}.type': {kind[:80]!r}. This server takes tools of the type 'custom' here, which "
-            "the client runs; the tools that the server runs are those of /v1/responses.",
-            param=f"{at}.type",
-            code="invalid_value",
-        )
-    tool = validate(MessagesTool, value, at=at)
-    function: JsonObject = {"type": "function", "name": tool.name, "parameters": tool.input_schema}
-    if tool.description is not None:
-        function["description"] = tool.description
-    if tool.strict is not None:
-        function["strict"] = tool.strict
-    return function

@@ -46,8 +46,11 @@ class Seals(Protocol):
     def of_reasoning(self, item: JsonObject, message: RenderedMessage) -> str:
         """Return what a reasoning item carries: the tokens of its `message`."""
 
-    def of_others(self, item_id: str, output: Sequence[JsonObject]) -> str | None:
-        """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried."""
+    def of_others(self, item_id: str, output: Sequence[JsonObject], *, objects: bool) -> str | None:
+        """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried.
+
+        `objects`: the arguments of calls come back as objects.
+        """
 
 
 class ResponseStream:
@@ -78,6 +81,7 @@ class ResponseStream:
         self._offered_seals = seals  # used once `wants` asks for them
         self._seals: Seals | None = None
         self._summarised = False  # what the model thinks has a summary
+        self._objects = False  # the arguments of calls come back as objects
         self._message: RenderedMessage | None = None  # what the model reads of the open item
         self._next_number = 0  # of the next event; there are no gaps
         self._open: ItemBuilder | None = None  # one item at a time
@@ -109,9 +113,10 @@ class ResponseStream:
         """Whether an item is being said, and text of it."""
         return self._open is not None and self._template is not None
 
-    def wants(self, *, sealed: bool, summarised: bool) -> None:
-        """Note what the request wants of its reasoning items, before anything is said."""
+    def wants(self, *, sealed: bool, summarised: bool, objects: bool = False) -> None:
+        """Note what the request wants of its items, before anything is said; see `Asked`."""
         self._seals = self._offered_seals if sealed else None
+        self._objects = objects
         self._summarised = summarised
 
     @property
@@ -216,7 +221,7 @@ class ResponseStream:
         if self._seals is None or self._open is not None:
             return []
         item = SilentReasoningBuilder(self.new_id)
-        sealed = self._seals.of_others(item.id, self.output)
+        sealed = self._seals.of_others(item.id, self.output, objects=self._objects)
         if sealed is None:
             return []
         return [*self._open_builder(item), *self._close_item("completed", sealed)]

@@ -30,6 +30,7 @@ import orjson
 
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
+from responses_app.protocol.items.calls import canonical, respelled
 from responses_app.protocol.items.items import Exact, Reasoning, TextPart, parse_items
 from responses_app.protocol.prompt.prompt import render_items
 from responses_app.protocol.sealing import SealBroken
@@ -84,20 +85,25 @@ class ItemSeals:
         seen = [_digest(_raw_texts(item.get(name))) for name in ("content", "summary")]
         return self._seal(str(item["id"]), self._written([(seen, (message,))], own=True))
 
-    def of_others(self, item_id: str, output: Sequence[JsonObject]) -> str | None:
-        """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried."""
+    def of_others(self, item_id: str, output: Sequence[JsonObject], *, objects: bool = False) -> str | None:
+        """Return what one more reasoning item is to carry of all other items; None where nothing is to be carried.
+
+        `objects`: the arguments of calls come back as objects, so their white space is lost.
+        """
         parts = [
             ([seen_of(item)], self._messages.get(index, ()))
             for index, item in enumerate(output)
-            if item["type"] != "compaction" and not self._comes_back(item, self._messages.get(index, ()))
+            if item["type"] != "compaction" and not self._comes_back(item, self._messages.get(index, ()), objects)
         ]
         return self._seal(item_id, self._written(parts, own=False)) if parts else None
 
-    def _comes_back(self, item: JsonObject, messages: Messages) -> bool:
+    def _comes_back(self, item: JsonObject, messages: Messages, objects: bool) -> bool:
         """Whether an item that a client gives back is read as what was said: by its own seal, or as it is rendered."""
         # Its seal has its own message only: another one behind it (a note) has to be carried.
         if item["type"] == "reasoning" and "encrypted_content" in item:
             return len(messages) == 1
+        if objects and "arguments" in item:
+            item = {**item, "arguments": respelled(str(item["arguments"]))}
         try:
             rendered = render_items(self._format, *parse_items([item], at="output"), parent=None, sampled={})
         except ApiError:  # an item that clients cannot give back as it is
@@ -165,6 +171,10 @@ def seen_of(item: Mapping[str, object]) -> str:
     if kind == "reasoning" and item.get("encrypted_content"):
         return _digest((kind, item["encrypted_content"]))
     shown = {name: item[name] for name in _SHOWN if name in item and (kind, name) != ("function_call", "output")}
+    if isinstance(shown.get("arguments"), str):
+        shown["arguments"] = canonical(str(shown["arguments"]))
+    if shown.get("error") is not None:
+        shown["error"] = True  # what it says is the server's own, and APIs word it in ways of their own
     return _digest((_plain({**shown, "type": kind}), _raw_texts(item.get("content"))))
 
 

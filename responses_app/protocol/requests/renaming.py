@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from responses_app.protocol.errors import ApiError
 
 _QUOTED = re.compile(r"'([a-z_.\[\]\d]+)'")  # a name of a field in a message, such as 'input[3].content'
-_ITEM = re.compile(r"\binput\[(\d+)\]")  # the item that a name begins with
+_PLACE = re.compile(r"\b(input|tools)\[(\d+)\]")  # the item, or the tool, that a name begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,33 @@ class OwnNames:
     advice: Sequence[tuple[str, str]] = ()
 
 
-def in_own_names(error: ApiError, names: OwnNames, item_name: Callable[[int, str], str]) -> ApiError:
+NameOf = Callable[[int, str], str]  # by the index of an item or a tool, and the rest of a name behind it
+
+
+def in_own_names(error: ApiError, names: OwnNames, item_name: NameOf, tool_name: NameOf | None = None) -> ApiError:
     """Return an error as a client of the other API is to read it.
 
-    `item_name(index, rest)` is what stands for an item of `input`, and for the `rest` of the name behind it.
+    `item_name` gives what stands for an item of `input`, `tool_name` what stands for one of the tools, where these have
+    other names, too.
     """
+
+    def renamed(name: str) -> str:
+        place = _PLACE.match(name)
+        name_of = tool_name if place is not None and place[1] == "tools" else item_name
+        if place is not None and name_of is not None:
+            return name_of(int(place[2]), name[place.end() :])
+        return _renamed(name, names)
+
     if error.param is not None:
-        error.param = _renamed(error.param, names, item_name)
+        error.param = renamed(error.param)
     # Before the names: an advice that is exchanged has old ones in it.
     for old, new in names.advice:
         error.message = error.message.replace(old, new)
-    error.message = _QUOTED.sub(lambda match: f"'{_renamed(match.group(1), names, item_name)}'", error.message)
+    error.message = _QUOTED.sub(lambda match: f"'{renamed(match.group(1))}'", error.message)
     return error
 
 
-def _renamed(name: str, names: OwnNames, item_name: Callable[[int, str], str]) -> str:
-    item = _ITEM.match(name)
-    if item is not None:
-        return item_name(int(item.group(1)), name[item.end() :])
+def _renamed(name: str, names: OwnNames) -> str:
     for old, new in names.fields:
         if name == old or name.startswith((f"{old}.", f"{old}[")):
             return new + name[len(old) :]

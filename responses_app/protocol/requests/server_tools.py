@@ -34,6 +34,9 @@ class _Filters(ClientModel):
     """Which pages may be found and opened."""
 
     allowed_domains: list[str] | None = Field(default=None, max_length=MAX_DOMAINS)
+    blocked_domains: list[str] | None = Field(default=None, max_length=MAX_DOMAINS)
+
+    own: ClassVar = ("blocked_domains",)  # as Anthropic's API has it
 
 
 class _UserLocation(ClientModel):
@@ -63,11 +66,11 @@ class WebSearch(ToolModel):
 def echoed_search(tool: JsonObject, at: str) -> JsonObject:
     """Validate a web search as a tool of a request; return it as it is echoed. Raises `ApiError`."""
     search = validate(WebSearch, tool, at=at)
-    domains = (search.filters.allowed_domains if search.filters else None) or ()
-    for index, domain in enumerate(domains):
-        if not domain or any(each in domain for each in "/: @\n"):
-            param = f"{at}.filters.allowed_domains[{index}]"
-            raise invalid_value(param, "it is a domain without 'https://' and without a path, like example.com.")
+    for name in ("allowed_domains", "blocked_domains"):
+        for index, domain in enumerate(getattr(search.filters, name, None) or ()):
+            if not domain or any(each in domain for each in "/: @\n"):
+                param = f"{at}.filters.{name}[{index}]"
+                raise invalid_value(param, "it is a domain without 'https://' and without a path, like example.com.")
     return tool
 
 

@@ -195,14 +195,19 @@ def _offered_tools(written: list[Any]) -> list[OfferedTool]:
 def _write_asked(input: Asked) -> tuple[object, ...]:
     # Fields that an earlier version did not have come last, and only where they say something: that version can read
     # the rest.
-    stops = (list(input.stops), list(input.stop_tokens)) if input.stops or input.stop_tokens else ()
-    return (input.sealed, input.summaries.value if input.summaries else None, *stops)
+    more = input.stops or input.stop_tokens or input.objects
+    further = (list(input.stops), list(input.stop_tokens), *([True] if input.objects else [])) if more else ()
+    return (input.sealed, input.summaries.value if input.summaries else None, *further)
 
 
 def _read_asked(
-    sealed: bool, summaries: str | None, stops: Sequence[str] = (), stop_tokens: Sequence[int] = ()
+    sealed: bool,
+    summaries: str | None,
+    stops: Sequence[str] = (),
+    stop_tokens: Sequence[int] = (),
+    objects: bool = False,
 ) -> Asked:
-    return Asked(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens))
+    return Asked(sealed, Summaries(summaries) if summaries else None, tuple(stops), tuple(stop_tokens), objects)
 
 
 def _write_returned(input: ToolReturned) -> tuple[object, ...]:

@@ -191,7 +191,7 @@ class ResponseMachine:
                 if input.stops or input.stop_tokens:
                     self.reader.stops = AnswerStops(input.stops, input.stop_tokens)
                 self._asides.by_model = input.summaries is Summaries.MODEL
-                self.stream.wants(sealed=input.sealed, summarised=input.summaries is not None)
+                self.stream.wants(sealed=input.sealed, summarised=input.summaries is not None, objects=input.objects)
                 return Step([])
             case Started():
                 return self._started(input)

@@ -50,8 +50,13 @@ class BrowsingOptions:
     """How a request lets the web be browsed."""
 
     domains: Collection[str] = ()  # pages of these only; none: of all
+    blocked: Collection[str] = ()  # and of these never
     view_tokens: int = 1024  # about how much of a page is shown at once
     results: int = 10  # of a search, at most
+
+    def allow(self, url: str) -> bool:
+        """Whether a page may be found and opened."""
+        return is_within(url, self.domains) and not (self.blocked and is_within(url, self.blocked))
 
     @property
     def view_bytes(self) -> int:
@@ -65,6 +70,7 @@ class Browsed:
 
     text: str  # for the model
     action: JsonObject  # for clients, in the call's item
+    results: Sequence[JsonObject]  # likewise, where they are asked for: address, title and text of each page
 
 
 class Browser:
@@ -95,7 +101,7 @@ class Browser:
         """Search, and return what the options allow. Raises `SearchFailed`."""
         results = await self._search.search(within(query, options.domains), count=count)
         # The backend may not know `site:`, so its results are looked at again.
-        return [result for result in results if is_within(result.url, options.domains)][:count]
+        return [result for result in results if options.allow(result.url)][:count]
 
     async def page(self, url: str, project: str, *, anew: bool = False) -> WebPage:
         """Return a page, from the cache where it is there. Raises `NetworkError`."""
@@ -148,7 +154,8 @@ class _Visit:
         page, listed = results_page(query, results)
         action["sources"] = [{"type": "url", "url": result.url} for result in results]
         shown = ShownPage(kind=_SEARCH, url="", title=page.title, pattern=query, listed=tuple(listed))
-        return self._show(page, shown, action)
+        found: list[JsonObject] = [{"url": each.url, "title": each.title, "text": each.snippet} for each in results]
+        return self._show(page, shown, action, found=found)
 
     async def open(self, arguments: JsonObject) -> Browsed:
         kind = _SOURCE if arguments.get("view_source") is True else _PAGE
@@ -232,12 +239,19 @@ class _Visit:
 
     def _check(self, url: str) -> None:
         # Asked before the page is fetched, and again for where it redirected to.
-        if not is_within(url, self._options.domains):
-            allowed = ", ".join(sorted(self._options.domains)[:20])
-            raise BrowsingFailed(f"{url[:200]} may not be opened: only pages of {allowed} are allowed.")
+        if self._options.allow(url):
+            return
+        allowed = ", ".join(sorted(self._options.domains)[:20])
+        why = f"only pages of {allowed} are allowed" if allowed else "pages of its domain are not allowed"
+        raise BrowsingFailed(f"{url[:200]} may not be opened: {why}.")
 
     def _show(
-        self, page: WebPage, shown: ShownPage, action: JsonObject, arguments: JsonObject | None = None
+        self,
+        page: WebPage,
+        shown: ShownPage,
+        action: JsonObject,
+        arguments: JsonObject | None = None,
+        found: Sequence[JsonObject] | None = None,
     ) -> Browsed:
         loc, count = _whole(arguments or {}, "loc", -1), max(_whole(arguments or {}, "num_lines", 0), 0)
         start = loc if loc >= 0 else self._start
@@ -251,18 +265,24 @@ class _Visit:
         text = page.view(self._stack.next_cursor, start=start, count=count, max_bytes=max_bytes)
         # Only now: what fails shows nothing, and takes no cursor.
         self._stack.push(shown)
-        return Browsed(text, action)
+        return Browsed(text, action, found or [{"url": shown.url, "title": shown.title, "text": text}])
 
 
 def options_of(tool: JsonObject) -> BrowsingOptions:
     """Return what a request's `web_search` tool wants, which has been validated."""
     size = str(tool.get("search_context_size") or "medium")
     filters = tool.get("filters")
-    domains = filters.get("allowed_domains") if isinstance(filters, dict) else None
+    only, never = (filters.get(name) if isinstance(filters, dict) else None for name in _DOMAINS)
     tokens, results = _SIZES.get(size, _SIZES["medium"])
-    return BrowsingOptions(domains=tuple(map(normal_domain, domains or ())), view_tokens=tokens, results=results)
+    return BrowsingOptions(
+        domains=tuple(map(normal_domain, only or ())),
+        blocked=tuple(map(normal_domain, never or ())),
+        view_tokens=tokens,
+        results=results,
+    )
 
 
+_DOMAINS = ("allowed_domains", "blocked_domains")
 _SIZES = {"low": (512, 5), "medium": (1024, 10), "high": (2048, MAX_RESULTS)}  # tokens of a view, results of a search
 
 

@@ -12,10 +12,11 @@ from responses_app.protocol.output.citations import PAGES, PageStack, ShownPage
 from responses_app.protocol.requests.server_tools import WEB_SEARCH
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
 from responses_app.tools.browser.browsing import Browser, BrowsingFailed, options_of
+from responses_app.tools.browser.searching import MAX_RESULTS, SearchResult, results_page
 from responses_app.tools.reading.pages import domain_of, one_line
 
 NAMESPACE = "browser"
-SOURCES = "web_search_call.action.sources"  # of `include`
+SOURCES, RESULTS = "web_search_call.action.sources", "web_search_call.results"  # of `include`
 CALL_SECONDS = 60.0  # of which a page may take half, and the process that reads it some
 
 # These words are those that gpt-oss was trained on: see `ToolNamespaceConfig.browser()` of its library, and the tests.
@@ -107,7 +108,10 @@ class BrowserTool(BaseTool):
             error = {"type": "web_search_error", "message": str(problem)}
             shown = {"error": error, **_shown(problem.action, call.use)}
             raise ToolFailed(str(problem), shown=shown) from None
-        return ToolResult(browsed.text, shown=_shown(browsed.action, call.use), state=stack.as_json())
+        shown = _shown(browsed.action, call.use)
+        if RESULTS in call.use.include:
+            shown["results"] = list(browsed.results)
+        return ToolResult(browsed.text, shown=shown, state=stack.as_json())
 
 
 def _described(declared: JsonObject) -> str:
@@ -148,7 +152,16 @@ def _shown_before(items: Iterable[JsonObject]) -> Iterable[ShownPage]:
             case "find_in_page":
                 yield ShownPage(kind="find", url=url, title=domain_of(url), pattern=pattern)
             case _:
-                yield ShownPage(kind="search", url="", title=query, pattern=query)
+                found = [SearchResult(_text(each, "url"), _text(each, "title")) for each in _results(item)]
+                page, listed = results_page(query, found)
+                yield ShownPage(kind="search", url="", title=page.title, pattern=query, listed=tuple(listed))
+
+
+def _results(item: JsonObject) -> list[JsonObject]:
+    """Return the results that an item shows, which a client has given back."""
+    results = item.get("results")
+    shown = results if isinstance(results, list) else []
+    return [each for each in shown[:MAX_RESULTS] if isinstance(each, dict)]
 
 
 def _text(action: JsonObject, name: str) -> str:

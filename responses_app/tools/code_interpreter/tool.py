@@ -17,7 +17,7 @@ variables last from one call to the next is the server's to decide.
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, cast
@@ -36,6 +36,7 @@ from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.files.files import file_not_found, name_in_container
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
+from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
 from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
@@ -242,12 +243,17 @@ class CodeInterpreterTool(BaseTool):
         notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
         notes += notes_of(run.execution, self._settings)
         shown: JsonObject = {"container_id": container.id}
-        if OUTPUTS in call.use.include:
-            # Only where the client asks for it: images make an item large.
-            shown["outputs"] = outputs_of(run.execution)
         text = "\n".join([*notes, told(run)])
         failed = run.execution.ended in _TOO_FAR
-        written = [(file.path, file.id) for file in (*run.files, *await self._kept(container, run.execution.images))]
+        files = (*run.files, *await self._kept(container, run.execution.images))
+        written = [(file.path, file.id) for file in files]
+        if OUTPUTS in call.use.include:
+            # Only where the client asks for it: images make an item large.
+            by_id = FILE_OUTPUTS in call.use.include
+            outputs = outputs_of(replace(run.execution, images=()) if by_id else run.execution)
+            if by_id and files:
+                outputs.append({"type": "files", "files": [{"file_id": file.id} for file in files]})
+            shown["outputs"] = outputs
         state = with_copied(state_of(container.id, call.state, written), copied)
         return ToolResult(text, shown, failed, state)
 

@@ -14,7 +14,8 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import ClientModel, carried_out, check_fields, inner_models
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, MediaPart, RefusalPart, TextPart
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
-from responses_app.protocol.messages.request import MessagesTool
+from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
+from responses_app.protocol.messages.tools import MessagesMcpServer
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES, Fields
 from responses_app.protocol.requests.text_format import FORMATS
 from tests.kit.server import ROOT
@@ -74,8 +75,27 @@ def test_a_message_has_the_fields_of_anthropics_sdk(role: str) -> None:
     assert differences(MESSAGES_OF_ANTHROPIC[role], types) == []
 
 
-def test_a_tool_has_the_fields_of_anthropics_sdk() -> None:
-    assert differences(MessagesTool, sdk_types("tool_param.ToolParam", "anthropic")) == []
+TOOLS_IN_ANTHROPICS_SDK = by_kind(sdk_types("beta.beta_tool_union_param.BetaToolUnionParam", "anthropic"))
+NOT_HERE = ("advisor", "browser", "computer", "tool_search")  # how the types of tools begin that are not had here
+
+
+def test_every_tool_of_anthropics_sdk_is_known() -> None:
+    kinds = {kind for kind in TOOLS_IN_ANTHROPICS_SDK if not kind.startswith(NOT_HERE)}
+    assert kinds == TOOLS_OF_ANTHROPIC.keys()
+
+
+@pytest.mark.parametrize("tool", TOOLS_OF_ANTHROPIC)
+def test_a_tool_has_the_fields_of_anthropics_sdk(tool: str) -> None:
+    others = [kind for kind, model in TOOLS_OF_ANTHROPIC.items() if model is TOOLS_OF_ANTHROPIC[tool]]
+    types = [each for kind in others for each in TOOLS_IN_ANTHROPICS_SDK[kind]]
+    assert differences(TOOLS_OF_ANTHROPIC[tool], types) == []
+
+
+def test_an_mcp_server_has_the_fields_of_anthropics_sdk() -> None:
+    types = sdk_types(
+        "beta.beta_request_mcp_server_url_definition_param.BetaRequestMCPServerURLDefinitionParam", "anthropic"
+    )
+    assert differences(MessagesMcpServer, types) == []
 
 
 @pytest.mark.parametrize("body", SDK_BODIES)
@@ -168,7 +188,7 @@ def test_what_is_said_to_be_carried_out_is_read_somewhere() -> None:
             assert unread == set(), each
 
 
-ANTHROPICS = (*MESSAGES_OF_ANTHROPIC.values(), MessagesTool)
+ANTHROPICS = (*MESSAGES_OF_ANTHROPIC.values(), *TOOLS_OF_ANTHROPIC.values(), MessagesMcpServer)
 
 
 def _with_inner(model: type[ClientModel]) -> Iterator[type[ClientModel]]:

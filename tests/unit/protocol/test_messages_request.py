@@ -115,7 +115,7 @@ def test_the_system_is_the_instructions() -> None:
 def test_thinking_is_an_effort(fields: Any, effort: str, shown: bool) -> None:
     asked = message(**fields)
     assert (asked.create.effort, asked.shows_thinking) == (effort, shown)
-    assert bool(asked.create.include) is shown
+    assert ("reasoning.encrypted_content" in (asked.create.include or ())) is shown
 
 
 def test_choices_among_tools_are_those_of_responses() -> None:
@@ -123,6 +123,32 @@ def test_choices_among_tools_are_those_of_responses() -> None:
         assert message(tools=[TOOL], tool_choice={"type": choice}).create.tool_choice.mode == mode
     one = message(tools=[TOOL], tool_choice={"type": "tool", "name": "f", "disable_parallel_tool_use": True}).create
     assert (one.tool_choice.allowed, one.parallel_tool_calls) == (frozenset(("f",)), False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("bash_20250124", "bash"),
+        ("text_editor_20250124", "str_replace_editor"),
+        ("text_editor_20250728", "str_replace_based_edit_tool"),
+        ("memory_20250818", "memory"),
+    ],
+)
+def test_tools_that_anthropic_defines_are_functions_of_the_client(kind: str, name: str) -> None:
+    create = message(tools=[{"type": kind, "name": name}, TOOL]).create
+    first, other = create.offered_functions
+    assert (first.name, other.name) == (name, "f")
+    assert '"command"' in first.schema
+
+
+def test_uses_of_the_servers_tools_are_bounded_together() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+    fetch = {"type": "web_fetch_20250910", "name": "web_fetch"}
+    assert message(tools=[search, {**fetch, "max_uses": 2}]).tools.max_calls == 5
+    assert message(tools=[search]).tools.max_calls == 3
+    assert message(tools=[search, fetch]).tools.max_calls is None
+    named = message(tools=[search, fetch], tool_choice={"type": "tool", "name": "web_fetch"})
+    assert named.create.tool_choice.hosted[0].item == "web_search_call"
 
 
 def test_nothing_of_it_is_stored() -> None:
@@ -144,12 +170,16 @@ def test_nothing_of_it_is_stored() -> None:
         ({"messages": [result()]}, "messages[0].content[0].tool_use_id"),
         ({"tools": {}}, "tools"),
         ({"tools": [1]}, "tools[0]"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ({"tools": [{"type": "bash_20250124", "name": "sh"}]}, "tools[0].name"),
+        ({"tools": [{"type": "computer_20250124", "name": "computer"}]}, "tools[0].type"),
+        ({"tools": [{"type": ["custom"]}]}, "tools[0].type"),
+        ({"mcp_servers": {}}, "mcp_servers"),
+        ({"mcp_servers": [1]}, "mcp_servers[0]"),
         ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
-        ({"output_format": {"type": "json_schema"}}, "output_format"),
+        ({"output_format": {"type": "json_schema"}}, "output_format.schema"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
         ({"metadata": {"user_id": "x" * 2000}}, "metadata.user_id"),
     ],

@@ -7,7 +7,8 @@ import pytest
 
 from engine.formats.base import MessageKind, RenderedMessage, as_tokens
 from responses_app.protocol.chat import replaying
-from responses_app.protocol.chat.replaying import MAX_CANONICAL, SeenTurn, as_sampled, keys_of, seen_turns
+from responses_app.protocol.chat.replaying import SeenTurn, as_sampled, keys_of, seen_turns
+from responses_app.protocol.items.calls import MAX_CANONICAL
 from responses_app.protocol.items.items import Exact, SampledInput
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.known_turns import KnownTurns
