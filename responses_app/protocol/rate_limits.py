@@ -5,7 +5,7 @@ tokens are known when it is admitted. Its output tokens are not: as at OpenAI, `
 response ends, and then what was sampled; a request without it counts as one token until then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
@@ -189,6 +189,19 @@ def as_headers(lines: Sequence[Line]) -> dict[str, str]:
             ("limit", str(line.limit)),
             ("remaining", str(line.remaining)),
             ("reset", duration(line.reset)),
+        )
+    }
+
+
+def as_anthropic_headers(lines: Sequence[Line], date_in: Callable[[float], str]) -> dict[str, str]:
+    """Return Anthropic's headers; `date_in` gives the date so many milliseconds from now."""
+    return {
+        f"anthropic-ratelimit-{line.name}-{what}": value
+        for line in lines
+        for what, value in (
+            ("limit", str(line.limit)),
+            ("remaining", str(line.remaining)),
+            ("reset", date_in(line.reset)),
         )
     }
 

@@ -12,8 +12,10 @@ everywhere (`host_allowed`): without that, a page could call itself by any name 
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,9 +30,10 @@ from responses_app.observing.logs import bind
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller
 from responses_app.protocol.errors import ApiError, foreign_page, invalid_request, server_error
 from responses_app.protocol.fields import IGNORED_HEADER
-from responses_app.protocol.rate_limits import as_headers
+from responses_app.protocol.rate_limits import as_anthropic_headers, as_headers
+from responses_app.protocol.transport import ANTHROPIC_VERSION
 from responses_app.web.endpoint import Route, find, is_api_path, path_not_found
-from responses_app.web.http import NotServed, error_response, request_id_of
+from responses_app.web.http import NotServed, error_response, request_id_of, rfc3339
 from responses_app.wiring.site import get_site
 
 ANY = "*"
@@ -178,6 +181,9 @@ async def answer_headers(given: Mapping[str, str], request_id: str, caller: Call
     lines = await site.rates.lines(limited, since=began) if limited else ()
     seconds = asyncio.get_running_loop().time() - began
     headers = site.answer_headers.of(given, request_id, seconds=seconds)
+    if lines and ANTHROPIC_VERSION in given:
+        # Rounded up: at that second all of it is left.
+        return headers | as_anthropic_headers(lines, lambda left: rfc3339(ceil(time.time() + left / 1000)))
     return headers | as_headers(lines) if lines else headers
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -164,6 +165,32 @@ async def test_what_fails_before_anything_was_said_has_its_status(
     answer = await post(claude, asked(text, stream=stream))
     assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
     assert ("retry-after" in answer.headers) == (status != 500)
+
+
+async def test_an_engine_that_goes_away_in_mid_stream_is_overloaded(claude: httpx.AsyncClient) -> None:
+    answer = await post(claude, asked("[die]", stream=True))
+    *events, last = sent(answer.content)
+    assert (events[0]["type"], last["error"]["type"]) == ("message_start", "overloaded_error")
+    assert last["request_id"] == answer.headers["request-id"]
+
+
+async def test_limits_are_told_in_anthropics_headers(closed: ClosedServer) -> None:
+    key = closed.new_key("--requests-per-minute", "2", "--tokens-per-day", "100000")
+    async with http_client(closed) as http:
+        http.headers.update({**VERSION, "x-api-key": key})
+        models = (await http.get("/models")).json()["data"]
+        body = {**asked("Hello", max_tokens=5), "model": models[0]["id"]}
+        answers = [await post(http, body) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    names = [name for name in answers[0].headers if "ratelimit" in name]
+    told = [
+        f"anthropic-ratelimit-{of}-{what}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+    ]
+    assert sorted(names) == sorted(told)
+    assert [answer.headers[told[1]] for answer in answers] == ["1", "0", "0"]
+    reset = datetime.fromisoformat(answers[2].headers[told[2]])
+    assert reset > datetime.now(UTC)
+    assert int(answers[2].headers["retry-after"]) >= 1
 
 
 async def test_a_stream_that_breaks_says_so_and_ends(claude: httpx.AsyncClient) -> None:
