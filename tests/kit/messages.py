@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
-from anthropic.types import RawMessageStreamEvent
+from anthropic.types.beta import BetaRawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from responses_app.protocol.engine_details import EngineDetails
@@ -15,7 +15,7 @@ from responses_app.protocol.requests.requests import parse_create
 
 USER = {"role": "user", "content": "hi"}
 THINKING = {"type": "adaptive"}
-_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+_EVENT: TypeAdapter[Any] = TypeAdapter(BetaRawMessageStreamEvent)
 _DELTAS = {
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),

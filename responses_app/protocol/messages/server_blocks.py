@@ -255,8 +255,11 @@ def with_result(item: JsonObject, result: ResultBlock) -> JsonObject:
         pages = [_page(page) for page in content if isinstance(page, dict)]
         return {**done, **({"results": pages} if item["type"] == "web_search_call" else _as_text(content))}
     if str(content.get("type")).endswith("_error"):
+        failed: JsonObject = {**item, "status": "failed"}
+        if item["type"] == "code_interpreter_call":  # which has no error of its own
+            return failed
         message = f"The tool failed: {content.get('error_code')}."
-        return {**item, "status": "failed", "error": {"type": "tool_error", "message": message}}
+        return {**failed, "error": {"type": "tool_error", "message": message}}
     match item["type"]:
         case "web_search_call":
             return {**done, "results": [_page(content)]}
