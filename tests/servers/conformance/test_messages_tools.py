@@ -40,7 +40,15 @@ def answer(text: str) -> str:
     return f"<|channel|>final<|message|>{text}<|return|>"
 
 
+def spelled(step: int) -> str:
+    """Return a turn that calls the client's tool, behind a thought, with JSON in a spelling of its own."""
+    arguments = f'{{ "b" : [ {step} ],"a":  {{"d": 1, "c": "\\u00fc"}} }}'
+    return f"{HM}<|channel|>commentary to=functions.next <|constrain|>json<|message|>{arguments}<|call|>"
+
+
 SCRIPT = [
+    {"when": "Which?", "say": spelled(0)},
+    *({"when": f"step {step}.", "say": spelled(step)} for step in range(1, 9)),
     {"when": "And then?", "say": answer("That was all.")},
     {"when": "Shells?", "say": calling("browser.search", '{ "query" : "turtles" }')},
     {"when": "Search Results", "say": calling("browser.open", '{"id": 0}')},
@@ -213,6 +221,34 @@ def test_mcp(servers: tuple[Server, Server], mcp: McpServer) -> None:
     with of(servers[0]) as client:
         old = asked("Add them", mcp_servers=[{**server, "tool_configuration": {"allowed_tools": ["add"]}}])
         assert "mcp_tool_use" in {block.type for block in client.beta.messages.create(**old).content}
+
+
+STEP: Any = {"name": "next", "input_schema": {"type": "object"}}
+
+
+def test_arguments_come_back_in_any_spelling(servers: tuple[Server, Server]) -> None:
+    """Their tokens are carried by the turn's seals: the second server has never heard of it."""
+    body = asked("Which?", tools=[STEP], thinking=THINKING)
+    with of(servers[0]) as client:
+        said = client.messages.create(**body)
+    thought, call, *rest = shown(said.content)
+    assert (call["input"], [block["type"] for block in rest]) == (
+        {"b": [0], "a": {"d": 1, "c": "ü"}},
+        ["redacted_thinking"],
+    )
+    history = as_history(prompts(servers[0], said.id)[-1])
+    for arguments in (call["input"], {"a": {"c": "ü", "d": 1}, "b": [0]}):
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "step 1."}
+        again: list[Any] = [
+            *body["messages"],
+            {"role": "assistant", "content": [thought, {**call, "input": arguments}]},
+        ]
+        again[-1]["content"] += rest
+        again.append({"role": "user", "content": [result]})
+        with of(servers[1]) as client:
+            more = client.messages.create(**{**body, "messages": again})
+        [after] = prompts(servers[1], more.id)
+        assert after["prompt_tokens"][: len(history)] == history
 
 
 @pytest.mark.parametrize(("text", "tools"), [("Shells?", [SEARCH]), ("Run it", [CODE]), ("Raise it", [CODE])])

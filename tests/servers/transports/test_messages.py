@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-import orjson
 import pytest
 
 from tests.kit.clients import http_client, ready
@@ -73,45 +72,6 @@ async def test_a_replayed_tool_loop_goes_on_with_the_tokens_that_were_sampled(
     [before], [after] = (generations(server, response_of(answer)) for answer in (first, second))
     assert second.json()["content"][-1]["text"] == "Hello there, friend."
     assert after["prompt_tokens"][: len(as_history(before))] == as_history(before)
-
-
-@pytest.mark.any_server
-async def test_a_conversation_goes_on_in_all_three_apis_with_the_tokens_that_were_sampled(
-    server: Server, claude: httpx.AsyncClient
-) -> None:
-    """A signature is the `encrypted_content` of a reasoning item, and calls have the same ids everywhere."""
-    question = "[think] in three ways"
-    first = await post(claude, asked(question, tools=[TOOL], thinking=THINKING))
-    thought, call = first.json()["content"]
-    [before] = generations(server, response_of(first))
-    function = {"name": WEATHER["name"], "description": "Tell the weather.", "parameters": WEATHER["parameters"]}
-    arguments = orjson.dumps(call["input"]).decode()
-
-    items = [
-        {"role": "user", "content": question},
-        {"type": "reasoning", "summary": [], "encrypted_content": thought["signature"]},
-        {"type": "function_call", "call_id": call["id"], "name": call["name"], "arguments": arguments},
-        {"type": "function_call_output", "call_id": call["id"], "output": "18"},
-    ]
-    include = ["reasoning.encrypted_content"]
-    response = await claude.post("/responses", json={"input": items, "tools": [{"type": "function", **function}]})
-    made = {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": arguments}}
-    chat = [user(question), {"role": "assistant", "tool_calls": [made]}, {"role": "tool", "tool_call_id": call["id"]}]
-    chat[-1]["content"] = "18"
-    tools = [{"type": "function", "function": function}]
-    completion = await claude.post("/chat/completions", json={"messages": chat, "tools": tools})
-    blocks = [user(question), {"role": "assistant", "content": [thought, call]}, user(result(call))]
-    message = await post(claude, {**asked(question, tools=[TOOL], thinking=THINKING), "messages": blocks})
-    ids = (response.json()["id"], "resp_" + completion.json()["id"].removeprefix("chatcmpl-"), response_of(message))
-    prompts = [generations(server, each)[0]["prompt_tokens"] for each in ids]
-    assert prompts[0][: len(as_history(before))] == as_history(before)
-    assert prompts[0] == prompts[1] == prompts[2]
-
-    sealed = await claude.post("/responses", json={"input": items[:1], "tools": [], "include": include, "store": False})
-    seal = next(each["encrypted_content"] for each in sealed.json()["output"] if each["type"] == "reasoning")
-    replayed = {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": seal}]}
-    answer = await post(claude, {**asked(question), "messages": [user(question), replayed, user("And?")]})
-    assert answer.status_code == 200, answer.text
 
 
 async def test_a_billing_header_changes_nothing_of_the_prompt(server: Server, claude: httpx.AsyncClient) -> None:
