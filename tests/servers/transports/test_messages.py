@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from tests.kit.clients import http_client, ready
 from tests.kit.closed import ClosedServer
 from tests.kit.messages import put_together, sent
-from tests.kit.scripts import LIMIT, WEATHER, aborted_prompts, as_history, generations
+from tests.kit.scripts import LIMIT, WEATHER, aborted_prompts, as_history, generations, main_script
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
 
@@ -132,6 +133,39 @@ async def test_an_engine_that_goes_away_in_mid_stream_is_overloaded(claude: http
     *events, last = sent(answer.content)
     assert (events[0]["type"], last["error"]["type"]) == ("message_start", "overloaded_error")
     assert last["request_id"] == answer.headers["request-id"]
+
+
+async def test_a_worker_that_is_killed_cuts_its_stream_and_its_turns_go_on_elsewhere(folder: Path) -> None:
+    """Nothing of a message is stored: what the client holds is enough for whichever worker is asked next."""
+    body = asked("[think] before the kill", tools=[TOOL], thinking=THINKING)
+    with Server(folder, script=main_script(folder), journal=True, model_name=MODEL) as server:
+        async with http_client(server) as http:
+            http.headers.update(VERSION)
+            first = await post(http, body)
+            seen: list[str] = []
+
+            async def kill_once_it_speaks() -> None:
+                async with http_client(server) as http:
+                    http.headers.update(VERSION)
+                    async with http.stream("POST", "/messages", json=asked("[hang]", stream=True)) as answer:
+                        async for line in answer.aiter_lines():
+                            seen.append(line)
+                            if "text_delta" in line:
+                                server.kill()
+
+            with pytest.raises(httpx.TransportError):
+                await kill_once_it_speaks()
+        assert seen[0] == "event: message_start"
+        assert not {"event: message_delta", "event: message_stop", "event: error"} & set(seen)
+        history = as_history(generations(server, response_of(first))[0])
+        server.start()
+        said = first.json()["content"]
+        again = [*body["messages"], {"role": "assistant", "content": said}, user(result(said[-1]))]
+        async with http_client(server) as http:
+            http.headers.update(VERSION)
+            second = await post(http, {**body, "messages": again})
+        [after] = generations(server, response_of(second))
+        assert after["prompt_tokens"][: len(history)] == history
 
 
 async def test_limits_are_told_in_anthropics_headers(closed: ClosedServer) -> None:
