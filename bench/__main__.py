@@ -47,6 +47,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "lanes": events.lanes,
     "sse": events.sse,
     "chat": chats.chat,
+    "messages": chats.messages,
     "paced": paced.paced,
     "continue": chains.continue_chain,
     "load": loads.load,

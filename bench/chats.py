@@ -1,4 +1,4 @@
-"""What a chat completion costs beside the same response: the same run, told on another wire."""
+"""What a chat completion and a message of Anthropic's API cost beside the same response: one run on other wires."""
 
 import asyncio
 import json
@@ -11,6 +11,9 @@ from bench.report import Result
 from bench.servers import OURS, Bench, BenchServer
 
 RESPONSE = json.dumps({"input": "go", "stream": True, "store": False}).encode()
+MESSAGE = json.dumps(
+    {"model": "scripted", "max_tokens": 100_000, "messages": [{"role": "user", "content": "go"}], "stream": True}
+).encode()
 CHAT = json.dumps({"messages": [{"role": "user", "content": "go"}], "stream": True}).encode()
 
 
@@ -19,15 +22,15 @@ async def _posts(server: BenchServer, path: str, body: bytes) -> tuple[int, list
     return sum(chunk.count(b"data: {") for body in bodies for chunk in body), [0.0]
 
 
-async def _sides(bench: Bench) -> list[Samples]:
+async def _sides(bench: Bench, path: str, body: bytes) -> list[Samples]:
     server = bench.server(OURS)
-    sides = (("/v1/responses", RESPONSE), ("/v1/chat/completions", CHAT))
+    sides = (("/v1/responses", RESPONSE), (path, body))
     return await interleaved(bench, [(server, partial(_posts, server, path, body)) for path, body in sides])
 
 
 def chat(bench: Bench) -> list[Result]:
     """Chunks of chat completions beside the events of responses, both as server-sent events."""
-    response, chunk = asyncio.run(_sides(bench))
+    response, chunk = asyncio.run(_sides(bench, "/v1/chat/completions", CHAT))
     return [
         Result(
             name="chat",
@@ -35,5 +38,19 @@ def chat(bench: Bench) -> list[Result]:
             measured=median(ours / theirs for ours, theirs in zip(chunk.cpu, response.cpu, strict=True)),
             target=1.1,
             details={"chunk µs": chunk.cpu_us, "event µs": response.cpu_us},
+        )
+    ]
+
+
+def messages(bench: Bench) -> list[Result]:
+    """Events of messages of Anthropic's API beside those of responses, both as server-sent events."""
+    response, event = asyncio.run(_sides(bench, "/v1/messages", MESSAGE))
+    return [
+        Result(
+            name="messages",
+            what=f"Messages, {CONNECTIONS} streams at once, CPU per event / per event of a response",
+            measured=median(ours / theirs for ours, theirs in zip(event.cpu, response.cpu, strict=True)),
+            target=1.1,
+            details={"message event µs": event.cpu_us, "event µs": response.cpu_us},
         )
     ]

@@ -142,7 +142,7 @@ async def post(port: int, path: str, body: bytes) -> list[bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     writer.write(
         b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (path.encode(), port, len(body), body)
+        b"anthropic-version: 2023-06-01\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), port, len(body), body)
     )
     data = await asyncio.wait_for(reader.read(-1), TIMEOUT)
     writer.close()
