@@ -200,6 +200,12 @@ class MessagesSystem(ClientModel):
     role: Literal["system"]
     content: SystemText
 
+    idle: ClassVar = {
+        "clear_at": "Nothing is cleared here; the client sends what the model is to read.",
+        "output_config": "That of the request counts.",
+    }
+    told: ClassVar = ("clear_at", "output_config")
+
 
 Message = MessagesUser | MessagesAssistant | MessagesSystem
 MESSAGES: dict[str, type[Message]] = {"user": MessagesUser, "assistant": MessagesAssistant, "system": MessagesSystem}

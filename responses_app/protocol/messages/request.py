@@ -63,6 +63,8 @@ class Thinking(ClientModel):
     budget_tokens: int | None = Field(default=None, ge=MIN_BUDGET)
     display: Literal["summarized", "omitted"] | None = None
 
+    idle: ClassVar = {"block_binding": "A thought is read wherever it is given back, if its signature is good."}
+
 
 class MessagesFormat(ClientModel):
     """What the answer is held to."""
@@ -76,6 +78,9 @@ class OutputConfig(ClientModel):
 
     effort: Effort | None = None
     format: MessagesFormat | None = None
+
+    idle: ClassVar = {"task_budget": "'max_tokens' bounds a message; nothing bounds what comes behind it."}
+    told: ClassVar = ("task_budget",)
 
 
 class RequestMetadata(ClientModel):
@@ -107,14 +112,17 @@ class CountFields(ClientModel):
     output_format: MessagesFormat | None = None  # the older name of `output_config.format`
 
     beside: ClassVar = ("messages", "tools", "mcp_servers")
+    refused: ClassVar = {"compaction": Refused("Summaries are made by POST /v1/responses/compact.")}
     idle: ClassVar = {
         "cache_control": CACHES_ALL,
         "context_management": "Nothing is cleared or summed up here; the client sends what the model is to read.",
         "speed": "There is one speed.",
-        **dict.fromkeys(("user_profile_id", "workspace_id"), "It is Anthropic's; the API key says whose it is."),
+        **dict.fromkeys(
+            ("user_profile_id", "workspace_id", "billing_policy"), "It is Anthropic's; the API key says whose it is."
+        ),
     }
     told: ClassVar[Collection[str]] = ("context_management", "speed")
-    own: ClassVar[Collection[str]] = ("output_format", "mcp_servers", "context_management")  # of the SDK's beta
+    own: ClassVar[Collection[str]] = ("output_format",)  # which the SDK does not have any more
 
 
 class MessagesFields(CountFields):
@@ -134,14 +142,21 @@ class MessagesFields(CountFields):
         MessagesContainer | None, BeforeValidator(_as_container, json_schema_input_type=str | MessagesContainer)
     ] = None
 
+    refused: ClassVar = {
+        **CountFields.refused,
+        "thread": Refused(
+            "Messages are not stored: send the whole conversation, or use /v1/responses with 'previous_response_id'."
+        ),
+    }
     idle: ClassVar = {
         **CountFields.idle,
+        "fallback_credit_token": "Nothing is billed here.",
         "diagnostics": "`usage` says how much of a prompt came from the cache; there are no other findings.",
         "fallbacks": "The model that is asked for answers, or none.",
         "inference_geo": "It is Anthropic's; models run where this server does.",
     }
     told: ClassVar = (*CountFields.told, "fallbacks")
-    own: ClassVar = (*CountFields.own, "fallbacks", "temperature", "top_p", "top_k")
+    own: ClassVar = (*CountFields.own, "temperature", "top_p", "top_k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

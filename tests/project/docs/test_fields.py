@@ -66,12 +66,16 @@ def test_every_body_is_held_against_the_sdk() -> None:
 
 @pytest.mark.parametrize("body", ANTHROPICS_BODIES)
 def test_a_body_has_the_fields_of_anthropics_sdk(body: str) -> None:
-    assert differences(BODIES[body], sdk_types(ANTHROPICS_BODIES[body], "anthropic")) == []
+    """Of its betas, too; `betas` is a header."""
+    path = ANTHROPICS_BODIES[body]
+    types = [*sdk_types(path, "anthropic"), *sdk_types(f"beta.{path}", "anthropic")]
+    assert differences(BODIES[body], types) == ["betas is new"]
 
 
 @pytest.mark.parametrize("role", MESSAGES_OF_ANTHROPIC)
 def test_a_message_has_the_fields_of_anthropics_sdk(role: str) -> None:
-    types = by_kind(sdk_types("message_param.MessageParam", "anthropic"), "role")[role]
+    paths = ("message_param.MessageParam", "beta.beta_message_param.BetaMessageParam")
+    types = [each for path in paths for each in by_kind(sdk_types(path, "anthropic"), "role")[role]]
     assert differences(MESSAGES_OF_ANTHROPIC[role], types) == []
 
 
