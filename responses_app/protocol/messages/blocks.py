@@ -307,6 +307,10 @@ class _Reader:
                 self._assistant(message.content, named)
                 self.read.turns.append(PlacedTurn(seen_turn(message.content), begin, len(self.read.items)))
             case MessagesUser() | MessagesSystem():
+                if not message.content:
+                    raise invalid_request(
+                        f"'{at}.content': at least one block is required.", param=f"{at}.content", code="empty_array"
+                    )
                 role = "user" if isinstance(message, MessagesUser) else "developer"
                 for block, name in zip(message.content, named, strict=True):
                     if isinstance(block, ToolResultBlock):

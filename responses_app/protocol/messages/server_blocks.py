@@ -290,7 +290,8 @@ def _outputs(content: JsonObject) -> JsonObject:
     printed = f"{content.get('stdout') or ''}{content.get('stderr') or ''}"
     outputs: list[JsonObject] = [{"type": "logs", "logs": printed}] if printed else []
     written = content.get("content")
-    files = [{"file_id": each.get("file_id")} for each in written if isinstance(each, dict)] if written else []  # type: ignore[attr-defined]
+    shown = written if isinstance(written, list) else []
+    files = [{"file_id": each.get("file_id")} for each in shown if isinstance(each, dict)]
     if files:
         outputs.append({"type": "files", "files": files})
     return {"outputs": outputs, "status": "failed" if content.get("return_code") else "completed"}

@@ -179,6 +179,29 @@ def test_a_call_that_is_cut_has_no_result() -> None:
     assert parse_create({"model": "m", "input": read_items(whole["content"])}).input
 
 
+BROKEN: list[tuple[str, Any, str, Any]] = [  # what no server of ours has said
+    ("code_execution", {"code": {"a": 1}}, "code_execution", {"content": [1, {"file_id": 5}], "stdout": 7}),
+    ("code_execution", {}, "code_execution", {"content": 5, "return_code": "x"}),
+    ("code_execution", {}, "code_execution", [1]),
+    ("web_fetch", {"pattern": 7, "url": [1]}, "web_fetch", {"content": {"source": 5}}),
+    ("web_search", {"query": [1]}, "web_search", [1, {"url": 5}]),
+    ("web_search", {"query": "a"}, "web_search", {"type": "web_search_tool_result_error"}),
+    ("bash_code_execution", {"command": "ls"}, "bash_code_execution", {"stdout": "a.txt"}),
+    ("tool_search_tool_regex", {"query": "a"}, "tool_search", {"tool_references": []}),
+]
+
+
+def test_blocks_that_others_have_written_are_read() -> None:
+    for name, asked, kind, content in BROKEN:
+        use = {"type": "server_tool_use", "id": "srvtoolu_1", "name": name, "input": asked}
+        result = {"type": f"{kind}_tool_result", "tool_use_id": "srvtoolu_1", "content": content}
+        read, _ = read_again([use, result])
+        assert len(read) == 2
+    use = {"type": "mcp_tool_use", "id": "m", "name": "x", "server_name": "y", "input": {}}
+    for content in ([1, {"text": 5}], "text", None):
+        assert len(read_again([use, {"type": "mcp_tool_result", "tool_use_id": "m", "content": content}])[0]) == 2
+
+
 def read_items(content: Sequence[JsonObject]) -> list[JsonObject]:
     asked = message(messages=[USER, {"role": "assistant", "content": content}, USER], tools=TOOLS)
     return asked.create.input_json
