@@ -8,7 +8,7 @@ All of them raise `ApiError`; only how it is written differs.
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -16,6 +16,7 @@ from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 
 OVERLOADED = 529
+THREAD = "thread"  # a field by which this server would hold a conversation: it does not
 _PATH = re.compile(r"(?:/v1)?/messages(?:/|$)")
 _DATE = re.compile(r"20\d\d-\d\d-\d\d")
 
@@ -40,11 +41,19 @@ _TYPES: Mapping[int, ErrorType] = {
 }
 
 
+class ErrorDetails(TypedDict):
+    """What clients act on: an SDK that hears this sends the whole conversation from then on."""
+
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[str]
+
+
 class MessagesError(TypedDict):
     """What went wrong, where, and what to do."""
 
     type: ErrorType
     message: str
+    details: NotRequired[ErrorDetails]
 
 
 class MessagesErrorAnswer(TypedDict):
@@ -76,4 +85,7 @@ def messages_status(status: int) -> int:
 def error_answer(error: ApiError, request_id: str | None) -> MessagesErrorAnswer:
     """Return an error as this API has it."""
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}, "request_id": request_id or None}
+    told: MessagesError = {"type": kind, "message": error.message}
+    if error.param == THREAD:
+        told["details"] = {"error_code": "thread_unsupported_request", "unsupported": []}
+    return {"type": "error", "error": told, "request_id": request_id or None}

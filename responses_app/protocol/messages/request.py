@@ -14,6 +14,7 @@ from responses_app.protocol.chat.replaying import KnownTurn, PlacedTurn, sampled
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Refused, missing, note_ignored, validate
 from responses_app.protocol.messages.blocks import ReadMessages, SystemText, read_messages
+from responses_app.protocol.messages.errors import THREAD
 from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools, choice_fields, read_tools
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, OWN_INCLUDES, Effort
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
@@ -144,7 +145,7 @@ class MessagesFields(CountFields):
 
     refused: ClassVar = {
         **CountFields.refused,
-        "thread": Refused(
+        THREAD: Refused(
             "Messages are not stored: send the whole conversation, or use /v1/responses with 'previous_response_id'."
         ),
     }

@@ -178,8 +178,13 @@ def _fetched(item: Mapping[str, Any]) -> object:
         return {"type": "web_fetch_tool_result_error", "error_code": _UNAVAILABLE}
     [page] = results
     source = {"type": "text", "media_type": "text/plain", "data": page["text"]}
-    document = {"type": "document", "source": source, "title": page["title"], "citations": None}
-    return {"type": "web_fetch_result", "url": page["url"], "retrieved_at": None, "content": document}
+    document = {"type": "document", "source": source, "title": page["title"], "citations": {"enabled": False}}
+    return {
+        "type": "web_fetch_result",
+        "url": page["url"],
+        "retrieved_at": page.get("retrieved_at"),
+        "content": document,
+    }
 
 
 def _ran(item: Mapping[str, Any]) -> object:

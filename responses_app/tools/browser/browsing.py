@@ -7,6 +7,7 @@ is shown then.
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import NoReturn
 
 from responses_app.protocol.errors import JsonObject
@@ -265,7 +266,10 @@ class _Visit:
         text = page.view(self._stack.next_cursor, start=start, count=count, max_bytes=max_bytes)
         # Only now: what fails shows nothing, and takes no cursor.
         self._stack.push(shown)
-        return Browsed(text, action, found or [{"url": shown.url, "title": shown.title, "text": text}])
+        if found is None:
+            now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            found = [{"url": shown.url, "title": shown.title, "text": text, "retrieved_at": now}]
+        return Browsed(text, action, found)
 
 
 def options_of(tool: JsonObject) -> BrowsingOptions:
