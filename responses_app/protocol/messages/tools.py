@@ -166,7 +166,8 @@ class ReadTools:
 
     tools: list[JsonObject] = field(default_factory=list)
     places: list[str] = field(default_factory=list)  # where each stands in the client's request
-    uses: list[int | None] = field(default_factory=list)  # how often each of the server's may be called
+    # Where each of the server's stands, and how often it may be called; None: as often as the model likes.
+    uses: list[tuple[str, int | None]] = field(default_factory=list)
     choices: dict[str, JsonObject] = field(default_factory=dict)  # tools of the server, by the names that choose them
 
     @property
@@ -194,7 +195,7 @@ class ReadTools:
     @property
     def max_calls(self) -> int | None:
         """How many calls of the server's tools are made; None: as many as the model likes."""
-        bounds = [each for each in self.uses if each is not None]
+        bounds = [uses for _, uses in self.uses if uses is not None]
         return sum(bounds) if bounds and len(bounds) == len(self.uses) else None
 
 
@@ -269,7 +270,7 @@ class _Reader:
             case KnownTool():
                 name, about, schema = KNOWN_TOOLS[tool.type]
                 _check_name(tool.name, name, at)
-                self.read.add(_function(name, schema, about, None), at)
+                self.read.add(_function(name, schema, about, tool.strict), at)
             case WebTool():
                 _check_name(tool.name, tool.type.rpartition("_")[0], at)
                 self._browses(tool, at)
@@ -289,12 +290,17 @@ class _Reader:
             asked = server.tool_configuration or ServerTools()
             if asked.enabled is not False:
                 self._serve(_mcp(server, asked.allowed_tools), at)
+        if self.read.max_calls is None:
+            # One bound holds for all of them, so a tool without one lifts those of the others.
+            for at, uses in self.read.uses:
+                if uses is not None:
+                    note_ignored(f"{at}.max_uses")
         if self._container is not None and CODE not in self.read.choices:
             note_ignored("container")
 
     def _serve(self, tool: JsonObject, at: str, uses: int | None = None) -> None:
         self.read.add(tool, at)
-        self.read.uses.append(uses)
+        self.read.uses.append((at, uses))
 
     def _browses(self, tool: WebTool, at: str) -> None:
         if tool.allowed_domains and tool.blocked_domains:
@@ -312,7 +318,7 @@ class _Reader:
         if declared["filters"] != self._web["filters"]:
             raise invalid_value(at, "'web_search' and 'web_fetch' are one tool here: give both the same domains.")
         self._web.update(declared)
-        self.read.uses.append(tool.max_uses)
+        self.read.uses.append((at, tool.max_uses))
 
     def _uses(self, toolset: McpToolset, at: str) -> None:
         name = toolset.mcp_server_name

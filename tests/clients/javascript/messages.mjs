@@ -1,6 +1,8 @@
 // Anthropic's JavaScript SDK: messages whole, streamed, with thoughts and a tool loop; counts, models and errors.
 // node messages.mjs SERVER_URL
 import Anthropic from "@anthropic-ai/sdk";
+import { betaZodTool } from "@anthropic-ai/sdk/helpers/beta/zod";
+import { z } from "zod";
 
 const [baseURL] = process.argv.slice(2);
 const client = new Anthropic({ baseURL, apiKey: "none", maxRetries: 0 });
@@ -37,6 +39,14 @@ const result = {
 loop.messages.push({ role: "assistant", content: called.content }, { role: "user", content: [result] });
 const answered = await client.messages.create(loop);
 
+const runnable = betaZodTool({
+  name: "forecast",
+  description: forecast.description,
+  inputSchema: z.object({ city: z.string() }),
+  run: ({ city }) => `rain in ${city}`,
+});
+const ran = await client.beta.messages.toolRunner(ask("call forecast for Paris", { tools: [runnable] }));
+
 const refusal = async (fields) => {
   try {
     await client.messages.create(ask("hi", fields));
@@ -55,6 +65,7 @@ console.log(
     signed: streamed.content[0].signature.length > 50,
     called: [called.stop_reason, call.name, call.input],
     answered: answered.content.at(-1).text,
+    ran: ran.content.at(-1).text,
     counted: (await client.messages.countTokens({ model, messages: loop.messages.slice(0, 1) })).input_tokens > 10,
     models: [models, (await client.models.retrieve(model)).type],
     refused: [

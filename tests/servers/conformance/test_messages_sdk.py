@@ -6,7 +6,7 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from openai import OpenAI
 
 from tests.kit.messages import put_together, sent
@@ -102,6 +102,24 @@ def test_tools_are_called_and_go_on(claude: Anthropic) -> None:
     assert "rain" in "".join(block.text for block in second.content if block.type == "text")
     used, before = second.usage, first.usage
     assert used.input_tokens + (used.cache_read_input_tokens or 0) > before.input_tokens
+
+
+def test_the_tool_runner_goes_on_without_a_thread(claude: Anthropic) -> None:
+    @beta_tool
+    def forecast(city: str) -> str:
+        """Tells the weather.
+
+        Args:
+            city: The name of the city.
+        """
+        return f"rain in {city}"
+
+    asked = [user("call forecast for Paris")]
+    last = claude.beta.messages.tool_runner(model=MODEL, max_tokens=2000, tools=[forecast], messages=asked).until_done()
+    assert "rain in Paris" in str(last.content[-1])
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        claude.beta.messages.create(model=MODEL, max_tokens=10, messages=asked, thread={"type": "create"})
+    assert refused.value.body["error"]["details"]["error_code"] == "thread_unsupported_request"  # type: ignore[index]
 
 
 def test_a_named_tool_is_called_and_none_is_not(claude: Anthropic) -> None:
