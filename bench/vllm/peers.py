@@ -101,7 +101,7 @@ def litellm(folder: Path, behind: Contender) -> Iterator[Contender]:
             stderr=output,
         )
     try:
-        _wait_until_it_answers(f"http://127.0.0.1:{port}/health/liveliness", process, log)
+        wait_until_it_answers(f"http://127.0.0.1:{port}/health/liveliness", process, log)
         serving = (*place_server(process.pid), *behind.serving)
         url = f"http://127.0.0.1:{port}/v1"
         yield Contender(name="LiteLLM", url=url, serving=serving, metrics_url=behind.metrics_url)
@@ -110,7 +110,8 @@ def litellm(folder: Path, behind: Contender) -> Iterator[Contender]:
         process.wait()
 
 
-def _wait_until_it_answers(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def wait_until_it_answers(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait until a gateway answers; one that has ended, or takes too long, ends the program."""
     deadline = time.monotonic() + START_SECONDS
     with httpx.Client(timeout=5, verify=False) as client:
         while time.monotonic() < deadline and process.poll() is None:
@@ -119,7 +120,7 @@ def _wait_until_it_answers(url: str, process: "subprocess.Popen[bytes]", log: Pa
                     return
             except httpx.TransportError:
                 time.sleep(0.5)
-    raise SystemExit(f"bench-peers: LiteLLM's proxy did not answer:\n{log.read_text()[-1000:]}")
+    raise SystemExit(f"{url} did not answer:\n{log.read_text()[-1000:]}")
 
 
 async def _measure(bench: Bench, contenders: dict[str, Contender]) -> dict[tuple[str, int], dict[str, Measured]]:

@@ -55,7 +55,7 @@ def test_this_server_passes_all(daphne_server: Server, tmp_path: Path) -> None:
 
 
 def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
-    with ClosedServer(tmp_path / "closed") as server:
+    with ClosedServer(tmp_path / "closed", auth="on") as server:
         only = ("--only", "errors.key", "--only", "websocket", "--only", "messages.answer")
         asked = ("conformance", server.url, *only, "--junit", tmp_path / "j.xml", "--model", "demo", "--json")
         refused = respsite(*asked)
@@ -68,7 +68,7 @@ def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
     assert server.key not in (tmp_path / "j.xml").read_text()
 
 
-def test_every_check_says_its_rule_and_its_source() -> None:
+def test_every_check_says_its_rule_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS) > 100
     for check in CHECKS:
         assert check.rule.endswith("."), check.name
@@ -76,35 +76,32 @@ def test_every_check_says_its_rule_and_its_source() -> None:
         assert not check.pain or check.pain in PAINS, check.name
     seen = {check.pain for check in CHECKS}
     assert {key for key, pain in PAINS.items() if not pain.unseen} == seen - {""}
-    listed = respsite("conformance", "--list", "--only", "models").stdout
+    assert main(["conformance", "--list", "--only", "models"]) == 0
+    listed = capsys.readouterr().out
     assert "models.unknown" in listed
     assert "json.answer" not in listed
 
 
-def test_what_was_typed_wrong_is_said(daphne_server: Server) -> None:
-    for words in (
-        (),
-        ("http://127.0.0.1:1", "--only", "nothing"),
-        ("http://127.0.0.1:1", "--at-once", "0"),
-        ("ftp://a",),
-    ):
-        done = respsite("conformance", *words)
-        assert (done.returncode, done.stdout) == (2, ""), words
-        assert done.stderr.startswith("respsite: ")
-    away = respsite("conformance", f"http://127.0.0.1:{free_port()}/v1")
-    assert (away.returncode, "Name one with --model" in away.stderr) == (1, True)
-    unwritable = respsite("conformance", daphne_server.url, "--only", "models", "--junit", "/nowhere/a.xml")
-    assert (unwritable.returncode, "cannot be written" in unwritable.stderr) == (1, True)
+def test_what_was_typed_wrong_is_said(daphne_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    url = "http://127.0.0.1:1"
+    for words in ((), (url, "--only", "nothing"), (url, "--at-once", "0"), (url, "--seconds", "0"), ("ftp://a",)):
+        assert main(["conformance", *words]) == 2
+        said = capsys.readouterr()
+        assert (said.out, said.err.startswith("respsite: ")) == ("", True)
+    assert main(["conformance", f"http://127.0.0.1:{free_port()}/v1"]) == 1
+    assert "Name one with --model" in capsys.readouterr().err
+    assert main(["conformance", daphne_server.url, "--only", "models", "--junit", "/nowhere/a.xml"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
 
 
-def test_failures_are_told_with_what_was_sent(daphne_server: Server) -> None:
+def test_failures_are_told_with_what_was_sent(daphne_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """A model that is not there: nothing can be answered."""
-    done = respsite("conformance", daphne_server.url, "--only", "json", "--model", "[red]nobody")
-    assert done.returncode == 1
-    assert "✗ json.answer" in done.stdout
+    assert main(["conformance", daphne_server.url, "--only", "json", "--model", "[red]nobody"]) == 1
+    shown = capsys.readouterr().out
+    assert "✗ json.answer" in shown
     for name in ("expected", "sent", "came", "source"):
-        assert f"    {name}" in done.stdout
-    assert "[red]nobody" in done.stdout
+        assert f"    {name}" in shown
+    assert "[red]nobody" in shown
 
 
 @pytest.mark.parametrize("way", WAYS)

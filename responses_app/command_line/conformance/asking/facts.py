@@ -43,6 +43,8 @@ CLOCK: Json = {
     "strict": True,
 }
 ASK_WEATHER = "What is the weather in Paris for 2 days? Use get_weather."
+NO_CALL = "If you can, tell the weather in Paris for 2 days with get_weather; else say that you cannot."
+ASK_TIME = "What time is it in Paris? Use get_time."
 FORCED: Json = {"type": "function", "name": "get_weather"}
 FORCE_WEATHER: Json = {"tools": [WEATHER], "tool_choice": FORCED}
 SURE_SCHEMA: Json = {

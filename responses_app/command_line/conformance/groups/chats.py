@@ -11,6 +11,7 @@ from responses_app.command_line.conformance.asking.facts import (
     HARMONY_TEXT,
     HELLO,
     LONG,
+    NO_CALL,
     SURE_SCHEMA,
     TOO_LONG,
     WEATHER,
@@ -30,6 +31,7 @@ from responses_app.command_line.conformance.asking.shapes import (
 from responses_app.command_line.conformance.asking.talk import MOST_TOKENS, Stream, Talk, good
 from responses_app.command_line.conformance.asking.verdicts import Absent, Skipped, expect
 
+COUNT = "Count from 1 to 9, in digits, separated by spaces."
 GROUP = Group("chat", "Chat Completions")
 PATH = "/chat/completions"
 FUNCTION = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
@@ -194,7 +196,7 @@ async def _required(talk: Talk) -> None:
 @GROUP.check("none", sources.FUNCTIONS)
 async def _none(talk: Talk) -> None:
     """With `tool_choice: none` nothing is called."""
-    message = _ended(await _chat(talk, ASK_WEATHER, tools=[FUNCTION], tool_choice="none"), "stop")
+    message = _ended(await _chat(talk, NO_CALL, tools=[FUNCTION], tool_choice="none"), "stop")
     expect(not message.get("tool_calls"), f"{message.get('tool_calls')}")
 
 
@@ -228,7 +230,7 @@ async def _max_tokens(talk: Talk) -> None:
 @GROUP.check("stop", sources.CHAT)
 async def _stop(talk: Talk) -> None:
     """`stop` ends an answer before what it names."""
-    chat = await _optional(talk, "Count from 1 to 9, in digits, separated by spaces.", stop=["5", "five"])
+    chat = await _optional(talk, COUNT, stop=["5", "five"])
     content = _choice(chat)["message"].get("content") or ""
     expect("5" not in content, f"the answer is {content[:200]!r}")
 

@@ -12,6 +12,7 @@ from responses_app.command_line.conformance.asking.facts import (
     HARMONY_TEXT,
     HELLO,
     LONG,
+    NO_CALL,
     TOO_LONG,
     WEATHER,
     WEATHER_SCHEMA,
@@ -22,6 +23,7 @@ from responses_app.command_line.conformance.asking.shapes import MESSAGE, MESSAG
 from responses_app.command_line.conformance.asking.talk import MOST_TOKENS, NOT_THERE, Answer, Stream, Talk, good
 from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
+COUNT = "Count from 1 to 9, in digits, separated by spaces."
 GROUP = Group("messages", "Anthropic's Messages")
 PATH, COUNT = "/messages", "/messages/count_tokens"
 VERSION = {"anthropic-version": "2023-06-01"}
@@ -217,7 +219,7 @@ async def _any(talk: Talk) -> None:
 @GROUP.check("none", sources.MESSAGES_TOOLS)
 async def _none(talk: Talk) -> None:
     """`tool_choice: none` has no tool called."""
-    message = await _message(talk, ASK_WEATHER, tools=[TOOL], tool_choice={"type": "none"})
+    message = await _message(talk, NO_CALL, tools=[TOOL], tool_choice={"type": "none"})
     expect(not _blocks(message, "tool_use"), f"the content is {message['content']}")
 
 
@@ -252,8 +254,7 @@ async def _cut(talk: Talk) -> None:
 @GROUP.check("stop_sequences", sources.MESSAGES)
 async def _stop_sequences(talk: Talk) -> None:
     """A stop sequence ends a message before it, and is named in `stop_sequence`."""
-    text = "Count from 1 to 9, in digits, separated by spaces."
-    message = await _message(talk, text, stop_sequences=["5"])
+    message = await _message(talk, COUNT, stop_sequences=["5"])
     said = "".join(block["text"] for block in _blocks(message, "text"))
     expect("5" not in said, f"the text is {said[:200]!r}")
     if message["stop_reason"] == "stop_sequence":

@@ -226,7 +226,7 @@ async def _cache_kept(talk: Talk) -> None:
     if not cached:
         raise Skipped("the same request again has no cached tokens: the server reports none")
     items = [output_of(call) for call in first["output"] if call["type"] == "function_call"]
-    second = await talk.create(input=items, previous_response_id=first["id"], **asked)
+    second = await talk.create(input=items, previous_response_id=first["id"], tools=[WEATHER])
     found = second["usage"]["input_tokens_details"]["cached_tokens"]
     expect(found >= cached, f"the same request again has {cached} cached tokens, the next turn {found}")
 

@@ -18,6 +18,7 @@ from responses_app.command_line.conformance.asking.verdicts import expect
 
 GROUP = Group("structured", "Responses: structured output")
 SURE: Json = {"format": {"type": "json_schema", "name": "sure", "schema": SURE_SCHEMA, "strict": True}}
+ASK_NESTED = "List one thing, in JSON."
 NESTED: Json = {
     "type": "object",
     "properties": {
@@ -66,7 +67,7 @@ async def _in_stream(talk: Talk) -> None:
 async def _nested(talk: Talk) -> None:
     """Schemas may have arrays, `$defs`, `anyOf`, `enum` and null."""
     shape = {"format": {"type": "json_schema", "name": "nested", "schema": NESTED, "strict": True}}
-    _fits(text_of(finished(await talk.create(input="List one thing, in JSON.", text=shape))), NESTED)
+    _fits(text_of(finished(await talk.create(input=ASK_NESTED, text=shape))), NESTED)
 
 
 @GROUP.check("object", sources.STRUCTURED)

@@ -7,10 +7,12 @@ from typing import Any
 from responses_app.command_line.conformance.asking import sources
 from responses_app.command_line.conformance.asking.checks import Group
 from responses_app.command_line.conformance.asking.facts import (
+    ASK_TIME,
     ASK_WEATHER,
     CLOCK,
     FORCED,
     HELLO,
+    NO_CALL,
     WEATHER,
     WEATHER_SCHEMA,
     call_of,
@@ -42,11 +44,16 @@ NAMESPACE: Json = {
 WEB_SEARCH: Json = {"type": "web_search", "external_web_access": False}
 SHELL: Json = {"type": "shell", "environment": {"type": "local"}}
 MANY = 128
+ASK_PATCH = "Create the file a.txt with the line hello. Use apply_patch."
+ASK_SHELL = "List the files of this folder. Use shell."
+ASK_PING = "Ping the server. Use ping."
+LIST_FILES = "List the files, all of them. Use run."
+ASK_NAMESPACE = "What is the weather in London for 2 days? Use weather."
 
 
-async def _called(talk: Talk, kind: str = "function_call", **fields: Any) -> Json:
+async def _called(talk: Talk, kind: str = "function_call", *, text: str = ASK_WEATHER, **fields: Any) -> Json:
     """Return the first call of a response to which a call was forced."""
-    return call_of(finished(await talk.create(input=ASK_WEATHER, **fields)), kind)
+    return call_of(finished(await talk.create(input=text, **fields)), kind)
 
 
 @GROUP.check("declared", sources.FUNCTIONS)
@@ -81,7 +88,7 @@ async def _required(talk: Talk) -> None:
 @GROUP.check("none", sources.FUNCTIONS)
 async def _none(talk: Talk) -> None:
     """With `tool_choice: none` nothing is called."""
-    response = finished(await talk.create(input=ASK_WEATHER, tools=[WEATHER], tool_choice="none"))
+    response = finished(await talk.create(input=NO_CALL, tools=[WEATHER], tool_choice="none"))
     kinds = [item["type"] for item in response["output"]]
     expect("function_call" not in kinds, f"the output has {kinds}")
 
@@ -90,7 +97,7 @@ async def _none(talk: Talk) -> None:
 async def _allowed(talk: Talk) -> None:
     """With `allowed_tools` only those are called that it names."""
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
-    call = await _called(talk, tools=[WEATHER, CLOCK], tool_choice=allowed)
+    call = await _called(talk, text=ASK_TIME, tools=[WEATHER, CLOCK], tool_choice=allowed)
     expect(call["name"] == "get_time", f"the name is {call['name']!r}")
 
 
@@ -114,9 +121,8 @@ async def _undeclared(talk: Talk) -> None:
 @GROUP.check("no_strict", sources.FUNCTIONS)
 async def _no_strict(talk: Talk) -> None:
     """A function without `strict`, `description` and `parameters` can be called."""
-    call = await _called(
-        talk, tools=[{"type": "function", "name": "ping"}], tool_choice={"type": "function", "name": "ping"}
-    )
+    choice = {"type": "function", "name": "ping"}
+    call = await _called(talk, text=ASK_PING, tools=[{"type": "function", "name": "ping"}], tool_choice=choice)
     expect(isinstance(json.loads(call["arguments"] or "{}"), dict), f"the arguments are {call['arguments']!r}")
 
 
@@ -140,7 +146,7 @@ async def _many(talk: Talk) -> None:
 async def _custom(talk: Talk) -> None:
     """A custom tool can be forced: an item `custom_tool_call` with a text as `input`."""
     choice = {"type": "custom", "name": "run"}
-    call = await _called(talk, "custom_tool_call", tools=[RUN], tool_choice=choice)
+    call = await _called(talk, "custom_tool_call", text=LIST_FILES, tools=[RUN], tool_choice=choice)
     require(call, CUSTOM_CALL, "the call")
     expect(call["name"] == "run", f"the name is {call['name']!r}")
 
@@ -148,16 +154,17 @@ async def _custom(talk: Talk) -> None:
 @GROUP.check("grammar", sources.FUNCTIONS, pain="other-tools")
 async def _grammar(talk: Talk) -> None:
     """The input of a custom tool with a grammar matches it."""
+    choice = {"type": "custom", "name": "run"}
     pattern = "(ls|pwd) -[a-c]"
     tool = {**RUN, "format": {"type": "grammar", "syntax": "regex", "definition": pattern}}
-    call = await _called(talk, "custom_tool_call", tools=[tool], tool_choice={"type": "custom", "name": "run"})
+    call = await _called(talk, "custom_tool_call", text=LIST_FILES, tools=[tool], tool_choice=choice)
     expect(re.fullmatch(pattern, call["input"]), f"the input is {call['input']!r}")
 
 
 @GROUP.check("namespace", sources.NAMESPACE_TYPE, pain="namespaces")
 async def _namespace(talk: Talk) -> None:
     """A function in a `namespace` is called by its own name, and its call has the `namespace`."""
-    call = await _called(talk, tools=[NAMESPACE], tool_choice="required")
+    call = await _called(talk, text=ASK_NAMESPACE, tools=[NAMESPACE], tool_choice="required")
     given = (call.get("namespace"), call["name"])
     expect(given == ("weather", "get_weather"), f"namespace, name: {given}")
 
@@ -165,9 +172,8 @@ async def _namespace(talk: Talk) -> None:
 @GROUP.check("apply_patch", sources.APPLY_PATCH, pain="apply-patch")
 async def _apply_patch(talk: Talk) -> None:
     """The tool `apply_patch` can be forced: an item `apply_patch_call` with an operation on a file."""
-    text = "Create the file a.txt with the line hello. Use apply_patch."
     asked = {"tools": [{"type": "apply_patch"}], "tool_choice": {"type": "apply_patch"}}
-    call = call_of(finished(await talk.create(input=text, **asked)), "apply_patch_call")
+    call = call_of(finished(await talk.create(input=ASK_PATCH, **asked)), "apply_patch_call")
     operation = require(call, PATCH_CALL, "the call")["operation"]
     expect(operation["type"] in ("create_file", "update_file", "delete_file"), f"the operation is {operation}")
     expect(isinstance(operation["path"], str), f"the operation is {operation}")
@@ -177,7 +183,7 @@ async def _apply_patch(talk: Talk) -> None:
 async def _shell(talk: Talk) -> None:
     """The tool `shell` of the client can be forced: an item `shell_call` with commands."""
     call = call_of(
-        finished(await talk.create(input="List the files. Use shell.", tools=[SHELL], tool_choice={"type": "shell"})),
+        finished(await talk.create(input=ASK_SHELL, tools=[SHELL], tool_choice={"type": "shell"})),
         "shell_call",
     )
     expect(isinstance(call["action"]["commands"], list), f"the action is {call['action']}")
