@@ -222,6 +222,7 @@ async def _get(request: HttpRequest, response_id: str) -> HttpResponseBase:
     starting_after = _starting_after(query)
     if _flag(query, "stream"):
         project = project_of(request)
+        dialect = dialect.hiding if _flag(query, "include_obfuscation") else dialect
         reader = await site.responses.follow(
             project, response_id, starting_after=starting_after, dialect=dialect, include=include
         )
@@ -339,6 +340,9 @@ _STARTING_AFTER = Parameter(
     "The sequence number after which the stream begins.",
     {"type": "integer", "minimum": 0, "maximum": _MAX_NUMBER},
 )
+_OBFUSCATION = Parameter(
+    "include_obfuscation", "Whether the deltas of the stream are filled up with `obfuscation`.", {"type": "boolean"}
+)
 _TOOL_MODE = Parameter(
     TOOL_MODE_HEADER,
     "Whether a response ends with calls of its client's tools, or waits for their outputs.",
@@ -374,7 +378,7 @@ ENDPOINTS = (
     ),
     _endpoint(
         *("GET", _RESPONSE, _get, "getResponse", "Return a response, or resume its stream"),
-        takes=(INCLUDE, _STREAM, _STARTING_AFTER, DIALECT),
+        takes=(INCLUDE, _STREAM, _STARTING_AFTER, _OBFUSCATION, DIALECT),
         answers=_STREAMED,
     ),
     _endpoint("DELETE", _RESPONSE, _delete, "deleteResponse", "Delete a response"),

@@ -130,7 +130,7 @@ class ResponseService:
             await self.admission.admit(run)
         # Nothing is awaited between the admission and `attach`, so its reader misses no event.
         images = image_urls(plan.input_items) if INPUT_IMAGES in (request.include or ()) else ()
-        return self.registry.attach(run, dialect=dialect, images=images)
+        return self.registry.attach(run, dialect=dialect.hiding if request.hides_sizes else dialect, images=images)
 
     async def compact(self, request: CreateRequest, origin: Origin) -> tuple[ResponseReader, list[JsonObject]]:
         """Start the run of a request that only compacts; return its reader, and the user's messages, which its client

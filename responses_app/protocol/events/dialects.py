@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import lru_cache, partial
+from hashlib import shake_128
 from typing import NamedTuple
 
 import orjson
@@ -46,6 +47,7 @@ class Switch(StrEnum):
     RATE_LIMIT_EVENTS = "rate-limit-events"  # `response.rate_limits.updated`, where there are limits
     PING_EVENTS = "ping-events"  # heartbeats are events, for clients that count nothing else as a sign of life
     USAGE_PER_TURN = "usage-per-turn"  # lists of each turn's tokens beside the sums
+    OBFUSCATION = "obfuscation"  # deltas are filled up, so that their size says little of their text
 
 
 PRESETS: Mapping[str, frozenset[Switch]] = {
@@ -64,6 +66,8 @@ PRESETS: Mapping[str, frozenset[Switch]] = {
         )
     ),
 }
+OBFUSCATED_TO = 64  # bytes: the size of a delta is a multiple of it
+_FIELD = b',"obfuscation":"'
 KNOWN = f"the presets {', '.join(PRESETS)}; the switches {', '.join(Switch)}"
 
 
@@ -92,6 +96,11 @@ class Dialect:
     def usage_per_turn(self) -> bool:
         """Whether a response's usage has lists of each turn's tokens."""
         return Switch.USAGE_PER_TURN in self.switches
+
+    @property
+    def hiding(self) -> "Dialect":
+        """The same, with sizes hidden."""
+        return _dialect_of(self.switches | {Switch.OBFUSCATION})
 
     def response(self, response: Mapping[str, object]) -> Mapping[str, object]:
         """Return a response object as this dialect has it, of one as it is stored."""
@@ -301,10 +310,13 @@ class Wording:
     def __init__(self, dialect: Dialect, scene: Scene) -> None:
         self._rules = _rules_of(dialect.switches)  # by types of events
         self._scene = scene
+        self._hides = Switch.OBFUSCATION in dialect.switches
         self.usage_per_turn = dialect.usage_per_turn
 
     def of(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
         """Return an event as it is worded here, with what comes before and behind it, of what `Event.as_json` made."""
+        if self._hides and type.endswith(".delta"):
+            json = _filled_up(json)
         rules = self._rules.get(type)
         if rules is None:
             return ((type, json),)
@@ -330,8 +342,9 @@ class Wording:
 
 def wording(dialect: Dialect, scene: Scene) -> Wording | None:
     """Return how a reader hears a response in a dialect; None where it hears every event as the journal has it."""
-    # `USAGE_PER_TURN` has no rule: it changes how terminal events are written.
-    return Wording(dialect, scene) if dialect.usage_per_turn or _rules_of(dialect.switches) else None
+    # Two switches have no rule: they change how events are written.
+    changes = dialect.switches & {Switch.USAGE_PER_TURN, Switch.OBFUSCATION} or _rules_of(dialect.switches)
+    return Wording(dialect, scene) if changes else None
 
 
 def no_limits() -> Sequence[JsonObject]:
@@ -352,6 +365,12 @@ def _rules_of(switches: frozenset[Switch]) -> Mapping[str, Sequence[Rule]]:
 def _renamed(json: bytes, type: str, name: str) -> bytes:
     # `json` begins with `{"type":"…"`, as `Event.as_json` writes it: only that is exchanged.
     return b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
+
+
+def _filled_up(json: bytes) -> bytes:
+    # What fills up does not repeat, so that compression cannot take it out; and it is the same at every reading.
+    size = 1 + -(len(json) + len(_FIELD) + 2) % OBFUSCATED_TO
+    return b'%b%b%b"}' % (json[:-1], _FIELD, shake_128(json).hexdigest(size).encode()[:size])
 
 
 def _put(type: str, fields: JsonObject, number: int) -> Worded:

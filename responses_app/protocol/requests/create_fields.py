@@ -100,7 +100,6 @@ class StreamOptions(ClientModel):
         )
     }
     own: ClassVar = ("include_usage", "continuous_usage_stats")
-    idle: ClassVar = HIDES_NOTHING
 
 
 class CacheOptions(ClientModel):

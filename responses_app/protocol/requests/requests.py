@@ -85,6 +85,11 @@ class CreateRequest(Fields):
         return self.generate is False or bool(self.prompt_cache_options and self.prompt_cache_options.prewarm)
 
     @property
+    def hides_sizes(self) -> bool:
+        """Whether the deltas of its stream are filled up. OpenAI does so unless told not to, this server if told to."""
+        return self.stream_options is not None and bool(self.stream_options.include_obfuscation)
+
+    @property
     def only_compacts(self) -> bool:
         """Whether a summary of everything is all that is wanted."""
         return bool(self.input) and isinstance(self.input[-1], CompactionTrigger) and not self.warm_up

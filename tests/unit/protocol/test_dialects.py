@@ -11,6 +11,7 @@ from engine.formats.harmony.encoding import encode_harmony
 from engine.types import FinishReason
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.dialects import (
+    OBFUSCATED_TO,
     OPENAI,
     PRESETS,
     RULES,
@@ -108,6 +109,26 @@ def test_an_event_keeps_everything_but_its_name(type: EventType) -> None:
         [(name, json)] = reader.of(event.type, 7, event.as_json())
         assert name == RENAMED.get(type, type)
         assert orjson.loads(json) == {**orjson.loads(event.as_json()), "type": name}
+
+
+@given(st.text(max_size=200))
+def test_deltas_are_filled_up(text: str) -> None:
+    [delta] = worded("obfuscation", "response.output_text.delta", delta=text)
+    filling = delta.pop("obfuscation")
+    assert delta == {"type": "response.output_text.delta", "delta": text, "sequence_number": 7}
+    reader = in_dialect("obfuscation,reasoning-names")
+    assert reader is not None
+    sizes = set()
+    for type in ("response.reasoning_text.delta", "response.function_call_arguments.delta"):
+        event = Event(type, 7, {"delta": text})  # type: ignore[arg-type]
+        [(_, json)] = reader.of(type, 7, event.as_json())
+        assert json == reader.of(type, 7, event.as_json())[0][1]
+        sizes.add(len(json) % OBFUSCATED_TO)
+    assert isinstance(filling, str)
+    assert 1 <= len(filling) <= OBFUSCATED_TO
+    assert len(sizes) == 1
+    [done] = worded("obfuscation", "response.output_text.done", text=text)
+    assert "obfuscation" not in done
 
 
 @pytest.mark.parametrize("text", ["openai", "ping-events", "turn-id"])
@@ -303,6 +324,7 @@ def test_any_switches_together_keep_the_journals_events_and_numbers(
         for event in (after, before):
             del event["type"]
             event.get("response", {}).pop("usage", None)  # which is another switch's
+            event.pop("obfuscation", None)  # and so is this
         assert after == before
     numbers = [orjson.loads(entry.json)["sequence_number"] for entry in heard]
     assert numbers == sorted(numbers)

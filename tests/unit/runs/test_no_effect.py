@@ -12,7 +12,6 @@ from tests.kit.fakes import TOOL_F, Site
 
 VALUES: dict[str, object] = {  # where a name is no value of it
     "text.verbosity": "high",
-    "stream_options.include_obfuscation": True,
     "prompt_cache_options.ttl": "12h",
     "prompt_cache_options.mode": "explicit",
     "client_metadata": {"a": "b"},
