@@ -315,11 +315,9 @@ class Wording:
 
     def of(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
         """Return an event as it is worded here, with what comes before and behind it, of what `Event.as_json` made."""
-        if self._hides and type.endswith(".delta"):
-            json = _filled_up(json)
         rules = self._rules.get(type)
         if rules is None:
-            return ((type, json),)
+            return ((type, self._sized(type, json)),)
         before: list[Worded] = []
         name = type
         for rule in rules:
@@ -328,8 +326,11 @@ class Wording:
             elif rule.place is EventPlace.BEFORE and (fields := rule.make(json, self._scene)) is not None:
                 # The number of the event before: what its reader has had by then.
                 before.append(_put(rule.becomes, fields, number - 1))
-        itself = (name, json if name is type else _renamed(json, type, name))
+        itself = (name, self._sized(type, json if name is type else _renamed(json, type, name)))
         return (*before, itself, *self.behind(type, number, json))
+
+    def _sized(self, type: str, json: bytes) -> bytes:
+        return _filled_up(json) if self._hides and type.endswith(".delta") else json
 
     def behind(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
         """Return what comes behind an event: also all that a reader hears of it which begins behind it."""
