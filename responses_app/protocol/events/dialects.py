@@ -317,7 +317,7 @@ class Wording:
         """Return an event as it is worded here, with what comes before and behind it, of what `Event.as_json` made."""
         rules = self._rules.get(type)
         if rules is None:
-            return ((type, self._sized(type, json)),)
+            return ((type, self._sized(type, number, json)),)
         before: list[Worded] = []
         name = type
         for rule in rules:
@@ -326,11 +326,11 @@ class Wording:
             elif rule.place is EventPlace.BEFORE and (fields := rule.make(json, self._scene)) is not None:
                 # The number of the event before: what its reader has had by then.
                 before.append(_put(rule.becomes, fields, number - 1))
-        itself = (name, self._sized(type, json if name is type else _renamed(json, type, name)))
+        itself = (name, self._sized(type, number, json if name is type else _renamed(json, type, name)))
         return (*before, itself, *self.behind(type, number, json))
 
-    def _sized(self, type: str, json: bytes) -> bytes:
-        return _filled_up(json) if self._hides and type.endswith(".delta") else json
+    def _sized(self, type: str, number: int, json: bytes) -> bytes:
+        return _filled_up(json, number) if self._hides and type.endswith(".delta") else json
 
     def behind(self, type: str, number: int, json: bytes) -> Sequence[Worded]:
         """Return what comes behind an event: also all that a reader hears of it which begins behind it."""
@@ -368,10 +368,10 @@ def _renamed(json: bytes, type: str, name: str) -> bytes:
     return b'{"type":"%b"%b' % (name.encode(), json[len('{"type":""') + len(type) :])
 
 
-def _filled_up(json: bytes) -> bytes:
+def _filled_up(json: bytes, number: int) -> bytes:
     # What fills up does not repeat, so that compression cannot take it out; and it is the same at every reading.
     size = 1 + -(len(json) + len(_FIELD) + 2) % OBFUSCATED_TO
-    return b'%b%b%b"}' % (json[:-1], _FIELD, shake_128(json).hexdigest(size).encode()[:size])
+    return b'%b%b%b"}' % (json[:-1], _FIELD, shake_128(b"%d" % number).hexdigest(size).encode()[:size])
 
 
 def _put(type: str, fields: JsonObject, number: int) -> Worded:

@@ -56,7 +56,7 @@ def test_this_server_passes_all(daphne_server: Server, tmp_path: Path) -> None:
 
 def test_the_key_is_used_and_never_told(tmp_path: Path) -> None:
     with ClosedServer(tmp_path / "closed", auth="on") as server:
-        only = ("--only", "errors.key", "--only", "websocket", "--only", "messages.answer")
+        only = ("--only", "errors.key", "--only", "websocket.upgrade", "--only", "messages.answer")
         asked = ("conformance", server.url, *only, "--junit", tmp_path / "j.xml", "--model", "demo", "--json")
         refused = respsite(*asked)
         assert refused.returncode == 1

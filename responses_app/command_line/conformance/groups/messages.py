@@ -398,7 +398,7 @@ async def _web_search(talk: Talk) -> None:
     expect(_blocks(message, "server_tool_use"), f"the content is {message['content']}")
 
 
-@GROUP.check("models", sources.MESSAGES)
+@GROUP.check("models", sources.MESSAGES_MODELS)
 async def _models(talk: Talk) -> None:
     """`GET /models` lists models in Anthropic's shape for a client that sends `anthropic-version`."""
     body = good(await talk.there("GET", "/models", headers=_headers(talk)))
