@@ -20,7 +20,7 @@ Checked on {day}: respsite {respsite}, vLLM {vLLM} (its own server, on the CPU),
 agentic-api {agentic-api}. All are in front of one vLLM server, whose model has no weights and says what the checks
 need: a call where a call is forced, JSON where a schema asks for it. Its responses are stored
 (`VLLM_ENABLE_RESPONSES_API_STORE=1`), its tools are parsed (`--enable-auto-tool-choice --tool-call-parser openai`). The
-others run with their defaults.
+others run with their defaults, but that LiteLLM does not rest a model after an error.
 
 A check **passes** or **fails**. It is **absent** if the server does not have what is checked: it answers 404 or 405,
 does not upgrade to a WebSocket, or refuses an optional feature with a clear 400. It is **skipped** if a precondition

@@ -36,13 +36,14 @@ TOGETHER = "2"  # checks at once: the engine has one core
 THOUGHT = "<|channel|>analysis<|message|>I know what to do about that, and I will do it.<|end|><|start|>assistant"
 
 
-def _says(when: str, text: str) -> dict[str, object]:
-    return {"when": when, "say": f"{THOUGHT}<|channel|>final<|message|>{text}<|return|>"}
+def _says(when: str, text: str, mark: str = "") -> dict[str, object]:
+    return {"when": when, "say": f"{THOUGHT}<|channel|>final{mark}<|message|>{text}<|return|>"}
 
 
 def _calls(when: str, name: str, arguments: str) -> dict[str, object]:
-    call = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>"
-    return {"when": when, "say": THOUGHT + call}
+    """Call a function. How a call ends is left to the grammar, where there is one."""
+    call = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}"
+    return {"when": when, "say": THOUGHT + call, "behind": "brief"}
 
 
 def _begins(when: str, name: str) -> dict[str, object]:
@@ -50,23 +51,28 @@ def _begins(when: str, name: str) -> dict[str, object]:
     return {"when": when, "say": f"{THOUGHT}<|channel|>commentary to={name}", "behind": "brief"}
 
 
-# What a model would say to the prompts of the checks; the first that is found in the last message counts.
-SCRIPT: list[dict[str, object]] = [
-    _says(facts.NO_CALL, "I cannot."),
-    _says(facts.ASK_SURE, '{"answer": "yes", "sure": true}'),
-    _says(structured.ASK_NESTED, '{"items": [{"size": 1}], "kind": null}'),
-    _calls(facts.ASK_TIME, "get_time", '{"city": "Paris"}'),
-    _calls(facts.ASK_WEATHER, "get_weather", '{"city": "Paris", "days": 2}'),
-    _calls(tools.ASK_PING, "ping", "{}"),
-    _calls(tools.ASK_NAMESPACE, "weather.get_weather", '{"city": "London", "days": 2}'),
-    _begins(tools.LIST_FILES, "functions.run"),
-    _begins(tools.ASK_PATCH, "functions.apply_patch"),
-    _begins(tools.ASK_SHELL, "functions.shell"),
-    _begins("Use code_interpreter", "python"),
-    _says(facts.LONG, " ".join(map(str, range(3000)))),
-    _says(chats.COUNT, "1 2 3 4 5 6 7 8 9"),
-    _says("", "Hello!"),
-]
+def _script(json_mark: str) -> list[dict[str, object]]:
+    """Return what a model would say to the prompts of the checks; the first that the last message has in it counts.
+
+    `json_mark` is what vLLM's own grammar wants before JSON in an answer. A message without any of the last letters
+    gets what is sampled: with such ones it is tried whether a grammar holds.
+    """
+    return [
+        _says(facts.NO_CALL, "I cannot."),
+        _says(facts.ASK_SURE, '{"answer": "yes", "sure": true}', json_mark),
+        _says(structured.ASK_NESTED, '{"items": [{"size": 1}], "kind": null}', json_mark),
+        _calls(facts.ASK_TIME, "get_time", '{"city": "Paris"}'),
+        _calls(facts.ASK_WEATHER, "get_weather", '{"city": "Paris", "days": 2}'),
+        _calls(tools.ASK_PING, "ping", "{}"),
+        _calls(tools.ASK_NAMESPACE, "weather.get_weather", '{"city": "London", "days": 2}'),
+        _begins(tools.LIST_FILES, "functions.run"),
+        _begins(tools.ASK_PATCH, "functions.apply_patch"),
+        _begins(tools.ASK_SHELL, "functions.shell"),
+        _begins("Use code_interpreter", "python"),
+        _says(facts.LONG, " ".join(map(str, range(3000)))),
+        _says(chats.COUNT, "1 2 3 4 5 6 7 8 9"),
+        *(_says(letter, "Hello!") for letter in " aeioux"),
+    ]
 
 
 def main() -> None:
@@ -76,16 +82,21 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="respsite-conformance-") as name,
         ConformanceBench(Steps(), Path(name), small()) as bench,
     ):
-        folder, own, ours = Path(name), bench.own, bench.by_server
-        bench.speak(SCRIPT)
-        with litellm(folder, own) as gateway, agentic_api(folder, own) as agentic:
+        folder, own = Path(name), bench.own
+        bench.speak(_script(""))
+        ours = bench.by_server
+        told = {"respsite": _checked(bench, "respsite", ours.url)}
+        bench.speak(_script(" <|constrain|>json"))
+        with (
+            litellm(folder, own, router_settings={"disable_cooldowns": True}) as gateway,
+            agentic_api(folder, own) as agentic,
+        ):
             urls = {
-                "respsite": ours.url,
                 "vLLM": own.url,
                 "LiteLLM": gateway.url,
                 "agentic-api": agentic,
             }
-            told = {who: _checked(bench, who, url) for who, url in urls.items()}
+            told |= {who: _checked(bench, who, url) for who, url in urls.items()}
     if path := os.environ.get("CONFORMANCE_JSON"):
         Path(path).write_text(json.dumps(told, indent=2))
     print(page(told, _environment()))

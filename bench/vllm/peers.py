@@ -82,12 +82,14 @@ def main() -> None:
 
 
 @contextmanager
-def litellm(folder: Path, behind: Contender) -> Iterator[Contender]:
+def litellm(folder: Path, behind: Contender, **settings: object) -> Iterator[Contender]:
     """Start LiteLLM's proxy in front of vLLM's own server."""
     port = free_port()
     parameters = {"model": f"hosted_vllm/{SERVED_MODEL}", "api_base": behind.url, "api_key": "none"}
     config = folder / "litellm.yaml"  # JSON is YAML
-    config.write_text(json.dumps({"model_list": [{"model_name": SERVED_MODEL, "litellm_params": parameters}]}))
+    config.write_text(
+        json.dumps({"model_list": [{"model_name": SERVED_MODEL, "litellm_params": parameters}], **settings})
+    )
     python, log = pip.installed(REQUIREMENTS), folder / "litellm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

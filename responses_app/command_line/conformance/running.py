@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from responses_app.command_line.conformance.asking.checks import Check, Group, Result
 from responses_app.command_line.conformance.asking.talk import Server, Talk, attempt
-from responses_app.command_line.conformance.asking.verdicts import Unmet, Verdict
+from responses_app.command_line.conformance.asking.verdicts import Lost, Unmet, Verdict
 
 Tell = Callable[[Result], None]
 
@@ -16,7 +16,7 @@ async def run_checks(
 ) -> list[Result]:
     """Return the results of the chosen checks, in their order; `tell` is called with each as it comes.
 
-    Where a group's first check has not passed, the others get its verdict, or are skipped, and nothing is asked.
+    Where a group's first check finds nothing, or gets no whole answer, nothing more is asked.
     """
     free = asyncio.Semaphore(at_once)
     wanted = {check.name for check in chosen}
@@ -35,7 +35,8 @@ async def _group(server: Server, group: Group, wanted: set[str], free: asyncio.S
         tell(each)
 
     async def one(check: Check) -> Result:
-        made = await _checked(server, check, free) if result.verdict is Verdict.PASSED else _after(result, check)
+        stops = result.is_lost or result.verdict is Verdict.ABSENT
+        made = _after(result, check) if stops else await _checked(server, check, free)
         tell(made)
         return made
 
@@ -43,17 +44,17 @@ async def _group(server: Server, group: Group, wanted: set[str], free: asyncio.S
 
 
 def _after(first: Result, check: Check) -> Result:
-    if first.verdict is Verdict.FAILED:
-        return Result(check, Verdict.SKIPPED, f"{first.check.name} has failed", (), 0.0)
+    if first.is_lost:
+        return Result(check, Verdict.SKIPPED, f"{first.check.name} got no answer", (), 0.0)
     return Result(check, first.verdict, first.came, (), 0.0)
 
 
 async def _checked(server: Server, check: Check, free: asyncio.Semaphore) -> Result:
     async with free:
         talk, began = Talk(server), time.perf_counter()
-        verdict, came = Verdict.PASSED, ""
+        verdict, came, is_lost = Verdict.PASSED, "", False
         try:
             await attempt(check.run(talk), server.seconds)
         except Unmet as problem:
-            verdict, came = problem.verdict, str(problem)
-        return Result(check, verdict, came, tuple(talk.exchanges), time.perf_counter() - began)
+            verdict, came, is_lost = problem.verdict, str(problem), isinstance(problem, Lost)
+        return Result(check, verdict, came, tuple(talk.exchanges), time.perf_counter() - began, is_lost)

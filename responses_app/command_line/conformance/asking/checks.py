@@ -22,7 +22,7 @@ class Check:
 
 @dataclass(slots=True)
 class Group:
-    """Checks of one surface. The others are run only where the first has passed."""
+    """Checks of one surface. Where the first finds it absent, or gets no answer, the others are not run."""
 
     name: str
     title: str
@@ -48,3 +48,4 @@ class Result:
     came: str  # why it has not passed; "" where it has
     exchanges: tuple[Exchange, ...]  # the last ones, in their order
     seconds: float
+    is_lost: bool = False  # no whole answer came

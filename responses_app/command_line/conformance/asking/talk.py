@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import aiohttp
 
 from responses_app.command_line.conformance.asking.shapes import Json, response_of
-from responses_app.command_line.conformance.asking.verdicts import Absent, Exchange, Failed, Skipped, Unmet
+from responses_app.command_line.conformance.asking.verdicts import Absent, Exchange, Failed, Lost, Skipped, Unmet
 from responses_app.command_line.endpoint import RemoteServer
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream
@@ -143,9 +143,9 @@ async def attempt(work: Awaitable[T], seconds: float) -> T:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise Failed(f"no end within {seconds:.0f} s") from None
+        raise Lost(f"no end within {seconds:.0f} s") from None
     except LOST as error:
-        raise Failed(f"the connection was lost ({str(error) or type(error).__name__})") from None
+        raise Lost(f"the connection was lost ({str(error) or type(error).__name__})") from None
     except TRIPPED as error:
         raise Failed(f"the answer has another form ({type(error).__name__}: {error})") from None
 

@@ -23,6 +23,10 @@ class Failed(Unmet):
     """The server did other than the rule says."""
 
 
+class Lost(Failed):
+    """No whole answer came: in time, or before the connection was lost."""
+
+
 class Absent(Unmet):
     """The server does not have what is checked."""
 

@@ -128,13 +128,14 @@ async def _answer(talk: Talk) -> None:
     message = await _message(talk)
     expect((message["type"], message["role"]) == ("message", "assistant"), f"{message}")
     expect(message["stop_reason"] in REASONS, f"stop_reason is {message['stop_reason']!r}")
-    expect("stop_sequence" in message, "stop_sequence is missing")
 
 
 @GROUP.check("blocks", sources.MESSAGE_BLOCKS)
 async def _text_blocks(talk: Talk) -> None:
-    """A complete message ends with `end_turn` and has a block `text`."""
-    found = _blocks(await talk.once(asked), "text")
+    """A complete message ends with `end_turn`, has a null `stop_sequence`, and a block `text`."""
+    message = await talk.once(asked)
+    expect(message.get("stop_sequence", "") is None, f"stop_sequence is {message.get('stop_sequence', 'missing')!r}")
+    found = _blocks(message, "text")
     expect(found and isinstance(found[0]["text"], str), "there is no text")
 
 

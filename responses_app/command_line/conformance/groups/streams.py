@@ -13,7 +13,14 @@ from responses_app.command_line.conformance.asking.facts import (
     said,
     streamed,
 )
-from responses_app.command_line.conformance.asking.shapes import EVENTS, TERMINAL, Json, require, response_of, text_of
+from responses_app.command_line.conformance.asking.shapes import (
+    EVENTS,
+    TERMINAL,
+    Json,
+    require,
+    text_of,
+    whole_response_of,
+)
 from responses_app.command_line.conformance.asking.talk import NOT_THERE, Talk
 from responses_app.command_line.conformance.asking.verdicts import Absent, Failed, Skipped, expect
 
@@ -136,7 +143,7 @@ async def _item_ids(talk: Talk) -> None:
 async def _responses(talk: Talk) -> None:
     """`created` has an empty response, `in_progress` or `queued`; the last event has all of it, and its usage."""
     events = await talk.once(streamed)
-    first, last = response_of(events[0]["response"]), response_of(events[-1]["response"])
+    first, last = whole_response_of(events[0]["response"]), whole_response_of(events[-1]["response"])
     expect(first["status"] in ("in_progress", "queued"), f"created has the status {first['status']!r}")
     expect(first["output"] == [], f"created has the output {first['output']}")
     expect((first["id"], last["status"]) == (last["id"], "completed"), f"ends as {last['id']}, {last['status']!r}")
