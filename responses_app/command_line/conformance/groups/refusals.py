@@ -68,7 +68,7 @@ async def _range(talk: Talk) -> None:
     """A number outside of its range is a 400 that names its field."""
     await _refused(talk, "temperature", temperature=5)
     await _refused(talk, "top_p", top_p=2)
-    await _refused(talk, "max_output_tokens", max_output_tokens=0)
+    await _refused(talk, "tokens", max_output_tokens=0)  # which gateways call by another name
 
 
 @GROUP.check("include", sources.CREATE)

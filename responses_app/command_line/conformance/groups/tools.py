@@ -97,7 +97,7 @@ async def _none(talk: Talk) -> None:
 async def _allowed(talk: Talk) -> None:
     """With `allowed_tools` only those are called that it names."""
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
-    call = await _called(talk, text=ASK_TIME, tools=[WEATHER, CLOCK], tool_choice=allowed)
+    call = await _called(talk, text=f"Use get_weather first. {ASK_TIME}", tools=[WEATHER, CLOCK], tool_choice=allowed)
     expect(call["name"] == "get_time", f"the name is {call['name']!r}")
 
 
