@@ -37,6 +37,8 @@ class ScriptEntry:
     """One completion, and when and how it is played."""
 
     when: str | None = None  # what must occur in the last message of the prompt
+    told: str | None = None  # what must occur in what the developer says in the prompt
+    after_calls: int | None = None  # how many calls the assistant must have made in the prompt
     say: str | None = None  # a transcript of Harmony
     tokens: tuple[int, ...] | None = None  # the same as tokens
     times: int | None = None  # how often it may be played; None: without limit
@@ -64,6 +66,8 @@ class ScriptEntry:
         # `OptionReader` wants a default, so those of the fields stand here again.
         entry = cls(
             when=options.text("when"),
+            told=options.text("told"),
+            after_calls=options.whole_number("after_calls", None, minimum=0),
             say=options.text("say"),
             tokens=options.token_ids("tokens"),
             times=options.whole_number("times", None, minimum=1),
@@ -78,6 +82,16 @@ class ScriptEntry:
         )
         entry._require_sense(place)
         return entry
+
+    def fits(self, last: str, transcript: PromptTranscript) -> bool:
+        """Whether it is played behind a prompt; `last` is the text of its last message."""
+        if self.when is not None and self.when not in last:
+            return False
+        if self.told is not None and not any(self.told in each.text() for each in transcript.of("developer")):
+            return False
+        if self.after_calls is None:
+            return True
+        return self.after_calls == sum(message.called is not None for message in transcript.messages)
 
     def completion(self) -> tuple[int, ...]:
         """Return all tokens of the completion."""
@@ -158,7 +172,7 @@ class _Generation:
 
 
 class ScriptedEngine(SimulatedEngine):
-    """Plays the first entry of its script that fits the last message of the prompt.
+    """Plays the first entry of its script that fits the prompt: its last message, its developer, its calls so far.
 
     Options: `script` (a list of entries, or the path of a JSON file that holds one), `journal` (the path of a file
     that gets a line of JSON for every generation that ended), `max_model_len`, `start_seconds`.
@@ -242,10 +256,11 @@ class ScriptedEngine(SimulatedEngine):
         text, prompt = "", request.prompt_token_ids
         # The earliest beginning first: a turn that was cut may have said several messages already.
         for begin in turn_beginnings(prompt):
-            last, begun = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
+            transcript, begun = PromptTranscript(prompt[:begin]), tuple(prompt[begin:])
+            last = transcript.last
             text = last.text() if last else ""
             for part in self._parts:
-                if part.left != 0 and (part.entry.when is None or part.entry.when in text):
+                if part.left != 0 and part.entry.fits(text, transcript):
                     # Fits by its words, but says something else than the prompt: another beginning may fit.
                     if part.completion[: len(begun)] != begun:
                         break

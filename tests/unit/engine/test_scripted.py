@@ -87,6 +87,20 @@ class TestPlaying:
         both = [*render_text("user", "first").tokens, *prompt("second")]
         assert decode_tokens(joined(await collect(engine, ask(both)))) == "B"
 
+    async def test_an_entry_waits_for_the_calls_before_it(self, open_engine: Open) -> None:
+        engine = await open_engine({"after_calls": 0, "say": "A"}, {"after_calls": 2, "say": "C"}, {"say": "B"})
+        call = encode_harmony("<|start|>assistant<|channel|>commentary to=functions.f<|message|>{}<|call|>")
+        output = encode_harmony("<|start|>functions.f to=assistant<|channel|>commentary<|message|>done<|end|>")
+        for calls, said in enumerate("ABCB"):
+            asked = [*render_text("user", "x").tokens, *[*call, *output] * calls, *generation_start()]
+            assert decode_tokens(joined(await collect(engine, ask(asked)))) == said
+
+    async def test_an_entry_waits_for_what_the_developer_says(self, open_engine: Open) -> None:
+        engine = await open_engine({"told": "titles", "say": "A"}, {"say": "B"})
+        for told, said in (("Make titles.", "A"), ("Help.", "B")):
+            asked = [*render_text("developer", told).tokens, *prompt("titles")]
+            assert decode_tokens(joined(await collect(engine, ask(asked)))) == said
+
     async def test_an_entry_is_used_up(self, open_engine: Open) -> None:
         engine = await open_engine({"say": "A", "times": 2}, {"say": "B", "times": 1})
         assert [decode_tokens(joined(await collect(engine, ask(prompt(""))))) for _ in range(3)] == ["A", "A", "B"]
@@ -243,7 +257,7 @@ class TestWrongScripts:
         ("entry", "message"),
         [
             ("x", "is to be an object, not str"),
-            ({"said": "x"}, "does not know 'said'; it knows cached_tokens, "),
+            ({"said": "x"}, "does not know 'said'; it knows after_calls, "),
             ({}, "needs say, tokens or fault"),
             ({"say": "x", "tokens": [1]}, "has both say and tokens"),
             ({"say": 1}, "needs say to be a string, not 1"),
