@@ -225,7 +225,7 @@ def read_messages(value: object) -> ReadMessages:
     reader = _Reader()
     leading = _leading(messages)
     for index, message in enumerate(messages):
-        if index >= leading:
+        if index >= leading and not _is_remnant(message, messages[index + 1 : index + 2]):
             reader.take(message, index)
     if leading:
         texts = [part.text for each in messages[:leading] if isinstance(each, SystemMessage) for part in each.content]
@@ -256,6 +256,15 @@ def _check_assistant(message: AssistantMessage, at: str) -> None:
     fields = (message.content, message.refusal, message.reasoning, message.reasoning_content, message.function_call)
     if not message.tool_calls and all(each is None for each in fields):
         raise missing(f"{at}.content")
+
+
+def _is_remnant(message: ChatMessage, following: Sequence[ChatMessage]) -> bool:
+    """Whether it is what clients keep of an answer whose stream broke before its first word: the next one is whole."""
+    if not isinstance(message, AssistantMessage) or not any(isinstance(each, AssistantMessage) for each in following):
+        return False
+    if message.tool_calls or message.function_call or message.refusal or reasoning_of(message):
+        return False
+    return all(isinstance(part, ChatText) and not part.text for part in message.content or ())
 
 
 def _leading(messages: Sequence[ChatMessage]) -> int:

@@ -62,7 +62,7 @@ class Thinking(ClientModel):
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = Field(default=None, ge=MIN_BUDGET)
-    display: Literal["summarized", "omitted"] | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None  # the last is Claude Code's: they are shown
 
     idle: ClassVar = {"block_binding": "A thought is read wherever it is given back, if its signature is good."}
 

@@ -53,6 +53,15 @@ def test_every_message_becomes_what_the_responses_api_has_for_it() -> None:
     assert read[6]["content"] == [{"type": "output_text", "text": "It is warm."}]
 
 
+def test_what_is_left_of_an_answer_that_broke_off_is_not_read() -> None:
+    """Clients keep an empty message of a stream that broke, before that of the request that they sent again."""
+    empty: dict[str, Any] = {"role": "assistant", "content": ""}
+    whole = {"role": "assistant", "content": "It is warm."}
+    assert items(USER, empty, {**empty, "content": [{"type": "text", "text": ""}]}, whole) == items(USER, whole)
+    for kept in ([empty, USER], [{**empty, "reasoning": "hm"}, whole], [{**empty, "refusal": "no"}, whole]):
+        assert len(items(USER, *kept)) > len(items(USER, *kept[1:]))
+
+
 def test_what_the_developer_says_first_are_instructions() -> None:
     asked = chat(
         messages=[{"role": "system", "content": "Be brief."}, {"role": "developer", "content": "Rhyme."}, USER]

@@ -109,6 +109,7 @@ def test_the_system_is_the_instructions() -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 10_000}}, "medium", True),
         ({"thinking": {"type": "enabled", "budget_tokens": 31_999}}, "high", True),
         ({"thinking": THINKING}, "medium", True),
+        ({"thinking": {**THINKING, "display": "updates"}}, "medium", True),
         ({"thinking": THINKING, "output_config": {"effort": "max"}}, "high", True),
     ],
 )
