@@ -49,6 +49,7 @@ from responses_app.protocol.items.tool_items import (
     text_and_omissions,
 )
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest
+from responses_app.protocol.prompt.echoes import places_of_echoes
 from responses_app.protocol.requests.requests import CreateRequest
 
 MAX_CUTS = 4  # tries to shorten a prompt whose length is known only once it is rendered
@@ -88,17 +89,18 @@ def render_items(
 
     `sampled` holds what this server knows of the items' ids. Raises `ApiError` for the output of a call that stands
     neither in the items before it nor in the chain of `parent`; in a conversation, which keeps what it is given, the
-    model reads such an output without its function's name. What a compaction replaces is left out.
+    model reads such an output without its function's name. What a compaction replaces is left out, and what
+    only repeats a thought.
     """
     every = [*before.parsed, *items]
-    replaced = places_replaced(every)
+    unread = places_replaced(every) | places_of_echoes(every, sampled)
     renderer = _ItemRenderer(model_format, every, parent, sampled)
     indices = [*(None for _ in before.parsed), *range(len(items))]  # in the request, as its errors name them
     messages: list[RenderedMessage] = []
     for place, (index, item, raw) in enumerate(zip(indices, every, [*before.raw, *input_json], strict=True)):
         # Also of an item that a compaction replaces: an output behind it may still name the call.
         renderer.note_call(raw)
-        if place not in replaced:
+        if place not in unread:
             messages += renderer.render(item, raw, index=index)
     return messages
 
