@@ -9,7 +9,7 @@ known by its calls (their ids, names and arguments, in order), or, where it has 
                           nothing, where its text is not that of one answer alone (preambles are text, too)
 
 A message that its client has changed is rendered as it is now. It is not changed where its text or its thoughts are
-left out, or where the arguments of its calls, which are JSON, are spelled otherwise.
+left out, or where the arguments of its calls, which are JSON, are spelled otherwise, or say more that is null or false.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

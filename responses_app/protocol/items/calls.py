@@ -117,8 +117,11 @@ MAX_CANONICAL = 256 * 1024  # characters of arguments; longer ones are known onl
 
 
 def canonical(arguments: str) -> str:
-    """Return JSON in one spelling; what is not JSON, or is long, as it is."""
-    return _respelled(arguments, orjson.OPT_SORT_KEYS)
+    """Return JSON in one spelling; what is not JSON, or is long, as it is.
+
+    Arguments that are null or false are left out: clients fill in the defaults of their tools.
+    """
+    return _respelled(arguments, orjson.OPT_SORT_KEYS, _telling)
 
 
 def respelled(arguments: str) -> str:
@@ -126,11 +129,17 @@ def respelled(arguments: str) -> str:
     return _respelled(arguments, 0)
 
 
-def _respelled(arguments: str, option: int) -> str:
+def _telling(arguments: object) -> object:
+    if not isinstance(arguments, dict):
+        return arguments
+    return {name: value for name, value in arguments.items() if value is not None and value is not False}
+
+
+def _respelled(arguments: str, option: int, change: Callable[[object], object] = lambda read: read) -> str:
     if len(arguments) > MAX_CANONICAL:
         return arguments
     try:
-        return orjson.dumps(orjson.loads(arguments), option=option).decode()
+        return orjson.dumps(change(orjson.loads(arguments)), option=option).decode()
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return arguments
 

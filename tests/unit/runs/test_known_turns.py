@@ -58,6 +58,21 @@ def test_a_call_that_comes_back_is_read_with_the_thoughts_before_it() -> None:
     assert read(turns, USER, {"role": "assistant", "tool_calls": [spelled]}, OUTPUT)[1] == [THOUGHT, SAID]
 
 
+def test_a_call_is_known_with_the_defaults_that_its_client_has_filled_in() -> None:
+    """Claude Code does: the model has not said them, and false is the default of most."""
+    filled = {**CALL, "function": {"name": "f", "arguments": '{"replace_all":false,"limit":null,"a":1,"b":2}'}}
+    known = {keys_of(turns_of(CALL))[0], keys_of(turns_of(filled))[0]}
+    assert len(known) == 1
+    for other in ('{"replace_all":true,"a":1,"b":2}', '{"a":1,"b":0}', '{"a":1}'):
+        changed = {**CALL, "function": {"name": "f", "arguments": other}}
+        assert keys_of(turns_of(changed))[0] not in known
+
+
+def turns_of(call: dict[str, Any]) -> list[SeenTurn]:
+    """Return what is seen of a chat with a call."""
+    return seen_turns(chat(messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]))
+
+
 def test_long_arguments_are_known_as_they_were_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not even parsed."""
     turns = known()
