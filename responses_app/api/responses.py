@@ -22,6 +22,7 @@ from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.events.frames import ping
 from responses_app.protocol.items.resources import input_item_resource, with_included
+from responses_app.protocol.requests.client_ways import as_its_client_goes_on
 from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests.requests import CreateRequest, named_in_parts, parse_compact
 from responses_app.protocol.requests.resources import (
@@ -197,6 +198,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     dialect = _dialect(site, request)
     awaits_tools = site.awaits_tools(request.headers.get(TOOL_MODE_HEADER), dialect)
     create = await read_json(request, site.parse_create, site.reader)
+    create = as_its_client_goes_on(create, request.headers.get("user-agent", ""))
     reader = await site.service.create(create, _origin(request, create, awaits_tools=awaits_tools), dialect=dialect)
     if create.stream:
         return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
