@@ -42,10 +42,15 @@ class Balancer:
             self._carrying.add(this)
             this.add_done_callback(self._carrying.discard)
         writers = [writer]
+        # `__aexit__` cuts what is open, and the callback of `asyncio.start_server` would complain of a cancelled task.
+        with suppress(asyncio.CancelledError):
+            await self._connect(reader, writers)
+
+    async def _connect(self, reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter]) -> None:
         try:
             server_reader, server_writer = await self._next_worker()
             writers.append(server_writer)
-            ways = [self._pump(reader, server_writer), self._pump(server_reader, writer, counted=True)]
+            ways = [self._pump(reader, server_writer), self._pump(server_reader, writers[0], counted=True)]
             await asyncio.gather(*ways)
         finally:
             for each in writers:

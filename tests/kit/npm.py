@@ -21,6 +21,14 @@ def installed(manifest: Path) -> Path:
     return folder / "node_modules"
 
 
+def program(manifest: Path, pattern: str) -> Path:
+    """Return a program of what a package.json names, by its place in `node_modules`.
+
+    Install scripts are not run, so the commands of some packages are stubs, and the programs lie elsewhere.
+    """
+    return sorted(installed(manifest).glob(pattern))[0]
+
+
 def folder_of(manifest: Path) -> Path:
     """Return where a package.json is installed."""
     return folder_for(manifest)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 from types import TracebackType
 
 from websockets.frames import Frame, Opcode
@@ -11,6 +12,9 @@ from websockets.server import ServerProtocol
 from responses_app.protocol.errors import JsonObject
 
 CHUNK_BYTES = 64 * 1024
+# Nothing else has these line ends: in JSON they are escaped.
+_POST = re.compile(rb"POST (/[^\s?]*)\S* HTTP/1\.1\r\n")
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 
 
 class Wiretap:
@@ -51,6 +55,21 @@ class Wiretap:
         """How many of the connections became WebSockets."""
         return sum(answered.startswith(b"HTTP/1.1 101 ") for answered in self._answered)
 
+    @property
+    def posts(self) -> list[str]:
+        """The paths that were posted to, without their queries."""
+        return [path.decode() for sent in self._sent for path in _POST.findall(sent)]
+
+    @property
+    def statuses(self) -> list[int]:
+        """The statuses of the server's answers."""
+        return [int(status) for answered in self._answered for status in _STATUS.findall(answered)]
+
+    @property
+    def bytes_sent(self) -> int:
+        """How much clients have sent."""
+        return sum(map(len, self._sent))
+
     def frames(self) -> list[JsonObject]:
         """Return the frames that the clients of WebSockets sent."""
         return [frame for sent in self._sent for frame in _frames_in(bytes(sent))]
@@ -66,6 +85,10 @@ class Wiretap:
     def answered(self, text: str) -> bool:
         """Whether the server has sent this text."""
         return any(text.encode() in answered for answered in self._answered)
+
+    def times_answered(self, text: str) -> int:
+        """How often the server has sent this text."""
+        return sum(answered.count(text.encode()) for answered in self._answered)
 
     def pings(self) -> int:
         """Count the protocol pings that the server sent on WebSockets."""

@@ -32,13 +32,8 @@ class Program:
 
 
 def of_npm(name: str, program: str, *arguments: str) -> Callable[[], list[str | Path]]:
-    """Return what installs an agent with npm. Install scripts are not run, so some commands there are stubs."""
-
-    def command() -> list[str | Path]:
-        packages = npm.installed(CLIENTS / name / "package.json")
-        return [sorted(packages.glob(program))[0], *arguments]
-
-    return command
+    """Return what installs an agent with npm."""
+    return lambda: [npm.program(CLIENTS / name / "package.json", program), *arguments]
 
 
 def aider() -> list[str | Path]:
