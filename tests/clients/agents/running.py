@@ -19,7 +19,7 @@ from tests.kit.waiting import eventually
 from tests.kit.wiretap import Wiretap
 
 WORKERS = ("Worcester", "Worthing")  # names that nothing else says
-HALF_SECONDS = 150.0  # bound of half of the task
+HALF_SECONDS = 240.0  # bound of half of the task
 
 
 @dataclass(frozen=True, kw_only=True)
