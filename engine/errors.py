@@ -11,6 +11,7 @@ EngineError                    anything an engine raises on purpose
 ├── EmbeddingRefused           the embedding model does not take this input, or these dimensions
 ├── NotRendered                the model's chat template does not take this conversation
 ├── GenerationFailed           this one generation broke; others go on
+│   └── PictureGone            a picture of its prompt is not there any more
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
 """
 
@@ -91,6 +92,10 @@ class NotRendered(EngineError):
 
 class GenerationFailed(EngineError):
     """This one generation broke; the engine and other generations go on."""
+
+
+class PictureGone(GenerationFailed):
+    """A picture of the prompt is not there any more: it was deleted since the message was accepted."""
 
 
 class GrammarBroken(EngineError):

@@ -9,7 +9,7 @@ A request makes `TurnRules`; its model's format makes a `TurnGrammar` of them, w
 Whatever the rules are, the model may think, and say something before it calls, as often as it likes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -120,12 +120,22 @@ _AS_VLLM = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class PictureSource:
+    """A picture of a prompt. Engines keep what they have seen, so its bytes are loaded when they are asked for."""
+
+    digest: str  # what tells it from all others: SHA-256 in lower-case hexadecimal
+    load: Callable[[], Awaitable[bytes]]  # gives it as PNG, JPEG or WebP; raises `PictureGone`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One generation: a prompt of token ids and how to continue it."""
 
     request_id: str  # unique among the running generations of an engine
     prompt_token_ids: Sequence[int]
+    # One for each image token of the prompt, in their order; an engine that takes none is never given any.
+    pictures: Sequence[PictureSource] = ()
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     priority: int = 0  # vLLM's: lower runs first
     cache_salt: str | None = None  # two salts never share a block of a prefix cache
@@ -174,6 +184,9 @@ class TokenChunk:
     token_ids: Sequence[int]
     finish_reason: FinishReason | None = None  # of the last chunk, and only of it
     cached_tokens: int | None = None  # of the prompt, from the prefix cache; known at the latest in the last chunk
+    # How long the prompt was with its pictures as the engine has them: each is one token in the request's. None where
+    # there are none; known at the latest in the last chunk.
+    prompt_tokens: int | None = None
     logprobs: Sequence[TokenLogprob] | None = None  # one a token, where they were asked for and the engine has them
     # Once, with the first chunk, where they were asked for: for each token of the prompt what stands there, first, and
     # its likeliest alternatives; None for the first token, before which nothing stands.

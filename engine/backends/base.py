@@ -51,6 +51,8 @@ class BaseEngine(ABC):
     supports_kv_transfer: bool = False  # takes and gives `kv_transfer_params`
     supports_grammar: bool = False  # can hold the model to a `TurnGrammar`
     supports_prefill: bool = False  # a one-token generation leaves the prompt in a prefix cache
+    # Takes the pictures of a request. Whether its model sees them is the format's to say, too (`ModelFormat.sees`).
+    supports_pictures: bool = False
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep `model` (what the engine loads) and its backend's own `options`."""

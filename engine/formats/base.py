@@ -33,14 +33,39 @@ class ToldKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture's place in a message. A message has no more of it than this, and keeps it as tokens."""
+
+    digest: str  # SHA-256 in lower-case hexadecimal, by which the picture itself is found
+
+
+Body = str | Sequence[str | Picture]  # what a user or a tool says: text, with pictures in it
+IMAGE_OMITTED = "[image omitted: this model cannot see images]"
+
+
+def without_pictures(body: Body) -> str:
+    """Return a body as a model reads it that cannot see."""
+    return (
+        body
+        if isinstance(body, str)
+        else "".join(IMAGE_OMITTED if isinstance(part, Picture) else part for part in body)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """What a message says, in no format's own words: so a conversation goes on with a model of another format."""
 
     kind: ToldKind  # who says it to whom, and what it is
-    text: str  # of a call: its arguments
+    body: Body  # of a call: its arguments; pictures are in what a user or a tool says alone
     name: str = ""  # of what a call calls, or whose output it is, without a format's own prefix
     hosted: bool = False  # a tool of the server's; else a function of the client's
     freeform: bool = False  # it is called with text, which is not JSON
+
+    @property
+    def text(self) -> str:
+        """The body without its pictures."""
+        return without_pictures(self.body)
 
 
 Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by memcpy
@@ -168,6 +193,7 @@ class ModelFormat(ABC):
     name: str  # as an operator names it
     stop_tokens: tuple[int, ...]  # the engine ends a generation at any of them
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
+    sees: bool = False  # pictures reach the model; else it reads `IMAGE_OMITTED` in their places
 
     def at_effort(self, effort: object) -> "ModelFormat":
         """Return the format of a response with an effort as it was asked for: a model that does not think is read so.
@@ -245,7 +271,7 @@ class ModelFormat(ABC):
         """Render a message that was told in another format."""
         match message.kind:
             case ToldKind.USER:
-                return self.user(message.text)
+                return self.user(message.body)
             case ToldKind.DEVELOPER:
                 return self.developer(message.text)
             case ToldKind.NOTE:
@@ -253,13 +279,20 @@ class ModelFormat(ABC):
             case ToldKind.CALL:
                 return self.call(message.name, message.text, hosted=message.hosted, freeform=message.freeform)
             case ToldKind.OUTPUT:
-                return self.output(message.name, message.text, hosted=message.hosted)
+                return self.output(message.name, message.body, hosted=message.hosted)
         # What is left are the model's own kinds, which have the same names in both enums.
         return self.said(ItemKind[message.kind.name], message.text)
 
+    def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
+        """Return the digests of the pictures in a draft or in a message, in the order of their tokens in the prompt.
+
+        None where the model does not see, whatever the draft has.
+        """
+        return ()
+
     @abstractmethod
-    def user(self, text: str) -> RenderedMessage:
-        """Render what a user wrote."""
+    def user(self, body: Body) -> RenderedMessage:
+        """Render what a user wrote, and showed."""
 
     @abstractmethod
     def developer(self, text: str) -> RenderedMessage:
@@ -281,7 +314,7 @@ class ModelFormat(ABC):
         """
 
     @abstractmethod
-    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
+    def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
         """Render what a tool gave back; `name` and `hosted` as in `call`."""
 
     @abstractmethod

@@ -47,7 +47,7 @@ def told_of(message: RenderedMessage) -> list[Told] | None:
 def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
     """Return the format of a model, which has its prompts rendered by its engine, if it is to."""
     if family.is_harmony:
-        return HarmonyFormat()
+        return HarmonyFormat(sees=engine.supports_pictures)  # engines that play a model say so at once
 
     def vocabulary() -> Vocabulary:
         return read_vocabulary(family.tokenizer or family.model)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from engine.formats.base import (
+    Body,
     FunctionTool,
     ItemEnded,
     ItemKind,
@@ -23,6 +24,7 @@ from engine.formats.base import (
     TurnEvent,
     TurnParser,
     as_tokens,
+    without_pictures,
 )
 from engine.types import TurnGrammar, TurnRules
 
@@ -111,8 +113,8 @@ class PlainFormat(ModelFormat):
     def generation_start(self) -> Sequence[int]:
         return _tokens("Assistant: ")
 
-    def user(self, text: str) -> RenderedMessage:
-        return self._message(MessageKind.USER, f"User: {text}")
+    def user(self, body: Body) -> RenderedMessage:
+        return self._message(MessageKind.USER, f"User: {without_pictures(body)}")
 
     def developer(self, text: str) -> RenderedMessage:
         return self._message(MessageKind.OTHER, f"Developer: {text}")
@@ -127,8 +129,8 @@ class PlainFormat(ModelFormat):
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         return self._message(MessageKind.COMMENTARY, f"Assistant: {name}({arguments})")
 
-    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
-        return self._message(MessageKind.OTHER, f"Tool {name}: {text}")
+    def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
+        return self._message(MessageKind.OTHER, f"Tool {name}: {without_pictures(body)}")
 
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
         return self.note(f"More functions: {' '.join(declarations)}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.formats.base import (
+    Body,
     FunctionTool,
     ItemEnded,
     ItemKind,
@@ -23,17 +24,20 @@ from engine.formats.base import (
     TurnEvent,
     TurnParser,
     as_tokens,
+    without_pictures,
 )
 from engine.formats.chat_template.grammar import problem_of, rest_of, turn_grammar
 from engine.formats.chat_template.prompt import (
     MARK,
     NONE,
     Json,
+    body_of,
     conversation_of,
     frame_of,
     is_record,
     record,
     records,
+    said_body,
     spliced,
 )
 from engine.formats.chat_template.reader import (
@@ -327,8 +331,11 @@ class ChatTemplateFormat(ModelFormat):
 
     # Messages.
 
-    def user(self, text: str) -> RenderedMessage:
-        return _message(MessageKind.USER, {"is": "user", "text": text})
+    def user(self, body: Body) -> RenderedMessage:
+        return _message(MessageKind.USER, {"is": "user", **said_body(self._seen(body))})
+
+    def _seen(self, body: Body) -> Body:
+        return body if self.sees else without_pictures(body)
 
     def developer(self, text: str) -> RenderedMessage:
         return _message(MessageKind.OTHER, {"is": "system", "text": text})
@@ -347,8 +354,8 @@ class ChatTemplateFormat(ModelFormat):
         flags = {"freeform": freeform, "hosted": hosted}
         return _message(KINDS[Kind.CALL], said | {flag: True for flag, is_so in flags.items() if is_so})
 
-    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
-        said: Json = {"is": "output", "text": text, "name": name}
+    def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
+        said: Json = {"is": "output", **said_body(self._seen(body)), "name": name}
         return _message(MessageKind.OTHER, {**said, "hosted": True} if hosted else said)
 
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
@@ -360,7 +367,7 @@ class ChatTemplateFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
-        return next((str(each.said.get("text", "")) for each in records(tokens)), "")
+        return next((without_pictures(body_of(each.said)) for each in records(tokens)), "")
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         if is_record(tokens):

@@ -8,6 +8,8 @@ other parts of the server take it for a message like any other:
 
     MARK, words of JSON, tokens, the JSON (4 bytes of UTF-8 a word, spaces at its end), the tokens
 
+What has pictures in it has `parts` in place of a `text`: texts, and `{"image": DIGEST}`.
+
 A word of JSON is about what a token is, so the length of a record is an estimate of its message's. No token has the
 number of `MARK`, so a record is never taken for the tokens of another format. The JSON of a message that was sampled
 says of which vocabulary its tokens are: a model with another one reads its text alone.
@@ -42,14 +44,17 @@ from typing import Any, NamedTuple
 import orjson
 
 from engine.formats.base import (
+    Body,
     FunctionTool,
     MessageKind,
+    Picture,
     RenderedMessage,
     Tokens,
     Told,
     ToldKind,
     ToolNamespace,
     as_tokens,
+    without_pictures,
 )
 from engine.types import ChatPrompt
 
@@ -108,6 +113,20 @@ def records(draft: "Tokens[int]") -> Iterator[Record]:
         start = end
 
 
+def said_body(body: Body) -> Saying:
+    """Return the fields of a record that say a body."""
+    if isinstance(body, str):
+        return {"text": body}
+    return {"parts": [{"image": part.digest} if isinstance(part, Picture) else part for part in body]}
+
+
+def body_of(said: Saying) -> Body:
+    """Return the body that the fields of a record say."""
+    if "parts" not in said:
+        return str(said.get("text", ""))
+    return [part if isinstance(part, str) else Picture(part["image"]) for part in said["parts"]]
+
+
 _TOLD = {
     "user": ToldKind.USER,
     "reasoning": ToldKind.REASONING,
@@ -130,7 +149,7 @@ def _told(said: Saying, kind: MessageKind) -> Told:
         case other:
             meaning = _TOLD[other]
     flags = {flag: bool(said.get(flag)) for flag in ("hosted", "freeform")}
-    return Told(meaning, said["text"], said.get("name", ""), **flags)
+    return Told(meaning, body_of(said), said.get("name", ""), **flags)
 
 
 NONE = "none"
@@ -217,7 +236,7 @@ class _Writer:
             case "frame":
                 self._frame(each.said)
             case "user":
-                self._message({"role": "user", "content": each.said["text"]})
+                self._message({"role": "user", "content": without_pictures(body_of(each.said))})
             case "system":
                 self._system(each.said["text"])
             case "output":
@@ -255,7 +274,8 @@ class _Writer:
         place = next((at for at, (name, _) in enumerate(self._unanswered) if name == said["name"]), None)
         # An output without a call takes the id of the latest one.
         call_id = f"call_{self._calls}" if place is None else self._unanswered.pop(place)[1]
-        self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": said["text"]})
+        content = without_pictures(body_of(said))
+        self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": content})
 
     def _assistant(self, each: Record) -> None:
         kind, messages = each.said["is"], self._made.messages

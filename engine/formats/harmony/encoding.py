@@ -24,6 +24,8 @@ CHANNEL = 200005  # <|channel|>
 START = 200006  # <|start|>
 END = 200007  # <|end|>
 MESSAGE = 200008  # <|message|>
+# <|reserved_200013|>: stands on both sides of a picture's digest, for engines that play a model. No text becomes it.
+PICTURE = 200013
 CALL = 200012  # <|call|>: the model wants a tool's output
 
 STOP_TOKENS = (RETURN, CALL)  # generation ends here

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.formats.base import (
+    Body,
     FunctionTool,
     ItemEnded,
     ItemKind,
@@ -19,6 +20,7 @@ from engine.formats.base import (
     TurnEvent,
     TurnParser,
     as_tokens,
+    without_pictures,
 )
 from engine.formats.harmony.encoding import (
     END_TOKENS,
@@ -33,7 +35,7 @@ from engine.formats.harmony.encoding import (
     token_bytes,
 )
 from engine.formats.harmony.grammar import problem_of_turn, turn_grammar
-from engine.formats.harmony.messages import MAX_NAME, TOOL_NAME, messages_of, render_messages
+from engine.formats.harmony.messages import MAX_NAME, TOOL_NAME, messages_of, pictures_in, render_messages
 from engine.formats.harmony.parser import (
     ANALYSIS,
     COMMENTARY,
@@ -54,6 +56,7 @@ from engine.formats.harmony.prompt import (
     render_system,
     render_text,
     render_tool_output,
+    render_user,
     sampled_message,
 )
 from engine.types import TurnGrammar, TurnRules
@@ -139,6 +142,10 @@ class HarmonyFormat(ModelFormat):
     name = "harmony"
     stop_tokens = STOP_TOKENS
 
+    def __init__(self, *, sees: bool = False) -> None:
+        """`sees`: an engine plays the model, and looks at pictures; no gpt-oss does."""
+        self.sees = sees
+
     def parser(self, functions: Collection[str] | None = ()) -> HarmonyParser:
         return HarmonyParser(functions)
 
@@ -175,8 +182,14 @@ class HarmonyFormat(ModelFormat):
         """A name goes into a header, where special tokens would count: what belongs in none becomes `_`."""
         return super().told(replace(message, name=_NO_NAME.sub("_", message.name)[:MAX_NAME]))
 
-    def user(self, text: str) -> RenderedMessage:
-        return render_text("user", text)
+    def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
+        return [digest for _, _, digest in pictures_in(draft)] if self.sees else ()
+
+    def user(self, body: Body) -> RenderedMessage:
+        return render_user(self._seen(body))
+
+    def _seen(self, body: Body) -> Body:
+        return body if self.sees else without_pictures(body)
 
     def developer(self, text: str) -> RenderedMessage:
         return render_text("developer", text)
@@ -190,8 +203,8 @@ class HarmonyFormat(ModelFormat):
     def call(self, name: str, arguments: str, *, hosted: bool = False, freeform: bool = False) -> RenderedMessage:
         return render_call(name if hosted else FUNCTIONS + name, arguments, freeform=freeform)
 
-    def output(self, name: str, text: str, *, hosted: bool = False) -> RenderedMessage:
-        return render_tool_output(name if hosted else FUNCTIONS + name, text)
+    def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
+        return render_tool_output(name if hosted else FUNCTIONS + name, self._seen(body))
 
     def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
         lines = "\n".join(declarations)

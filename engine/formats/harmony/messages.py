@@ -6,11 +6,13 @@ Tokens that models have sampled need not be well-formed, so they are read here, 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
-from engine.formats.base import RenderedMessage, Told, ToldKind, UnreadableMessage
-from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens
+from engine.formats.base import Body, Picture, RenderedMessage, Told, ToldKind, UnreadableMessage, without_pictures
+from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, PICTURE, START, decode_tokens
 from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, FUNCTIONS, NOBODY
 from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
 
@@ -26,6 +28,8 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*([^\s<]+)")
 # `json`, `<|constrain|>json` at the end of a header.
 _CONTENT_TYPE = re.compile(r"(<\|constrain\|>\s*\w+|(?<=\s)\w+)\s*$")
+MAX_DIGEST = 64  # tokens: one a character at most
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Json = dict[str, Any]
 
@@ -35,8 +39,52 @@ def messages_of(tokens: Iterable[int]) -> list[Json]:
     messages = []
     for header, content in _cut(tokens):
         message = _header(decode_tokens(header))
-        messages.append({**message, "content": [{"type": "text", "text": decode_tokens(content)}]})
+        messages.append({**message, "content": [_shown(part) for part in parts_of(content)]})
     return messages
+
+
+def _shown(part: str | Picture) -> Json:
+    if isinstance(part, Picture):
+        return {"type": "image", "sha256": part.digest}
+    return {"type": "text", "text": part}
+
+
+def parts_of(content: Sequence[int]) -> list[str | Picture]:
+    """Return the texts and the pictures that the tokens of a message's content are, one at least."""
+    parts: list[str | Picture] = []
+    done = 0
+    for begin, end, digest in pictures_in(content):
+        if begin > done:
+            parts.append(decode_tokens(content[done:begin]))
+        parts.append(Picture(digest))
+        done = end
+    if done < len(content) or not parts:
+        parts.append(decode_tokens(content[done:]))
+    return parts
+
+
+def pictures_in(tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+    """Yield where pictures stand among tokens, from and to, and their digests.
+
+    A model may have sampled the sign of a picture in any place: what is no picture is text.
+    """
+    done = 0
+    for begin, end in pairwise(_places(tokens, PICTURE)):
+        # The end of one picture is not the beginning of the next.
+        if begin >= done and end - begin <= MAX_DIGEST + 1:
+            digest = decode_tokens(tokens[begin + 1 : end])
+            if _DIGEST.fullmatch(digest):
+                yield begin, end + 1, digest
+                done = end + 1
+
+
+def _places(tokens: Sequence[int], token: int) -> Iterator[int]:
+    # `index` searches in C; a loop over a prompt of 100,000 tokens would take far longer.
+    place = -1
+    with suppress(ValueError):
+        while True:
+            place = tokens.index(token, place + 1)
+            yield place
 
 
 def _cut(tokens: Iterable[int]) -> list[tuple[list[int], list[int]]]:
@@ -158,21 +206,22 @@ def _text(message: Mapping[str, Any]) -> str:
 
 def told_of(message: RenderedMessage) -> list[Told]:
     """Return what a message of a chain says, in no format's words."""
-    return [_told(each) for each in messages_of(message.tokens)]
+    return [_told(_header(decode_tokens(header)), parts_of(content)) for header, content in _cut(message.tokens)]
 
 
-def _told(message: Json) -> Told:
-    text, recipient = message["content"][0]["text"], message.get("recipient")
+def _told(message: Json, parts: Sequence[str | Picture]) -> Told:
+    text, recipient = without_pictures(parts), message.get("recipient")
+    body: Body = text if all(isinstance(part, str) for part in parts) else parts
     match message["role"]:
         case "user":
-            return Told(ToldKind.USER, text)
+            return Told(ToldKind.USER, body)
         case "system" | "developer":
             instructions = text.removeprefix(INSTRUCTIONS)
             # A note is a developer's message without the head that instructions have.
             return Told(ToldKind.NOTE if instructions == text else ToldKind.DEVELOPER, instructions)
         case "tool":
             name = str(message["name"] or "tool")
-            return Told(ToldKind.OUTPUT, text, name.removeprefix(FUNCTIONS), hosted=not name.startswith(FUNCTIONS))
+            return Told(ToldKind.OUTPUT, body, name.removeprefix(FUNCTIONS), hosted=not name.startswith(FUNCTIONS))
     if recipient and recipient not in NOBODY:
         # `code` is how a call with text is marked (`render_call`).
         hosted, is_text = not recipient.startswith(FUNCTIONS), message.get("content_type") == "code"

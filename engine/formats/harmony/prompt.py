@@ -23,16 +23,27 @@ from openai_harmony import (
     ToolNamespaceConfig,
 )
 
-from engine.formats.base import FunctionTool, MessageKind, RenderedMessage, Tokens, ToolNamespace, as_tokens
+from engine.formats.base import (
+    Body,
+    FunctionTool,
+    MessageKind,
+    Picture,
+    RenderedMessage,
+    Tokens,
+    ToolNamespace,
+    as_tokens,
+)
 from engine.formats.harmony.encoding import (
     CALL,
     END,
     END_TOKENS,
     ENDOFTEXT,
+    PICTURE,
     RETURN,
     START,
     encode_harmony,
     encode_slices,
+    encode_text,
     harmony_encoding,
 )
 from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, MessageCompleted
@@ -266,10 +277,15 @@ def _render_developer(
     return _render("developer", developer_text(instructions, tools, namespaces))
 
 
+def render_user(body: Body) -> RenderedMessage:
+    """Render what a user wrote, and showed."""
+    return RenderedMessage(MessageKind.USER, _render("user", body))
+
+
 def render_text(role: str, text: str) -> RenderedMessage:
     """Render what a user wrote, or a developer's message in the middle of a conversation."""
     if role == "user":
-        return RenderedMessage(MessageKind.USER, _render("user", text))
+        return render_user(text)
     return RenderedMessage(MessageKind.OTHER, _render("developer", INSTRUCTIONS + text))
 
 
@@ -292,9 +308,9 @@ def render_call(recipient: str, arguments: str, *, freeform: bool = False) -> Re
     return RenderedMessage(MessageKind.COMMENTARY, _render(header, arguments, end=CALL))
 
 
-def render_tool_output(name: str, text: str) -> RenderedMessage:
+def render_tool_output(name: str, body: Body) -> RenderedMessage:
     """Render what the tool `name` (`functions.x`) gave back."""
-    return RenderedMessage(MessageKind.OTHER, _render(f"{name} to=assistant<|channel|>{COMMENTARY}", text))
+    return RenderedMessage(MessageKind.OTHER, _render(f"{name} to=assistant<|channel|>{COMMENTARY}", body))
 
 
 def sampled_message(
@@ -335,11 +351,15 @@ def generation_start() -> tuple[int, ...]:
     return tuple(encode_harmony("<|start|>assistant"))
 
 
-def _render(header: str, text: str, *, end: int = END) -> "Tokens[int]":
-    # In parts: between two of them other threads have their turn, and the work may be given up.
+def _render(header: str, body: Body, *, end: int = END) -> "Tokens[int]":
     tokens = as_tokens(_header_tokens(header))
-    for part in encode_slices(text):
-        tokens.extend(part)
+    for part in (body,) if isinstance(body, str) else body:
+        if isinstance(part, Picture):
+            tokens.extend((PICTURE, *encode_text(part.digest), PICTURE))
+            continue
+        # In parts: between two of them other threads have their turn, and the work may be given up.
+        for few in encode_slices(part):
+            tokens.extend(few)
     tokens.append(end)
     return tokens
 

@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import orjson
 
-from engine.formats.base import FunctionTool
+from engine.formats.base import IMAGE_OMITTED, FunctionTool
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, called_name, json_text
 from responses_app.protocol.items.client_tools import read_tools
 from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
 
-IMAGE_OMITTED = "[image omitted: this model cannot see images]"
 OMITTED_PARTS = {
     "input_image": IMAGE_OMITTED,
     "computer_screenshot": IMAGE_OMITTED,

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from engine.contents.budget import SharedBudgetSpent, shared_budget
-from engine.formats.base import FunctionTool, ToolNamespace
+from engine.formats.base import IMAGE_OMITTED, FunctionTool, ToolNamespace
 from engine.types import AnyObject, Content, JsonSchema
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
-from responses_app.protocol.items.tool_items import IMAGE_OMITTED, OMITTED_PARTS
+from responses_app.protocol.items.tool_items import OMITTED_PARTS
 from responses_app.protocol.requests.tools import can_be_enforced
 from responses_app.tools.base import ToolFailed, ToolResult, json_object
 
