@@ -175,7 +175,7 @@ class ScriptedEngine(SimulatedEngine):
     """Plays the first entry of its script that fits the prompt: its last message, its developer, its calls so far.
 
     Options: `script` (a list of entries, or the path of a JSON file that holds one), `journal` (the path of a file
-    that gets a line of JSON for every generation that ended), `max_model_len`, `start_seconds`.
+    that gets a line of JSON for every generation that ended), `max_model_len`, `sees`, `start_seconds`.
 
     A completion that breaks its request's grammar is refused: no engine that has one would have sampled it.
 
@@ -327,6 +327,8 @@ class ScriptedEngine(SimulatedEngine):
                 "priority": generation.request.priority,
                 "cache_salt": generation.request.cache_salt,
             }
+            if generation.request.pictures:
+                line["pictures"] = [picture.digest for picture in generation.request.pictures]
             with self._journal.open("a", encoding="utf-8") as journal:
                 journal.write(json.dumps(line) + "\n")
 

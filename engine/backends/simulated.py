@@ -16,14 +16,20 @@ DEFAULT_MAX_MODEL_LEN = 131_072  # what gpt-oss takes
 
 
 class SimulatedEngine(BaseEngine):
-    """An engine without a model: it starts after `start_seconds`, and takes `max_model_len` tokens."""
+    """An engine without a model: it starts after `start_seconds`, and takes `max_model_len` tokens.
+
+    With `sees` it takes pictures.
+    """
 
     backend: ClassVar[str]  # its name in ENGINE, in messages and in `EngineInfo`
-    known_options: ClassVar[tuple[str, ...]] = ("max_model_len", "start_seconds")
+    known_options: ClassVar[tuple[str, ...]] = ("max_model_len", "sees", "start_seconds")
+    sees: ClassVar[bool] = False  # whether it looks at pictures, where the option `sees` says nothing
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
+        # Now and not in `check()`: a model's format is made of it before.
+        self.supports_pictures = self.options.get("sees", self.sees) is True
         self._max_model_len = DEFAULT_MAX_MODEL_LEN
         self._start_seconds = 0.0
         self._started = False
@@ -62,6 +68,8 @@ class SimulatedEngine(BaseEngine):
         """Keep what the options say; a subclass reads its own as well."""
         self._max_model_len = options.whole_number("max_model_len", DEFAULT_MAX_MODEL_LEN, minimum=2)
         self._start_seconds = options.seconds("start_seconds")
+        if not isinstance(self.options.get("sees", False), bool):
+            raise options.wrong("sees", "true or false")
 
     async def _load(self) -> None:
         """Load what a subclass needs before its first generation."""
@@ -93,10 +101,16 @@ def cut_into_chunks(
     chunk_tokens: int,
     finish_reason: FinishReason,
     cached_tokens: int | None,
+    prompt_tokens: int | None = None,
     also_at: Collection[int] = (),
 ) -> Iterator[TokenChunk]:
     """Yield chunks of at most `chunk_tokens`, cut at the positions `also_at` too; the last has the finish reason."""
     begins = sorted({0, *range(0, len(token_ids), chunk_tokens), *also_at})  # 0 also of no tokens: one chunk ends them
     for begin, end in pairwise(begins):
         yield TokenChunk(token_ids=token_ids[begin:end])
-    yield TokenChunk(token_ids=token_ids[begins[-1] :], finish_reason=finish_reason, cached_tokens=cached_tokens)
+    yield TokenChunk(
+        token_ids=token_ids[begins[-1] :],
+        finish_reason=finish_reason,
+        cached_tokens=cached_tokens,
+        prompt_tokens=prompt_tokens,
+    )

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from engine.formats.base import Picture
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
+from engine.formats.harmony.messages import content_parts
 from engine.formats.harmony.parser import FUNCTIONS, parse_header
 
 MAX_BEGINNINGS = 8  # messages of one turn that are looked at
 
+IMAGE = "[image]"
 _SPEAKERS = ("system", "developer", "user", "assistant")  # every other role is a tool
 # The author: what stands before the first space or special token of a header, `functions.f` in `functions.f to=…`.
 _ROLE = re.compile(r"[^\s<]*")
@@ -72,8 +75,15 @@ class TranscriptMessage:
         return recipient.removeprefix(FUNCTIONS) if recipient else None
 
     def text(self) -> str:
-        """Decode the content."""
-        return decode_tokens(self.token_ids[self.content_begin : self.content_end])
+        """Decode the content, with `IMAGE` for each picture."""
+        return "".join(part if isinstance(part, str) else IMAGE for part in self._parts())
+
+    def pictures(self) -> list[str]:
+        """Return the digests of its pictures."""
+        return [part.digest for part in self._parts() if not isinstance(part, str)]
+
+    def _parts(self) -> Sequence[str | Picture]:
+        return content_parts(self.token_ids[self.content_begin : self.content_end])
 
 
 class PromptTranscript:

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import groupby
 from typing import Any
 
 from engine.types import TokenLogprob, TurnGrammar, TurnRules
@@ -41,6 +42,17 @@ class Picture:
 
 Body = str | Sequence[str | Picture]  # what a user or a tool says: text, with pictures in it
 IMAGE_OMITTED = "[image omitted: this model cannot see images]"
+
+
+def parts_of(body: Body) -> Sequence[str | Picture]:
+    """Return the parts of a body: pictures, and all text between two of them in one."""
+    if isinstance(body, str):
+        return (body,)
+    parts: list[str | Picture] = []
+    for is_text, group in groupby(body, lambda part: isinstance(part, str)):
+        few = list(group)
+        parts += ["".join(map(str, few))] if is_text else few
+    return parts or ("",)
 
 
 def without_pictures(body: Body) -> str:

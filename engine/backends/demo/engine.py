@@ -7,7 +7,8 @@ from functools import partial
 
 from engine.backends.base import OptionReader
 from engine.backends.demo.arguments import require_makeable
-from engine.backends.demo.replies import is_raw, raw_reply_tokens, reply_tokens, without_thought
+from engine.backends.demo.looks import Looks, expanded_length
+from engine.backends.demo.replies import NOTHING_SEEN, is_raw, raw_reply_tokens, reply_tokens, without_thought
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
 from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar, TurnRules
@@ -18,11 +19,12 @@ LONG_PROMPT = 1000  # tokens, of up to 128 characters each: 30 ms to read and to
 class DemoEngine(SimulatedEngine):
     """Answers by the rules in `replies`.
 
-    Options: `tokens_per_second` (none: as fast as the loop turns), `chunk_tokens`, `max_model_len` and
-    `start_seconds`, which pretends to load a model.
+    Options: `tokens_per_second` (none: as fast as the loop turns), `chunk_tokens`, `max_model_len`, `sees` (off: it
+    takes no pictures) and `start_seconds`, which pretends to load a model.
     """
 
     backend = "demo"
+    sees = True
     supports_grammar = True
     known_options = (*SimulatedEngine.known_options, "chunk_tokens", "tokens_per_second")
 
@@ -31,6 +33,7 @@ class DemoEngine(SimulatedEngine):
         super().__init__(model=model, options=options)
         self._chunk_tokens = 1
         self._tokens_per_second: float | None = None
+        self._looks = Looks()
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:
         """Make up everything that could be asked for, and raise `GrammarRefused` for what cannot be."""
@@ -40,24 +43,31 @@ class DemoEngine(SimulatedEngine):
         """Yield the reply; nothing is kept of a generation, so closing it needs no more."""
         limit = await self._admit(request)
         rules = request.grammar.rules if request.grammar else None
-        answer = partial(_rest_of_reply, request.prompt_token_ids, rules)
+        seen = await self._looks.at(request.pictures)
+        answer = partial(_rest_of_reply, request.prompt_token_ids, rules, seen)
         # A pattern may take seconds to match.
         is_long = rules is not None or len(request.prompt_token_ids) > LONG_PROMPT
         reply = await asyncio.to_thread(answer) if is_long else answer()
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
+        prompt_tokens = expanded_length(request.prompt_token_ids) if request.pictures else None
         if self._tokens_per_second is not None:
-            async with aclosing(self._paced(reply[:limit], finish_reason, self._tokens_per_second)) as chunks:
+            paced = self._paced(reply[:limit], finish_reason, self._tokens_per_second, prompt_tokens=prompt_tokens)
+            async with aclosing(paced) as chunks:
                 async for chunk in chunks:
                     yield chunk
             return
         for chunk in cut_into_chunks(
-            reply[:limit], chunk_tokens=self._chunk_tokens, finish_reason=finish_reason, cached_tokens=0
+            reply[:limit],
+            chunk_tokens=self._chunk_tokens,
+            finish_reason=finish_reason,
+            cached_tokens=0,
+            prompt_tokens=prompt_tokens,
         ):
             await self._pause()
             yield chunk
 
     async def _paced(
-        self, reply: Sequence[int], finish_reason: FinishReason, rate: float
+        self, reply: Sequence[int], finish_reason: FinishReason, rate: float, *, prompt_tokens: int | None
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield `rate` tokens a second; to a reader that comes late, all that are due in one chunk, as vLLM does."""
         clock = asyncio.get_running_loop().time
@@ -69,7 +79,9 @@ class DemoEngine(SimulatedEngine):
             # What is due by now, however long the reader took.
             end = min(max(end, int((clock() - began) * rate)), len(reply))
             if end == len(reply):
-                yield TokenChunk(token_ids=reply[begin:], finish_reason=finish_reason, cached_tokens=0)
+                yield TokenChunk(
+                    token_ids=reply[begin:], finish_reason=finish_reason, cached_tokens=0, prompt_tokens=prompt_tokens
+                )
                 return
             yield TokenChunk(token_ids=reply[begin:end])
             begin = end
@@ -80,15 +92,17 @@ class DemoEngine(SimulatedEngine):
         self._tokens_per_second = options.rate("tokens_per_second")
 
 
-def _rest_of_reply(prompt: Sequence[int], rules: TurnRules | None) -> Sequence[int]:
+def _rest_of_reply(
+    prompt: Sequence[int], rules: TurnRules | None, seen: Mapping[str, str] = NOTHING_SEEN
+) -> Sequence[int]:
     """Return the reply to a prompt, without what of it the prompt ends with: a turn that was cut goes on."""
     if is_raw(prompt):
         return raw_reply_tokens(prompt)
     for begin in turn_beginnings(prompt):
         begun = list(prompt[begin:])
-        whole = reply_tokens(prompt[:begin], rules)
+        whole = reply_tokens(prompt[:begin], rules, seen)
         # A prompt may begin an answer itself, and so leave out the thought.
         for reply in (whole, without_thought(whole)):
             if reply[: len(begun)] == begun:
                 return reply[len(begun) :]
-    return reply_tokens(prompt, rules)
+    return reply_tokens(prompt, rules, seen)

@@ -8,15 +8,16 @@
 6. `search the files for X`, or `search for X` in the web, where that can be had → searches, and says what it found
 7. `draw X`, and images can be made       → has an image of X made
 8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
-9. a tool has given its output            → says what it returned
-10. `count to N`                          → 1 2 3 … N
-11. anything else                         → says what it is, what the user said, and which user message this is
+9. `describe`, and pictures are there     → says the format, the size and the mean colour of each
+10. a tool has given its output           → says what it returned
+11. `count to N`                          → 1 2 3 … N
+12. anything else                         → says what it is, what the user said, and which user message this is
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.backends.demo.arguments import (
@@ -45,6 +46,7 @@ from engine.formats.harmony.encoding import (
 from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, FUNCTIONS
 from engine.types import TurnRules
 
+NOTHING_SEEN: Mapping[str, str] = {}
 MAX_COUNT = 10_000  # numbers
 MAX_READ = 20_000  # characters of the user's text that are searched for what it wants
 MAX_QUOTE = 200  # characters of the user's text
@@ -59,6 +61,7 @@ _REPEAT = "repeat:"
 _THINK = "think:"
 # What coding agents put between these stands in the user's message, and is not the user's.
 _REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
+_DESCRIBE = re.compile(r"\bdescribe\b", re.IGNORECASE)
 # `count to 20`, `Count to 1,000`.
 _COUNT = re.compile(r"\bcount to (\d{1,3}(?:,\d{3})+|\d+)\b", re.IGNORECASE)
 
@@ -71,10 +74,15 @@ class _Mention:
     text: str
 
 
-def reply_tokens(prompt_token_ids: Sequence[int], rules: TurnRules | None = None) -> list[int]:
-    """Return the whole completion of a prompt, from the first channel to the stop token, by the rules if there are."""
+def reply_tokens(
+    prompt_token_ids: Sequence[int], rules: TurnRules | None = None, seen: Mapping[str, str] = NOTHING_SEEN
+) -> list[int]:
+    """Return the whole completion of a prompt, from the first channel to the stop token, by the rules if there are.
+
+    `seen` says what the pictures are, by their digests.
+    """
     transcript = PromptTranscript(prompt_token_ids)
-    reply = reply_to(transcript)
+    reply = reply_to(transcript, seen)
     return render_reply(reply if rules is None else _by_rules(reply, transcript, rules))
 
 
@@ -102,8 +110,8 @@ def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
     return whole[len(begun) :] if whole[: len(begun)] == begun else whole
 
 
-def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
-    """Choose the reply to a conversation."""
+def reply_to(transcript: PromptTranscript, seen: Mapping[str, str] = NOTHING_SEEN) -> DemoAnswer | DemoCall:
+    """Choose the reply to a conversation; `seen` as in `reply_tokens`."""
     text = _own_words(transcript)
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))
@@ -121,6 +129,10 @@ def reply_to(transcript: PromptTranscript) -> DemoAnswer | DemoCall:
         reply = of_server_tools(transcript, text) or _next_call(transcript, text)
         if reply is not None:
             return reply
+    pictures = _shown(transcript, seen) if _DESCRIBE.search(text) else []
+    if pictures:
+        sentences = [f"Image {number}: {seen[digest]}." for number, digest in enumerate(pictures, 1)]
+        return DemoAnswer("The user wants pictures described.", " ".join(sentences))
     if last is not None and last.output_of is not None:
         return DemoAnswer("The output is here. Nothing is left to be called.", _report(transcript))
     end = _end_of_count(text)
@@ -134,6 +146,17 @@ def _own_words(transcript: PromptTranscript) -> str:
     message = transcript.last_user
     *reminding, last = message.text().split(_REMINDER_END) if message else [""]
     return "".join([*(each.partition(_REMINDER)[0] for each in reminding), last]).strip() if reminding else last
+
+
+def _shown(transcript: PromptTranscript, seen: Mapping[str, str]) -> list[str]:
+    """Return the pictures of the user's last message and of what tools gave back since, else those of all messages."""
+    last = transcript.last_user
+    latest = [*([last] if last else []), *transcript.since_last_user()]
+    for messages in (latest, transcript.messages):
+        digests = [digest for message in messages for digest in message.pictures() if digest in seen]
+        if digests:
+            return digests
+    return []
 
 
 def _by_rules(reply: DemoAnswer | DemoCall, transcript: PromptTranscript, rules: TurnRules) -> DemoAnswer | DemoCall:

@@ -54,6 +54,7 @@ from engine.formats.base import (
     ToldKind,
     ToolNamespace,
     as_tokens,
+    parts_of,
     without_pictures,
 )
 from engine.types import ChatPrompt
@@ -115,9 +116,11 @@ def records(draft: "Tokens[int]") -> Iterator[Record]:
 
 def said_body(body: Body) -> Saying:
     """Return the fields of a record that say a body."""
-    if isinstance(body, str):
-        return {"text": body}
-    return {"parts": [{"image": part.digest} if isinstance(part, Picture) else part for part in body]}
+    match parts_of(body):
+        case [str(text)]:
+            return {"text": text}
+        case parts:
+            return {"parts": [{"image": part.digest} if isinstance(part, Picture) else part for part in parts]}
 
 
 def body_of(said: Saying) -> Body:

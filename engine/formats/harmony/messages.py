@@ -39,7 +39,7 @@ def messages_of(tokens: Iterable[int]) -> list[Json]:
     messages = []
     for header, content in _cut(tokens):
         message = _header(decode_tokens(header))
-        messages.append({**message, "content": [_shown(part) for part in parts_of(content)]})
+        messages.append({**message, "content": [_shown(part) for part in content_parts(content)]})
     return messages
 
 
@@ -49,7 +49,7 @@ def _shown(part: str | Picture) -> Json:
     return {"type": "text", "text": part}
 
 
-def parts_of(content: Sequence[int]) -> list[str | Picture]:
+def content_parts(content: Sequence[int]) -> list[str | Picture]:
     """Return the texts and the pictures that the tokens of a message's content are, one at least."""
     parts: list[str | Picture] = []
     done = 0
@@ -206,7 +206,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 def told_of(message: RenderedMessage) -> list[Told]:
     """Return what a message of a chain says, in no format's words."""
-    return [_told(_header(decode_tokens(header)), parts_of(content)) for header, content in _cut(message.tokens)]
+    return [_told(_header(decode_tokens(header)), content_parts(content)) for header, content in _cut(message.tokens)]
 
 
 def _told(message: Json, parts: Sequence[str | Picture]) -> Told:

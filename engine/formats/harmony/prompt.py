@@ -32,6 +32,7 @@ from engine.formats.base import (
     Tokens,
     ToolNamespace,
     as_tokens,
+    parts_of,
 )
 from engine.formats.harmony.encoding import (
     CALL,
@@ -353,7 +354,7 @@ def generation_start() -> tuple[int, ...]:
 
 def _render(header: str, body: Body, *, end: int = END) -> "Tokens[int]":
     tokens = as_tokens(_header_tokens(header))
-    for part in (body,) if isinstance(body, str) else body:
+    for part in parts_of(body):
         if isinstance(part, Picture):
             tokens.extend((PICTURE, *encode_text(part.digest), PICTURE))
             continue

@@ -382,7 +382,7 @@ class TestEngine:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"speed": 1}, "does not know 'speed'; it knows chunk_tokens, max_model_len, start_seconds"),
+            ({"speed": 1}, "does not know 'speed'; it knows chunk_tokens, max_model_len, sees, start_seconds"),
             ({"tokens_per_second": 0}, "tokens_per_second to be a number above 0, not 0"),
             ({"tokens_per_second": "fast"}, "tokens_per_second to be a number, not 'fast'"),
             ({"tokens_per_second": float("nan")}, "tokens_per_second to be a number, not nan"),
