@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineConfigurationError
+from engine.formats.chat_template.sight import Sight, sight_of
 from engine.formats.chat_template.vocabulary import Vocabulary, vocabulary_of
 
 HARMONY_MODEL_TYPE = "gpt_oss"  # in `config.json`: the one family of models that speaks Harmony
@@ -50,7 +51,8 @@ def check_model_type(model: str, model_type: object) -> None:
 
 
 # Files that may name the ends of a turn; each of them may be missing.
-NAMES_ENDS = ("generation_config.json", "config.json", "tokenizer_config.json")
+CONFIG = "config.json"
+NAMES_ENDS = ("generation_config.json", CONFIG, "tokenizer_config.json")
 
 
 def check_tokenizer(named: str) -> None:
@@ -61,9 +63,7 @@ def check_tokenizer(named: str) -> None:
 
 def read_vocabulary(named: str) -> Vocabulary:
     """Read a folder, or a name of the hub: 0.3 s for 150,000 tokens. Raises `EngineConfigurationError`."""
-    folder = Path(named).expanduser()
-    if not folder.is_dir() and not named.startswith(("/", ".", "~")):
-        folder = _fetched(named)
+    folder = _folder(named)
     try:
         return vocabulary_of(_read(folder / "tokenizer.json"), [_read(folder / name) for name in NAMES_ENDS])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -71,6 +71,24 @@ def read_vocabulary(named: str) -> Vocabulary:
             f"TOKENIZER={named} is not the folder of a model's tokenizer, with a tokenizer.json and what names the end "
             f"of a turn: {type(error).__name__}: {error}."
         ) from error
+
+
+def read_sight(named: str, vocabulary: Vocabulary, image_token: str) -> Sight | None:
+    """Return how the model's template has a picture, None where it does not see; `named` as in `read_vocabulary`.
+
+    Raises `EngineConfigurationError` where `image_token` is not `auto`, and cannot be.
+    """
+    try:
+        return sight_of(_read(_folder(named) / CONFIG), vocabulary, image_token)
+    except ValueError as error:
+        raise EngineConfigurationError(f"IMAGE_TOKEN is wrong for {named}: {error}.") from error
+
+
+def _folder(named: str) -> Path:
+    folder = Path(named).expanduser()
+    if not folder.is_dir() and not named.startswith(("/", ".", "~")):
+        folder = _fetched(named)
+    return folder
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from engine.backends.base import BaseEngine
-from engine.backends.model_folder import read_vocabulary
+from engine.backends.model_folder import read_sight, read_vocabulary
 from engine.backends.vllm.chat import vllm_parsers
 from engine.formats.base import ModelFormat, RenderedMessage, Told
 from engine.formats.chat_template import prompt
@@ -68,9 +68,10 @@ def make_format(family: ModelFamily, engine: BaseEngine) -> ModelFormat:
             reader=_vllms(family, *named) if named else None,
             quiet_reader=_vllms(family, "", named[1]) if named and named[1] else None,
             template_kwargs=family.template_kwargs,
+            sight=read_sight(family.tokenizer or family.model, read, family.image_token),
         )
 
-    return ChatTemplateFormat(vocabulary, engine.render, manners, engine.tokenize)
+    return ChatTemplateFormat(vocabulary, engine.render, manners, engine.tokenize, lambda: engine.supports_pictures)
 
 
 def _vllms(family: ModelFamily, reasoning: str, tool: str) -> MakeReader:

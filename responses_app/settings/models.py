@@ -6,7 +6,7 @@
 It may be a file with that JSON, too.
 Without MODELS there is one model, that of the settings for one (ENGINE, MODEL, ENGINE_URL, …). What MODELS leaves out
 of an entry is as those say that can hold for all: ENGINE, ENGINE_API_KEY, MODEL_FORMAT, REASONING_PARSER, TOOL_PARSER,
-CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
+IMAGE_TOKEN, CHAT_TEMPLATE_KWARGS, ENGINE_MAX_RUNNING, ENGINE_MAX_QUEUED.
 """
 
 import json
@@ -93,6 +93,7 @@ class ModelSettings:
     tokenizer: str = ""  # folder of its tokenizer and chat template; "": what `model` says
     reasoning_parser: str = "auto"
     tool_parser: str = "auto"
+    image_token: str = "auto"  # what its chat template writes for a picture; "none": it is shown none
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     url: tuple[str, ...] = ()  # of vLLM servers; several share the work
     api_key: str = field(default="", repr=False)
@@ -288,6 +289,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "tokenizer": _text(text),
     "reasoning_parser": _text(reasoning_parser),
     "tool_parser": _text(tool_parser),
+    "image_token": _text(text),
     "chat_template_kwargs": _options,
     "url": _urls,
     "api_key": _text(text),
@@ -351,6 +353,11 @@ class EngineSettings(RoomSettings):
         "Llama 3's (`json`), not at all (`none`), as vLLM's parser does (`vllm:NAME`), or as the model's files "
         "say (`auto`)",
     )  # fmt: skip
+    image_token: str = setting(
+        "auto", text,
+        "what the model's chat template writes for a picture, with MODEL_FORMAT=chat-template: as the model's files "
+        "say (`auto`), or in so many words, like `<image>`; `none`: the model is shown no pictures",
+    )  # fmt: skip
     model_name: str = setting(
         "", text, "the model's name for clients, in requests and in `/v1/models`", default_text="what MODEL says"
     )
@@ -400,6 +407,7 @@ class EngineSettings(RoomSettings):
             tokenizer=self.tokenizer,
             reasoning_parser=self.reasoning_parser,
             tool_parser=self.tool_parser,
+            image_token=self.image_token,
             chat_template_kwargs=self.chat_template_kwargs,
             url=self.engine_url,
             api_key=self.engine_api_key,

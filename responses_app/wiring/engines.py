@@ -80,6 +80,7 @@ def family_of(model: ModelSettings) -> ModelFamily:
         tokenizer=model.tokenizer,
         reasoning_parser=model.reasoning_parser,
         tool_parser=model.tool_parser,
+        image_token=model.image_token,
         template_kwargs=model.chat_template_kwargs,
     )
 

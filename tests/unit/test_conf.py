@@ -53,6 +53,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "TOKENIZER": ("/srv/model", "/srv/model"),
     "REASONING_PARSER": ("Qwen3", "qwen3"),
     "TOOL_PARSER": ("Hermes", "hermes"),
+    "IMAGE_TOKEN": ("<image>", "<image>"),
     "CHAT_TEMPLATE_KWARGS": ('{"thinking": true}', {"thinking": True}),
     "MODEL_NAME": ("n", "n"),
     "ENGINE_OPTIONS": ('{"tokens_per_second": 5}', {"tokens_per_second": 5}),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from engine.errors import NotRendered
 from engine.formats.base import (
     Body,
     FunctionTool,
@@ -35,6 +36,7 @@ from engine.formats.chat_template.prompt import (
     conversation_of,
     frame_of,
     is_record,
+    pictures_in,
     record,
     records,
     said_body,
@@ -54,6 +56,7 @@ from engine.formats.chat_template.reader import (
     Said,
     Whole,
 )
+from engine.formats.chat_template.sight import Sight
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.types import ChatPrompt, TurnGrammar, TurnRules
 
@@ -202,6 +205,7 @@ class Manners:
     reader: MakeReader | None = None  # what reads its turns in place of ours
     quiet_reader: MakeReader | None = None  # the same, where it is told not to think
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)  # what an operator tells the template
+    sight: Sight | None = None  # how its template has a picture; None: it does not see
 
     @property
     def quiet(self) -> "Manners":
@@ -213,7 +217,7 @@ class ChatTemplateFormat(ModelFormat):
     """One model. `vocabulary` is called once, when it is first needed: that reads some MB. `manners` may depend on it.
 
     `render` has a conversation rendered, and may wait for it: it is called in threads only. So is `tokenize`, which has
-    a text tokenized; without it there are no prompts that are text.
+    a text tokenized; without it there are no prompts that are text. `takes_pictures` says whether the engine does.
     """
 
     name = "chat-template"
@@ -225,8 +229,10 @@ class ChatTemplateFormat(ModelFormat):
         render: Render,
         manners: Callable[[Vocabulary], Manners],
         tokenize: Tokenize | None = None,
+        takes_pictures: Callable[[], bool] = lambda: False,
     ) -> None:
         self._read_vocabulary = vocabulary
+        self._takes_pictures = takes_pictures
         self._render = render
         self._tokenize = tokenize
         self._choose = manners
@@ -242,7 +248,11 @@ class ChatTemplateFormat(ModelFormat):
         if self._quiet is None:
             # `self.vocabulary`, so that both share the one that was read.
             self._quiet = ChatTemplateFormat(
-                lambda: self.vocabulary, self._render, lambda _: self._known[2].quiet, self._tokenize
+                lambda: self.vocabulary,
+                self._render,
+                lambda _: self._known[2].quiet,
+                self._tokenize,
+                self._takes_pictures,
             )
         return self._quiet
 
@@ -258,6 +268,15 @@ class ChatTemplateFormat(ModelFormat):
             # All three together: `manners` depends on the vocabulary.
             self._read = vocabulary, vocabulary.unmistakable(), self._choose(vocabulary)
         return self._read
+
+    @property
+    def sees(self) -> bool:  # type: ignore[override]
+        """Whether the model does, and its engine takes pictures."""
+        return self._sight is not None
+
+    @property
+    def _sight(self) -> Sight | None:
+        return self._known[2].sight if self._takes_pictures() else None
 
     @property
     def stop_tokens(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -293,8 +312,16 @@ class ChatTemplateFormat(ModelFormat):
     # Prompts.
 
     def prompt_of(self, draft: "Tokens[int]") -> "Tokens[int]":
-        conversation = conversation_of(records(draft), vocabulary=self.vocabulary.fingerprint)
-        return spliced(self._render(conversation), conversation.sampled, self._known[1])
+        sight = self._sight
+        conversation = conversation_of(records(draft), vocabulary=self.vocabulary.fingerprint, sight=sight)
+        rendered = self._render(conversation)
+        # An engine would take another picture than the one that is meant, without a word.
+        if sight is not None and (found := rendered.count(sight.token)) != conversation.pictures:
+            raise NotRendered(f"{conversation.pictures} pictures became {found} of the token {sight.name}.")
+        return spliced(rendered, conversation.sampled, self._known[1])
+
+    def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
+        return pictures_in(draft) if self.sees else ()
 
     def wrote(self, first: int) -> bool:
         return first == MARK
@@ -371,7 +398,7 @@ class ChatTemplateFormat(ModelFormat):
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         if is_record(tokens):
-            return conversation_of(records(tokens), vocabulary="").messages
+            return conversation_of(records(tokens), vocabulary="", sight=self._sight).messages
         return super().messages_of(tokens)
 
     def raw_prompt(self, text: str) -> "Tokens[int] | None":

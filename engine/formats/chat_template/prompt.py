@@ -57,6 +57,7 @@ from engine.formats.base import (
     parts_of,
     without_pictures,
 )
+from engine.formats.chat_template.sight import Sight
 from engine.types import ChatPrompt
 
 MARK = 0xF0C4A701  # a record of the first version; far above any vocabulary
@@ -130,6 +131,11 @@ def body_of(said: Saying) -> Body:
     return [part if isinstance(part, str) else Picture(part["image"]) for part in said["parts"]]
 
 
+def pictures_in(draft: "Tokens[int]") -> list[str]:
+    """Return the digests of the pictures in records."""
+    return [part.digest for each in records(draft) for part in body_of(each.said) if isinstance(part, Picture)]
+
+
 _TOLD = {
     "user": ToldKind.USER,
     "reasoning": ToldKind.REASONING,
@@ -178,6 +184,7 @@ class ChatConversation(ChatPrompt):
     """What is to be rendered."""
 
     sampled: list[list[int]] = field(default_factory=list)  # tokens of the assistant's messages that were sampled here
+    pictures: int = 0  # in the messages
 
 
 def frame_of(
@@ -217,17 +224,21 @@ def _tool(function: FunctionTool, name: str) -> Json:
     }
 
 
-def conversation_of(said: Iterable[Record], *, vocabulary: str) -> ChatConversation:
-    """Return the conversation that records tell; its sampled tokens are those of a vocabulary (its fingerprint)."""
-    writer = _Writer(vocabulary)
+def conversation_of(said: Iterable[Record], *, vocabulary: str, sight: Sight | None = None) -> ChatConversation:
+    """Return the conversation that records tell; its sampled tokens are those of a vocabulary (its fingerprint).
+
+    `sight` says how pictures stand in it; without one they are left out of it.
+    """
+    writer = _Writer(vocabulary, sight)
     for each in said:
         writer.add(each)
     return writer.finished()
 
 
 class _Writer:
-    def __init__(self, vocabulary: str) -> None:
+    def __init__(self, vocabulary: str, sight: Sight | None) -> None:
         self._vocabulary = vocabulary
+        self._sight = sight
         self._made = ChatConversation()
         self._unanswered: list[tuple[str, str]] = []  # the names and ids of calls
         self._calls = 0  # so far; their ids are numbered by it
@@ -239,7 +250,7 @@ class _Writer:
             case "frame":
                 self._frame(each.said)
             case "user":
-                self._message({"role": "user", "content": without_pictures(body_of(each.said))})
+                self._message({"role": "user", "content": self._content(each.said)})
             case "system":
                 self._system(each.said["text"])
             case "output":
@@ -254,6 +265,9 @@ class _Writer:
     def _frame(self, said: Saying) -> None:
         year, month, day = said["date"].split("-")
         self._made.tools = said["tools"]
+        # Names of tokens have nothing in them that JSON would write in another way.
+        if self._sight is not None and self._sight.name in (declared := orjson.dumps(said["tools"]).decode()):
+            self._made.tools = orjson.loads(self._sight.plain(declared))
         # As templates of Llama 3 write the date: 26 Jul 2024.
         named = f"{day} {_MONTHS[int(month) - 1]} {year}"
         self._made.template_kwargs = {"date_string": named, **said["kwargs"]}
@@ -262,7 +276,7 @@ class _Writer:
 
     def _system(self, text: str) -> None:
         """Add instructions; many templates take a system message at the beginning only, and one."""
-        messages = self._made.messages
+        messages, text = self._made.messages, self._plain(text)
         if len(messages) == 1 and messages[0]["role"] == "system":
             messages[0]["content"] += f"\n\n{text}"
         else:
@@ -277,8 +291,17 @@ class _Writer:
         place = next((at for at, (name, _) in enumerate(self._unanswered) if name == said["name"]), None)
         # An output without a call takes the id of the latest one.
         call_id = f"call_{self._calls}" if place is None else self._unanswered.pop(place)[1]
-        content = without_pictures(body_of(said))
-        self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": content})
+        self._message({"role": "tool", "tool_call_id": call_id, "name": said["name"], "content": self._content(said)})
+
+    def _content(self, said: Saying) -> str:
+        body = body_of(said)
+        if self._sight is None:
+            return without_pictures(body)
+        self._made.pictures += sum(isinstance(part, Picture) for part in body)
+        return self._sight.written(body)
+
+    def _plain(self, text: str) -> str:
+        return text if self._sight is None else self._sight.plain(text)
 
     def _assistant(self, each: Record) -> None:
         kind, messages = each.said["is"], self._made.messages
@@ -291,11 +314,12 @@ class _Writer:
         self._tokens.extend(sampled)
         # One part that was not sampled spoils the row: the tokens of the others are not next to each other.
         self._is_whole = self._is_whole and len(sampled) > 0
+        text = self._plain(each.said["text"])
         if kind == "answer":
-            message["content"] = each.said["text"]
+            message["content"] = text
         elif kind == "reasoning":
             # Templates read one name or the other.
-            message["reasoning"] = message["reasoning_content"] = each.said["text"]
+            message["reasoning"] = message["reasoning_content"] = text
         else:
             message.setdefault("tool_calls", []).append(self._call(each.said))
 
@@ -307,7 +331,7 @@ class _Writer:
         return {
             "id": call_id,
             "type": "function",
-            "function": {"name": said["name"], "arguments": orjson.dumps(arguments).decode()},
+            "function": {"name": said["name"], "arguments": self._plain(orjson.dumps(arguments).decode())},
         }
 
     def _close(self) -> None:
