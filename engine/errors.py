@@ -9,6 +9,7 @@ EngineError                    anything an engine raises on purpose
 ├── PromptTooLong              prompt and reserved output do not fit `max_model_len`
 ├── GrammarRefused             the engine cannot hold a model to this grammar: a schema or grammar of the request's
 ├── EmbeddingRefused           the embedding model does not take this input, or these dimensions
+├── PicturesRefused            the engine does not take the pictures of a prompt: too many, or one that it cannot read
 ├── NotRendered                the model's chat template does not take this conversation
 ├── GenerationFailed           this one generation broke; others go on
 │   └── PictureGone            a picture of its prompt is not there any more
@@ -84,6 +85,14 @@ class EmbeddingRefused(EngineError):
         super().__init__(reason)
         self.reason = reason
         self.param = param
+
+
+class PicturesRefused(EngineError):
+    """The engine does not take the pictures of a prompt; `reason` is one sentence that the client may read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class NotRendered(EngineError):

@@ -172,9 +172,12 @@ class CheckingEngine(BaseEngine):
             self._known.popitem(last=False)
 
 
-def room(request: GenerationRequest, max_model_len: int) -> int:
-    """Return how many tokens a generation may have at most; raises `PromptTooLong`."""
-    prompt_tokens = len(request.prompt_token_ids)
+def room(request: GenerationRequest, max_model_len: int, *, added: int = 0) -> int:
+    """Return how many tokens a generation may have at most; raises `PromptTooLong`.
+
+    `added` are those that pictures are known to add to the prompt.
+    """
+    prompt_tokens = len(request.prompt_token_ids) + added
     if prompt_tokens >= max_model_len:
         raise PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=max_model_len)
     limit = request.sampling.max_output_tokens

@@ -19,6 +19,7 @@ from aiohttp import web
 from engine.backends.scripted import ScriptedEngine
 from engine.errors import EngineError
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from tests.kit.fake_vllm_eyes import Eyes, NotSeen, blind
 from tests.kit.server import free_port
 
 JsonObject = dict[str, Any]
@@ -47,6 +48,7 @@ class Switches:
     fault: str | None = None  # the name of a method of `_Faults`: what happens in every generation
     fault_after: int = 0  # chunks
     padding: int = 0  # bytes that every event is longer
+    eyes: Eyes | None = None  # it takes pictures
 
 
 @dataclass(slots=True)
@@ -158,7 +160,14 @@ class FakeVllm:
         if not self.switches.scale_out:
             return web.json_response(error(DISABLED, 403, kind="PermissionDeniedError"), status=403)
         body = await request.json()
-        return await self._answer(request, body, body["token_ids"], body["sampling_params"], generate_event)
+        prompt, eyes = body["token_ids"], self.switches.eyes
+        try:
+            if parts := body.get("content_parts"):
+                prompt = eyes.expanded(prompt, parts) if eyes is not None else blind(self.switches.model)
+        except NotSeen as refused:
+            self.asked.append(Asked(request.path, body))
+            return web.json_response(error(str(refused), refused.status), status=refused.status)
+        return await self._answer(request, body, prompt, body["sampling_params"], generate_event)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -12,10 +12,12 @@ only: with a server that dies 5 s after each start, the probes come after 0, 1, 
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +25,7 @@ import orjson
 
 from engine.backends.vllm.async_llm import REJECTED
 from engine.backends.vllm.client import OutOfReach, Silent, VllmClient
+from engine.backends.vllm.pictures import NOT_LOADED, TOO_MANY, KeptPictures
 from engine.backends.vllm.wire import (
     COMPLETIONS,
     GENERATE,
@@ -44,6 +47,7 @@ from engine.errors import (
     GrammarCut,
     GrammarRefused,
     NotRendered,
+    PicturesRefused,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import END
@@ -63,6 +67,7 @@ RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or -
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
 TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+_LENGTH = re.compile(r"\(length (\d{1,9})\)")
 # Words in vLLM's refusals of a grammar; it has no code for them.
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
@@ -149,6 +154,7 @@ class Replica:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._problem = ""  # the one that was logged last
+        self._pictures = KeptPictures()  # what the server has of ours
 
     def __str__(self) -> str:
         return self.client.name
@@ -304,14 +310,21 @@ class Replica:
         """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
         # vLLM refuses any other one without `--scheduling-policy priority`.
         priority = request.priority if service.takes_priorities else 0
-        wire, top, whole = service.wire, request.sampling.top_logprobs, is_whole(request)
-        body = wire.body(request, model=self._model, max_tokens=max_tokens, priority=priority, whole=whole)
+        wire, whole = service.wire, is_whole(request)
+        body = partial(wire.body, request, model=self._model, max_tokens=max_tokens, priority=priority, whole=whole)
+        answer = partial(self._answer, request, wire, max_tokens)
+        return self._pictures.streamed(request, body, answer) if request.pictures else answer(body())
+
+    def _answer(
+        self, request: GenerationRequest, wire: Wire, max_tokens: int, body: bytes
+    ) -> AsyncGenerator[TokenChunk, None]:
+        top, has_pictures = request.sampling.top_logprobs, len(request.pictures) > 0
         tokens: AnswerReader = (
-            WholeAnswer(wire, request.prompt_token_ids, top_logprobs=top)
-            if whole
-            else TokenStream(wire, max_tokens=max_tokens, top_logprobs=top)
+            WholeAnswer(wire, request.prompt_token_ids, top_logprobs=top, has_pictures=has_pictures)
+            if is_whole(request)
+            else TokenStream(wire, max_tokens=max_tokens, top_logprobs=top, has_pictures=has_pictures)
         )
-        return self.client.stream(service.wire.path, body, tokens, headers=request.trace_headers)
+        return self.client.stream(wire.path, body, tokens, headers=request.trace_headers)
 
     def explain(
         self, error: Refusal | EngineUnavailable | GenerationFailed, request: GenerationRequest, *, begun: bool
@@ -359,7 +372,12 @@ class Replica:
         if refusal.status in (502, 504):
             return EngineUnavailable(problem, retry_after=refusal.retry_after or 5)
         if refusal.status == 400 and self.service and any(words in refusal.text for words in TOO_LONG):
-            return PromptTooLong(prompt_tokens=prompt_tokens, max_model_len=self.service.max_model_len)
+            # It says how long the prompt is with its pictures.
+            told = _LENGTH.search(refusal.text)
+            longest = max(prompt_tokens, int(told[1]) if told else 0)
+            return PromptTooLong(prompt_tokens=longest, max_model_len=self.service.max_model_len)
+        if refusal.status == 400 and (TOO_MANY in refusal.text or NOT_LOADED in refusal.text):
+            return PicturesRefused(f"The engine does not take the images of this request: {refusal.text}")
         if refusal.status in (400, 422) and any(words in refusal.text.lower() for words in OF_GRAMMARS):
             return GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}")
         # What is left of the 4xx is the request's own fault, and the same anywhere.

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from engine.backends.base import CheckingEngine, OptionReader, room
+from engine.backends.expansions import Expansions
 from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.client import Timeouts, VllmClient, open_session
 from engine.backends.vllm.pool import ReplicaPool
@@ -73,6 +74,7 @@ class VllmServerEngine(CheckingEngine):
         # Where `start()` ran: renderings come from threads, and are sent there.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_connections = MAX_CONNECTIONS
+        self._expansions = Expansions()
         self._session: aiohttp.ClientSession | None = None
         self._pool: ReplicaPool | None = None
         self._started = False
@@ -127,6 +129,7 @@ class VllmServerEngine(CheckingEngine):
         # again.
         self.supports_grammar = all(service.takes_grammars for service in pool.services)
         self.supports_priority = any(service.takes_priorities for service in pool.services)
+        self.supports_pictures = not self._harmony and any(service.wire.takes_pictures for service in pool.services)
         return EngineInfo(
             backend="vllm-server",
             model=self.model,
@@ -151,7 +154,8 @@ class VllmServerEngine(CheckingEngine):
         """Yield what a server samples. One that cannot take the request is skipped for the next."""
         pool, replicas = self._candidates(request.affinity, avoid=request.avoid)
         # Of those that are used now, not of the start: one that came later may take less.
-        max_tokens = room(request, min(each.service.max_model_len for each in replicas if each.service))
+        longest = min(each.service.max_model_len for each in replicas if each.service)
+        max_tokens = room(request, longest, added=self._expansions.of(request.pictures))
         if pool.running >= self._max_connections:
             raise EngineOverloaded(f"{self._max_connections} generations run; max_connections allows no more.")
         problem: EngineError = EngineUnavailable("Every vLLM server went away.")
@@ -159,6 +163,8 @@ class VllmServerEngine(CheckingEngine):
         for replica in replicas:
             service = replica.service
             if service is None or (request.grammar and not service.takes_grammars):  # it may be lost by now
+                continue
+            if request.pictures and not service.wire.takes_pictures:
                 continue
             try:
                 # `aclosing`: leaving in the middle has to close the connection now, which is what aborts in vLLM.
@@ -204,6 +210,9 @@ class VllmServerEngine(CheckingEngine):
                     if chunk.finish_reason is not None:
                         # Only a whole generation: one that begins and breaks is a failure.
                         replica.circuit.note_success()
+                        if chunk.prompt_tokens is not None:
+                            self._expansions.learn(request.pictures, chunk.prompt_tokens - prompt_tokens)
+                            prompt_tokens = chunk.prompt_tokens
                         choice.measure(request.affinity, replica.client.url, prompt_tokens, chunk.cached_tokens)
                     yield chunk
         except (Refusal, EngineUnavailable, GenerationFailed) as error:

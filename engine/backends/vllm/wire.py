@@ -59,11 +59,22 @@ class Wire(ABC):
     """One way to ask for a generation and to read its chunks."""
 
     path: ClassVar[str]
+    takes_pictures: ClassVar[bool] = False
 
     def body(
-        self, request: GenerationRequest, *, model: str, max_tokens: int, priority: int, whole: bool = False
+        self,
+        request: GenerationRequest,
+        *,
+        model: str,
+        max_tokens: int,
+        priority: int,
+        whole: bool = False,
+        content_parts: Sequence[JsonObject] = (),
     ) -> bytes:
-        """Return the JSON that asks for a generation, streamed or as a `whole`; what is `None` in it is left out."""
+        """Return the JSON that asks for a generation, streamed or as a `whole`; what is `None` in it is left out.
+
+        `content_parts` are the pictures, which only a wire with `takes_pictures` has a place for.
+        """
         sampling = _sampling(request.sampling, max_tokens)
         # The usage has the cached tokens, and comes only where it is asked for.
         streamed: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
@@ -75,6 +86,9 @@ class Wire(ABC):
             **({"stream": False} if whole else streamed),
             **self._own_fields(list(request.prompt_token_ids), sampling),
         }
+        if content_parts:
+            # Of a prompt whose tokens are ranked the engine has to say which ones it made of the pictures.
+            body |= {"content_parts": list(content_parts), **({"return_token_ids": True} if whole else {})}
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
         if priority:
@@ -96,6 +110,7 @@ class GenerateWire(Wire):
     """`/inference/v1/generate`: needs `--tokens-only` or `--enable-scale-out`."""
 
     path = "/inference/v1/generate"
+    takes_pictures = True
 
     def _own_fields(self, prompt: list[int], sampling: JsonObject) -> JsonObject:
         if sampling.get("logprobs"):
@@ -145,8 +160,9 @@ COMPLETIONS = CompletionsWire()
 class AnswerReader(ABC):
     """Turns the bytes of one answer into chunks, however they are cut."""
 
-    def __init__(self, wire: Wire, top_logprobs: int | None) -> None:
+    def __init__(self, wire: Wire, top_logprobs: int | None, *, has_pictures: bool) -> None:
         self._wire = wire
+        self._has_pictures = has_pictures  # then the prompt is longer than it was sent
         self._top_logprobs = top_logprobs
         self._last: TokenChunk | None = None  # the chunk with the finish reason; None until it has come
 
@@ -171,6 +187,10 @@ class AnswerReader(ABC):
         assert self._last is not None, "asked for before it was there"
         return self._last
 
+    def _prompt_tokens(self, usage: JsonObject) -> int | None:
+        tokens = usage.get("prompt_tokens") if self._has_pictures else None
+        return None if tokens is None else int(tokens)
+
     def _logprobs(self, choice: JsonObject) -> list[TokenLogprob] | None:
         return None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
 
@@ -178,12 +198,15 @@ class AnswerReader(ABC):
 class TokenStream(AnswerReader):
     """One streamed answer."""
 
-    def __init__(self, wire: Wire, *, max_tokens: int, top_logprobs: int | None = None) -> None:
-        super().__init__(wire, top_logprobs)
+    def __init__(
+        self, wire: Wire, *, max_tokens: int, top_logprobs: int | None = None, has_pictures: bool = False
+    ) -> None:
+        super().__init__(wire, top_logprobs, has_pictures=has_pictures)
         self._tokens_left = max_tokens  # how many more the server may send: it was asked for no more than these
         self._kept: list[bytes] = []  # of a line whose end has not come
         self._kept_bytes = 0  # of all of `_kept`
         self._cached_tokens: int | None = None
+        self._expanded: int | None = None  # the length of a prompt with pictures
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
         """Yield the chunks that `data` completes, all but the last one."""
@@ -193,8 +216,8 @@ class TokenStream(AnswerReader):
                 yield chunk
 
     def last(self) -> TokenChunk:
-        """Return the chunk with the finish reason, and the cached tokens if the server told them in time."""
-        return replace(super().last(), cached_tokens=self._cached_tokens)
+        """Return the chunk with the finish reason, and what the usage says if the server told it in time."""
+        return replace(super().last(), cached_tokens=self._cached_tokens, prompt_tokens=self._expanded)
 
     def _events(self, data: bytes) -> list[bytes]:
         """Return the data of the events that `data` completes. vLLM writes each on one line."""
@@ -230,7 +253,7 @@ class TokenStream(AnswerReader):
         if "error" in message:
             raise refusal_in(message)
         if usage := message.get("usage"):
-            self._cached_tokens = _cached_tokens(usage)
+            self._cached_tokens, self._expanded = _cached_tokens(usage), self._prompt_tokens(usage)
         # The event with the usage has no choices. What comes behind the finish reason adds nothing.
         if self._last is not None or not message["choices"]:
             return None
@@ -375,8 +398,10 @@ def is_whole(request: GenerationRequest) -> bool:
 class WholeAnswer(AnswerReader):
     """Collects the bytes of one answer."""
 
-    def __init__(self, wire: Wire, prompt: Sequence[int], *, top_logprobs: int | None = None) -> None:
-        super().__init__(wire, top_logprobs)
+    def __init__(
+        self, wire: Wire, prompt: Sequence[int], *, top_logprobs: int | None = None, has_pictures: bool = False
+    ) -> None:
+        super().__init__(wire, top_logprobs, has_pictures=has_pictures)
         self._prompt = prompt
         self._parts: list[bytes] = []  # the bytes so far, joined in `end`
         self._bytes = 0
@@ -409,10 +434,14 @@ class WholeAnswer(AnswerReader):
         token_ids = choice["token_ids"]
         if not isinstance(token_ids, list):
             raise GenerationFailed(NO_TOKEN_IDS)
+        usage = message.get("usage") or {}
+        # With pictures these are more than were sent.
+        self._prompt = message.get("prompt_token_ids") or self._prompt
         return TokenChunk(
             token_ids=token_ids,
             finish_reason=FINISH_REASONS[choice["finish_reason"]],
-            cached_tokens=_cached_tokens(message.get("usage") or {}),
+            cached_tokens=_cached_tokens(usage),
+            prompt_tokens=self._prompt_tokens(usage),
             logprobs=self._logprobs(choice),
             # `/inference/v1/generate` has them beside the choices, `/v1/completions` in each choice.
             prompt_logprobs=self._of_prompt(message.get("prompt_logprobs") or choice.get("prompt_logprobs")),

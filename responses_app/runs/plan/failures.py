@@ -11,6 +11,8 @@ from engine.errors import (
     GrammarBroken,
     GrammarRefused,
     NotRendered,
+    PictureGone,
+    PicturesRefused,
     PromptTooLong,
 )
 from responses_app.protocol.errors import (
@@ -31,6 +33,7 @@ NOT_RENDERED = (
     "The model's chat template does not take this conversation, as it is: the roles of its messages, their order, or "
     "its tools. The server's log says what the template says."
 )
+GONE = "An image of this conversation is not there any more: it was deleted."
 BROKEN = "The model said what the request's tools, tool_choice or text.format do not allow. Send the request again."
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
@@ -89,6 +92,10 @@ def _as_error(error: EngineError | None) -> ApiError | None:
             return context_length_exceeded(error.prompt_tokens, error.max_model_len)
         case NotRendered():
             return invalid_request(NOT_RENDERED, param="input", code="invalid_value")
+        case PicturesRefused():
+            return invalid_request(error.reason, param="input", code="invalid_value")
+        case PictureGone():
+            return invalid_request(GONE, param="input", code="invalid_value")
         case GrammarRefused():  # an engine may find out only when it is to generate
             return invalid_request(error.reason, param="tools", code="invalid_value")
         case GrammarBroken():
@@ -125,7 +132,9 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
             return {"code": "invalid_prompt", "message": refused.message}
         case NotRendered():
             return {"code": "invalid_prompt", "message": NOT_RENDERED}
-        case GrammarRefused():
+        case PictureGone():
+            return {"code": "invalid_prompt", "message": GONE}
+        case GrammarRefused() | PicturesRefused():
             return {"code": "invalid_prompt", "message": error.reason}
         case GrammarBroken():
             return {"code": "server_error", "message": BROKEN}

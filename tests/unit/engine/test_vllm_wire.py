@@ -22,7 +22,15 @@ from engine.backends.vllm.wire import (
     shown,
 )
 from engine.errors import GenerationFailed
-from engine.types import FinishReason, GenerationRequest, RankedToken, SamplingOptions, TokenChunk, TokenLogprob
+from engine.types import (
+    FinishReason,
+    GenerationRequest,
+    PictureSource,
+    RankedToken,
+    SamplingOptions,
+    TokenChunk,
+    TokenLogprob,
+)
 from tests.kit.fake_vllm import completion_event, error, generate_event
 
 TOKENS = st.lists(st.integers(0, 201_087), max_size=3)
@@ -132,6 +140,13 @@ def test_what_no_stream_tells_is_asked_for_as_a_whole(asked: dict[str, Any], who
     assert (body["stream"], "stream_options" in body) == (not whole, not whole)
     assert body.get("kv_transfer_params") == asked.get("kv_transfer_params")
     assert body["sampling_params"].get("prompt_logprobs") == (0 if "sampling" in asked else None)
+
+
+async def _nothing() -> bytes:
+    return b""
+
+
+SOME_PICTURE = PictureSource("d0" * 32, _nothing)
 
 
 @given(answers(), st.lists(st.integers(0, 2000)))
@@ -283,3 +298,30 @@ def test_all_of_sampling_is_said_in_vllms_names() -> None:
     completion = json.loads(COMPLETIONS.body(request, model="m", max_tokens=4, priority=0))
     assert generate == wanted | {"detokenize": False}
     assert completion.items() >= wanted.items()
+
+
+def test_the_tokens_of_a_prompt_with_pictures_are_those_that_the_engine_made_of_it() -> None:
+    request = GenerationRequest(
+        request_id="r", prompt_token_ids=[1, 7], sampling=SamplingOptions(prompt_logprobs=0), pictures=(SOME_PICTURE,)
+    )
+    part = {"type": "image_url", "url": None, "uuid": SOME_PICTURE.digest}
+    for whole in (True, False):
+        body = json.loads(
+            GENERATE.body(request, model="m", max_tokens=1, priority=0, whole=whole, content_parts=[part])
+        )
+        assert body["content_parts"] == [part]
+        assert body.get("return_token_ids", False) is whole
+    answer = WholeAnswer(GENERATE, [1, 7], has_pictures=True)
+    ranked = {"logprob": -1.0, "rank": 1}
+    said = {
+        "choices": [{"token_ids": [5], "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 4, "completion_tokens": 1},
+        "prompt_token_ids": [1, 7, 7, 7],
+        "prompt_logprobs": [None, {"7": ranked}, {"7": ranked, "9": {"logprob": -0.5, "rank": 0}}, {"7": ranked}],
+    }
+    assert not list(answer.feed(json.dumps(said).encode()))
+    assert answer.end()
+    last = answer.last()
+    assert last.prompt_tokens == 4
+    assert last.prompt_logprobs is not None
+    assert [place and place[0].token_id for place in last.prompt_logprobs] == [None, 7, 7, 7]

@@ -1,0 +1,262 @@
+"""Pictures on the way to vLLM servers: their data once to each, then their names; the same answer however it is cut."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from itertools import count
+
+import pytest
+
+from engine.errors import (
+    EngineUnavailable,
+    GenerationCut,
+    PictureGone,
+    PicturesRefused,
+    PromptTooLong,
+)
+from engine.formats.base import Body, Picture, as_tokens
+from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from tests.contracts.engine import collect, joined
+from tests.kit.gallery import Gallery
+from tests.kit.pictures import picture
+from tests.kit.waiting import eventually
+from tests.unit.engine.seeing_vllm import SeeingVllm
+from tests.unit.engine.vllm_engines import OpenEngine
+from tests.unit.formats.families import Family
+from tests.unit.formats.seeing import IDEFICS, SEEING, seeing_format
+
+OpenSeeing = Callable[..., Awaitable[SeeingVllm]]
+each_family = pytest.mark.parametrize("family", SEEING, ids=lambda family: family.name)
+_numbers = count(1)
+
+
+@pytest.fixture
+async def open_seeing() -> AsyncIterator[OpenSeeing]:
+    """Start servers that see, and kill them at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(family: Family = IDEFICS, **eyes: int) -> SeeingVllm:
+            return await stack.enter_async_context(SeeingVllm(family, **eyes))
+
+        yield open_one
+
+
+class Chat:
+    """A conversation with pictures: what a response's run does, as far as an engine sees it."""
+
+    def __init__(self, family: Family, gallery: Gallery) -> None:
+        self.format, _ = seeing_format(family)
+        self._gallery = gallery
+        self._draft = as_tokens(self.format.frame(instructions="Look.", functions=(), effort="low", date="2026-11-22"))
+
+    def user(self, body: Body) -> None:
+        self._draft.extend(self.format.user(body).tokens)
+
+    def asked(self, behind: Sequence[int] = (), *, cache_salt: str | None = None, **sampling: int) -> GenerationRequest:
+        """Return a request for the next turn, of which some was sampled already."""
+        draft = self._draft + as_tokens(self.format.generation_start())
+        return GenerationRequest(
+            request_id=f"pictures-{next(_numbers)}",
+            prompt_token_ids=self.format.prompt_of(draft) + as_tokens(behind),
+            pictures=self._gallery.sources(self.format.pictures_of(draft)),
+            sampling=SamplingOptions(stop_token_ids=self.format.stop_tokens, **sampling),
+            affinity="chat",
+            cache_salt=cache_salt,
+        )
+
+    def take(self, chunks: Sequence[TokenChunk]) -> str:
+        """Add what the model said, and return it."""
+        parser = self.format.parser()
+        for event in [*parser.feed(joined(list(chunks))), *parser.close()]:
+            if message := getattr(event, "message", None):
+                self._draft.extend(message.tokens)
+        return bytes(token for token in joined(list(chunks)) if token < 256).decode()
+
+
+@each_family
+async def test_twenty_turns_with_five_pictures_each_send_each_picture_once(
+    family: Family, open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    server, gallery = await open_seeing(family), Gallery()
+    engine = await vllm_over(server, harmony=False)
+    assert engine.supports_pictures
+    chat, shown = Chat(family, gallery), 0
+    for turn in range(20):
+        chat.user([f"Turn {turn}: ", *(gallery.add(picture(f"#{turn:02x}00{each:02x}")) for each in range(5))])
+        shown += 5
+        request = chat.asked()
+        chunks = await collect(engine, request)
+        assert chunks[-1].prompt_tokens == len(request.prompt_token_ids) + shown * (server.eyes.size - 1)
+        assert [chunk.prompt_tokens for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+        assert chat.take(chunks).startswith("I have seen ")
+    assert len(gallery.loaded) == len(server.eyes.sent) == len(set(server.eyes.sent)) == 100
+    assert server.eyes.hits == sum(range(0, 100, 5))
+    assert len(server.generations) == 20, "none was asked for twice"
+
+
+@each_family
+async def test_any_chunking_any_cut_and_another_server_say_the_same(
+    family: Family, open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    gallery = Gallery()
+    shown: Body = ["Two: ", gallery.add(picture("#00ff00")), gallery.add(picture("#0000ff", made_as="JPEG")), "?"]
+    chat = Chat(family, gallery)
+    chat.user(shown)
+    one = await vllm_over(await open_seeing(family), harmony=False)
+    whole = joined(await collect(one, chat.asked()))
+    large = await vllm_over(await open_seeing(family, chunk_tokens=13), harmony=False)
+    assert joined(await collect(large, chat.asked())) == whole
+    # As after a cut, on the same server; and as a worker goes on that has never seen it, on one that has not either.
+    for engine in (one, await vllm_over(await open_seeing(family), harmony=False)):
+        for cut in range(0, len(whole), 7):
+            assert whole[:cut] + joined(await collect(engine, chat.asked(whole[:cut]))) == whole, cut
+    other = Chat(family, gallery)
+    other.user(["Two: ", Picture(gallery.add(picture("#00fe00")).digest), gallery.add(picture("#0000ff")), "?"])
+    assert joined(await collect(one, other.asked())) != whole, "what it says depends on what it sees"
+
+
+async def test_a_generation_that_is_cut_goes_on_with_its_pictures(
+    open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    gallery = Gallery()
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", gallery.add(picture())])
+    servers = [await open_seeing(), await open_seeing()]
+    engine = await vllm_over(*servers, harmony=False)
+    whole = joined(await collect(engine, chat.asked()))
+    for server in servers:
+        server.switches.fault, server.switches.fault_after = "die", 9
+    said: list[int] = []
+
+    async def read() -> None:
+        async with aclosing(engine.generate(chat.asked())) as chunks:
+            async for chunk in chunks:
+                said.extend(chunk.token_ids)
+
+    with pytest.raises(GenerationCut):
+        await read()
+    assert said == whole[:9]
+    for server in servers:
+        server.switches.fault = None
+    assert said + joined(await collect(engine, chat.asked(said))) == whole
+
+
+async def test_a_server_that_has_forgotten_pictures_gets_them_again_at_once(
+    open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    server, gallery = await open_seeing(), Gallery()
+    engine = await vllm_over(server, harmony=False)
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", gallery.add(picture("#010101")), gallery.add(picture("#020202"))])
+    whole = joined(await collect(engine, chat.asked()))
+    del server.eyes.kept[gallery.loaded[1]]
+    chunks = await collect(engine, chat.asked())
+    assert joined(chunks) == whole
+    assert len(gallery.loaded) == 4
+    assert joined(await collect(engine, chat.asked())) == whole
+    assert len(gallery.loaded) == 4, "from then on it is known to have them"
+    assert engine.replicas()["serving"] == 1, "that it had forgotten them is no fault"
+
+
+async def test_one_picture_twice_in_a_prompt_is_loaded_once(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
+    gallery, server = Gallery(), await open_seeing(room=1)
+    engine = await vllm_over(server, harmony=False)
+    chat, same = Chat(IDEFICS, gallery), gallery.add(picture())
+    chat.user(["", same, " and ", same])
+    assert chat.take(await collect(engine, chat.asked()))
+    assert gallery.loaded == [same.digest]
+
+
+async def test_two_salts_share_no_picture(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
+    server, gallery = await open_seeing(), Gallery()
+    engine = await vllm_over(server, harmony=False)
+    chat = Chat(IDEFICS, gallery)
+    shown = gallery.add(picture())
+    chat.user(["", shown])
+    for salt in ("a", "b", "a", None, None, "b"):
+        await collect(engine, chat.asked(cache_salt=salt))
+    assert len(server.eyes.sent) == len(set(server.eyes.sent)) == 3
+    assert server.eyes.sent.count(shown.digest) == 1, "the name without a salt"
+    assert all(len(name) == 64 for name in server.eyes.sent)
+
+
+async def test_what_pictures_add_is_known_from_the_first_time_on(
+    open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    server, gallery = await open_seeing(), Gallery()
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", *(gallery.add(picture(f"#0000{each:02x}")) for each in range(4))])
+    length = len(chat.asked().prompt_token_ids)
+    expanded = length + 4 * (server.eyes.size - 1)
+    server.switches.max_model_len = expanded
+    engine = await vllm_over(server, harmony=False)
+    # Not known yet: the server says so, and how long it is.
+    with pytest.raises(PromptTooLong) as refused:
+        await collect(engine, chat.asked())
+    assert refused.value.prompt_tokens == expanded
+    server.switches.max_model_len = expanded + 5
+    engine = await vllm_over(server, harmony=False)
+    await collect(engine, chat.asked())
+    await collect(engine, chat.asked())
+    assert [asked.body["sampling_params"]["max_tokens"] for asked in server.generations[-2:]] == [
+        expanded + 5 - length,
+        5,
+    ]
+    chat.user("x" * 10)
+    before = len(server.generations)
+    with pytest.raises(PromptTooLong):
+        await collect(engine, chat.asked())
+    assert len(server.generations) == before, "it was not asked"
+
+
+@pytest.mark.parametrize(
+    ("content", "eyes", "expected", "says"),
+    [
+        (picture()[:50], {}, PicturesRefused, "does not take the images of this request: Failed to load image"),
+        (picture(), {"limit": 0}, PicturesRefused, r"At most 0 image\(s\) may be provided in one prompt"),
+        (None, {}, PictureGone, "is not there any more"),
+    ],
+    ids=["broken", "too many", "gone"],
+)
+async def test_what_a_server_does_not_take_is_told(
+    content: bytes | None,
+    eyes: dict[str, int],
+    expected: type[Exception],
+    says: str,
+    open_seeing: OpenSeeing,
+    vllm_over: OpenEngine,
+) -> None:
+    gallery, server = Gallery(), await open_seeing(**eyes)
+    engine = await vllm_over(server, harmony=False)
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", gallery.add(content) if content is not None else Picture("0" * 64)])
+    with pytest.raises(expected, match=says):
+        await collect(engine, chat.asked())
+    assert engine.replicas()["serving"] == 1
+    fine = Chat(IDEFICS, gallery)
+    fine.user("no picture")
+    assert fine.take(await collect(engine, fine.asked()))
+
+
+async def test_a_server_without_a_place_for_pictures_is_not_asked(
+    open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    server, gallery = await open_seeing(), Gallery()
+    server.switches.scale_out = False
+    engine = await vllm_over(server, harmony=False)
+    assert not engine.supports_pictures
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", gallery.add(picture())])
+    with pytest.raises(EngineUnavailable):
+        await collect(engine, chat.asked())
+    assert not server.generations
+
+
+async def test_leaving_ends_it(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
+    server, gallery = await open_seeing(), Gallery()
+    engine = await vllm_over(server, harmony=False)
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", gallery.add(picture())])
+    async with aclosing(engine.generate(chat.asked())) as chunks:
+        await anext(chunks)
+    await eventually(lambda: server.connections == 0)
+    assert engine.replicas()["serving"] == 1
