@@ -31,6 +31,7 @@ class Eyes:
 
     token: int
     tokens: Sequence[int]
+    has_cache: bool = True  # else every picture has to come with its data (--mm-processor-cache-gb 0)
     room: int = 10**6  # how many pictures it keeps; the least recently used goes first
     limit: int = 10**6  # --limit-mm-per-prompt
     kept: OrderedDict[str, bytes] = field(default_factory=OrderedDict)  # what was seen, by the names it came under
@@ -43,6 +44,8 @@ class Eyes:
             raise NotSeen(f"At most {self.limit} image(s) may be provided in one prompt.")
         data = [_data(part) for part in parts]
         for index, (part, content) in enumerate(zip(parts, data, strict=True)):
+            if content is None and not self.has_cache:
+                raise NotSeen("'NoneType' object has no attribute 'size'", 500)
             if part["uuid"] not in self.kept and content is None:
                 raise NotSeen(f"Cache miss for image at index {index} but data is not provided.")
         if len(parts) > prompt.count(self.token):

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from engine.backends.threads import in_thread
 from engine.backends.vllm.config import reason
+from engine.backends.vllm.pictures import KeptPictures, name_of
 from engine.backends.vllm.wire import FINISH_REASONS, Place, RankedPrompt
 from engine.errors import (
     EngineError,
@@ -33,6 +35,44 @@ def rendered(llm: Any, request: GenerationRequest) -> Any:
     # vLLM 0.32 gives a list, one for each prompt: we always give one.
     (rendering,) = llm.renderer.render_cmpl([prompt])
     return rendering
+
+
+async def rendered_with_pictures(llm: Any, request: GenerationRequest, kept: KeptPictures) -> Any:
+    """Return the same of a prompt with pictures; vLLM gets those that it has not seen. Raises `PictureGone`."""
+    names = [name_of(each, request.cache_salt) for each in request.pictures]
+    prompt: dict[str, object] = {
+        "prompt_token_ids": list(request.prompt_token_ids),
+        "multi_modal_uuids": {"image": names},
+    }
+    if request.cache_salt is not None:
+        prompt["cache_salt"] = request.cache_salt
+    for last in (False, True):
+        data = await kept.data_of(request.pictures, names, every=last)
+        # Decoded on a thread, and what a model's processor makes of them is made on one of vLLM's.
+        prompt["multi_modal_data"] = {"image": await in_thread(partial(_decoded, data))}
+        try:
+            (rendering,) = await llm.renderer.render_cmpl_async([prompt])
+        except ValueError:
+            if last or None not in data:
+                raise
+        else:
+            kept.keep(names)
+            return rendering
+    raise AssertionError("the last attempt has worked or raised")
+
+
+def _decoded(data: Sequence[bytes | None]) -> list[Any]:
+    """Return images as vLLM reads them from requests of its own. Raises `ValueError`."""
+    from vllm.multimodal.media.image import ImageMediaIO
+
+    reader = ImageMediaIO()
+    return [None if content is None else reader.load_bytes(content) for content in data]
+
+
+def takes_pictures(llm: Any) -> bool:
+    """Whether the model that is loaded sees, and may (`limit_mm_per_prompt`)."""
+    limits = llm.vllm_config.model_config.multimodal_config
+    return limits is not None and limits.get_limit_per_prompt("image") > 0
 
 
 def sampling_params(request: GenerationRequest, *, max_tokens: int) -> Any:
@@ -88,9 +128,14 @@ def _params_with_a_checked_grammar() -> Any:
 
 
 def chunk_of(
-    output: Any, top_logprobs: int | None, *, constrained: bool = False, prompt: Sequence[int] = ()
+    output: Any,
+    top_logprobs: int | None,
+    *,
+    constrained: bool = False,
+    prompt: Sequence[int] = (),
+    has_pictures: bool = False,
 ) -> TokenChunk:
-    """Return what a `RequestOutput` adds to the ones before it.
+    """Return what a `RequestOutput` adds to the ones before it. With pictures it tells the tokens of the prompt, too.
 
     Raises `GenerationFailed` for an unknown end, `GrammarBroken` for a failure of a `constrained` one.
     """
@@ -113,10 +158,15 @@ def chunk_of(
         finish_reason=FINISH_REASONS[finish] if finish else None,
         cached_tokens=output.num_cached_tokens,  # vLLM says it with every output; the caller reads it from the last one
         logprobs=logprobs,
-        prompt_logprobs=RankedPrompt(prompt, output.prompt_logprobs, _entries) if output.prompt_logprobs else None,
+        prompt_logprobs=_ranked_prompt(output, output.prompt_token_ids if has_pictures else prompt),
         # Made when the generation is over: earlier there is nothing to fetch.
         kv_transfer_params=output.kv_transfer_params if finish else None,
+        prompt_tokens=len(output.prompt_token_ids) if has_pictures and finish else None,
     )
+
+
+def _ranked_prompt(output: Any, prompt: Sequence[int]) -> RankedPrompt | None:
+    return RankedPrompt(prompt, output.prompt_logprobs, _entries) if output.prompt_logprobs else None
 
 
 def _entries(place: Mapping[int, Any]) -> Place:

@@ -11,12 +11,22 @@ from importlib.util import find_spec
 from typing import Any
 
 from engine.backends.base import CheckingEngine, room
+from engine.backends.expansions import Expansions
 from engine.backends.model_folder import check_folder
 from engine.backends.threads import in_thread, load_vocabulary
-from engine.backends.vllm.async_llm import chunk_of, rendered, require_readable, sampling_params, translated
+from engine.backends.vllm.async_llm import (
+    chunk_of,
+    rendered,
+    rendered_with_pictures,
+    require_readable,
+    sampling_params,
+    takes_pictures,
+    translated,
+)
 from engine.backends.vllm.chat import load_template, rendered_chat, tokenized
 from engine.backends.vllm.config import has_tokenizer, speaks_harmony
 from engine.backends.vllm.core import KeptLlm, OwnCore
+from engine.backends.vllm.pictures import KeptPictures, refused
 from engine.backends.vllm.shared_core import SharedCore
 from engine.errors import (
     EngineConfigurationError,
@@ -54,6 +64,8 @@ class VllmEngine(CheckingEngine):
         self._max_model_len = 0  # prompt and output together; known once it has started
         self._template: Any = None  # the tokenizer that renders conversations
         self.supports_grammar = has_tokenizer(self.options)
+        self._pictures = KeptPictures()
+        self._expansions = Expansions()
 
     def check(self) -> None:
         """Raise `EngineConfigurationError` where vLLM is missing, or `model` is a folder without a gpt-oss model."""
@@ -78,6 +90,7 @@ class VllmEngine(CheckingEngine):
         llm = await self._kept.start()
         self._max_model_len = llm.vllm_config.model_config.max_model_len
         self.supports_kv_transfer = llm.vllm_config.kv_transfer_config is not None
+        self.supports_pictures = takes_pictures(llm)
         return EngineInfo(
             backend="vllm", model=self.model, max_model_len=self._max_model_len, detail=self._kept.core.described(llm)
         )
@@ -90,12 +103,13 @@ class VllmEngine(CheckingEngine):
         """
         # The same `llm` is used to the end: another one that replaces it knows nothing of this generation.
         llm, begun = self._kept.serving(), False
-        max_tokens = room(request, self._max_model_len)
+        pictures = request.pictures
+        max_tokens = room(request, self._max_model_len, added=self._expansions.of(pictures))
         try:
             top_logprobs, constrained = request.sampling.top_logprobs, request.grammar is not None
             params = sampling_params(request, max_tokens=max_tokens)
             outputs = llm.generate(
-                rendered(llm, request),
+                await rendered_with_pictures(llm, request, self._pictures) if pictures else rendered(llm, request),
                 params,
                 request.request_id,
                 priority=request.priority,
@@ -103,7 +117,15 @@ class VllmEngine(CheckingEngine):
             )
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
-                    chunk = chunk_of(output, top_logprobs, constrained=constrained, prompt=request.prompt_token_ids)
+                    chunk = chunk_of(
+                        output,
+                        top_logprobs,
+                        constrained=constrained,
+                        prompt=request.prompt_token_ids,
+                        has_pictures=len(pictures) > 0,
+                    )
+                    if chunk.prompt_tokens is not None:
+                        self._expansions.learn(pictures, chunk.prompt_tokens - len(request.prompt_token_ids))
                     # A chunk without tokens may come first (log probabilities of the prompt): nothing was sampled by
                     # then.
                     begun = begun or bool(chunk.token_ids)
@@ -120,11 +142,20 @@ class VllmEngine(CheckingEngine):
             raise
         except Exception as error:
             self._kept.note_failure(llm)
-            raise translated(error) from error
+            raise self._meaning(error, request) from error
         finally:
             # On every way out: a shared core's host must learn of each end, or it would abort something later for
             # nothing.
             self._kept.core.ended(request.request_id)
+
+    def _meaning(self, error: Exception, request: GenerationRequest) -> EngineError:
+        # What it says of a prompt with pictures is said before anything is generated.
+        if request.pictures and isinstance(error, ValueError):
+            prompt_tokens = len(request.prompt_token_ids)
+            meant = refused(str(error), prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
+            if meant is not None:
+                return meant
+        return translated(error)
 
     async def _compile(self, grammar: TurnGrammar) -> None:
         await in_thread(partial(require_readable, grammar))

@@ -4,6 +4,8 @@ vLLM keeps what it has made of a picture under a name that its sender chooses (`
 name never means two pictures. It answers an unknown name with an error before it generates, and then gets the data.
 """
 
+import logging
+import re
 from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
@@ -13,6 +15,7 @@ from hashlib import sha256
 
 from engine.backends.threads import in_thread
 from engine.backends.vllm.wire import Refusal
+from engine.errors import EngineError, PicturesRefused, PromptTooLong
 from engine.types import GenerationRequest, PictureSource, TokenChunk
 
 MAX_KEPT = 16_384  # names of pictures that one server has, of some 150 bytes each; the least recently used goes first
@@ -20,6 +23,10 @@ MISS = "Cache miss for"  # vllm/multimodal/processing/processor.py
 # What vLLM says of pictures that it does not take (multimodal/processing/context.py, multimodal/media/image.py).
 TOO_MANY = "(s) may be provided in one prompt"
 NOT_LOADED = "Failed to load image"
+TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
+_LENGTH = re.compile(r"\(length (\d{1,9})\)")
+
+logger = logging.getLogger("respsite.engine")
 
 Part = dict[str, object]  # of `content_parts`
 
@@ -30,10 +37,30 @@ def name_of(picture: PictureSource, salt: str | None) -> str:
 
 
 class KeptPictures:
-    """The names of the pictures that one server has, as far as we know."""
+    """The names of the pictures that one vLLM has, as far as we know."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
+        self._keeps = True  # else it wants all data each time: it has no cache (--mm-processor-cache-gb 0)
+
+    async def data_of(
+        self, pictures: Sequence[PictureSource], names: Sequence[str], *, every: bool
+    ) -> list[bytes | None]:
+        """Return the data of pictures, None for those that it has, unless `every` is wanted. Raises `PictureGone`."""
+        kept: Collection[str] = () if every or not self._keeps else self._names
+        loaded: dict[str, bytes] = {}  # a picture that is there twice is loaded once
+        for picture, name in zip(pictures, names, strict=True):
+            if name not in kept and name not in loaded:
+                loaded[name] = await picture.load()
+        return [loaded.get(name) for name in names]
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Note that it has seen these."""
+        for name in names:
+            self._names[name] = None
+            self._names.move_to_end(name)
+        while len(self._names) > MAX_KEPT:
+            self._names.popitem(last=False)
 
     async def streamed(
         self,
@@ -41,44 +68,37 @@ class KeptPictures:
         make_body: Callable[..., bytes],
         answer: Callable[[bytes], AsyncGenerator[TokenChunk, None]],
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what a server answers that is sent its pictures by name alone, and all data where it lacks any.
+        """Yield what a server answers that is sent its pictures by name alone, and all data where that does not do.
 
         `make_body` takes `content_parts`. Raises as `answer` does, and `PictureGone`.
         """
         names = [name_of(each, request.cache_salt) for each in request.pictures]
-        for kept in (self._names, ()):
-            data = await _loaded(request.pictures, names, kept)
+        refused: Refusal | None = None
+        for last in (False, True):
+            data = await self.data_of(request.pictures, names, every=last)
             # On a thread: it may be a hundred megabytes.
             body = await in_thread(partial(_written, make_body, names, data))
+            begun = False
             try:
                 async with aclosing(answer(body)) as chunks:
-                    begun = False
                     async for chunk in chunks:
                         # With its first chunk it has seen them all.
                         if not begun:
-                            self._keep(names)
                             begun = True
+                            self._seen(names, behind=refused)
                         yield chunk
                 return
             except Refusal as refusal:
-                if MISS not in refusal.text or None not in data:
+                if begun or None not in data or refusal.status not in (400, 500):
                     raise
+                refused = refusal
 
-    def _keep(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._names[name] = None
-            self._names.move_to_end(name)
-        while len(self._names) > MAX_KEPT:
-            self._names.popitem(last=False)
-
-
-async def _loaded(pictures: Sequence[PictureSource], names: Sequence[str], kept: Collection[str]) -> list[bytes | None]:
-    """Return the data of pictures, None for those that are kept."""
-    loaded: dict[str, bytes] = {}  # a picture that is there twice is loaded once
-    for picture, name in zip(pictures, names, strict=True):
-        if name not in kept and name not in loaded:
-            loaded[name] = await picture.load()
-    return [loaded.get(name) for name in names]
+    def _seen(self, names: Iterable[str], *, behind: Refusal | None) -> None:
+        self.keep(names)
+        # Names alone were refused, in other words than those of a cache, and all data was not.
+        if behind is not None and MISS not in behind.text:
+            logger.warning("every request is sent the data of all its images: this vLLM keeps none (%s)", behind)
+            self._keeps = False
 
 
 def _written(make_body: Callable[..., bytes], names: Sequence[str], data: Sequence[bytes | None]) -> bytes:
@@ -96,3 +116,15 @@ def content_parts(names: Sequence[str], data: Sequence[bytes | None]) -> list[Pa
 def _data_url(content: bytes) -> str:
     kinds = {b"\x89PNG": "png", b"RIFF": "webp"}
     return f"data:image/{kinds.get(content[:4], 'jpeg')};base64,{b64encode(content).decode()}"
+
+
+def refused(text: str, *, prompt_tokens: int, max_model_len: int) -> EngineError | None:
+    """Return what vLLM's words mean that may be about pictures; None where they are about something else."""
+    if any(words in text for words in TOO_LONG):
+        # It says how long the prompt is with its pictures.
+        told = _LENGTH.search(text)
+        longest = max(prompt_tokens, int(told[1]) if told else 0)
+        return PromptTooLong(prompt_tokens=longest, max_model_len=max_model_len)
+    if TOO_MANY in text or NOT_LOADED in text:
+        return PicturesRefused(f"The engine does not take the images of this request: {text}")
+    return None

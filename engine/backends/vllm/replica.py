@@ -12,7 +12,6 @@ only: with a server that dies 5 s after each start, the probes come after 0, 1, 
 
 import asyncio
 import logging
-import re
 from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
@@ -25,7 +24,7 @@ import orjson
 
 from engine.backends.vllm.async_llm import REJECTED
 from engine.backends.vllm.client import OutOfReach, Silent, VllmClient
-from engine.backends.vllm.pictures import NOT_LOADED, TOO_MANY, KeptPictures
+from engine.backends.vllm.pictures import TOO_LONG, KeptPictures, refused
 from engine.backends.vllm.wire import (
     COMPLETIONS,
     GENERATE,
@@ -47,7 +46,6 @@ from engine.errors import (
     GrammarCut,
     GrammarRefused,
     NotRendered,
-    PicturesRefused,
     PromptTooLong,
 )
 from engine.formats.harmony.encoding import END
@@ -66,8 +64,6 @@ TOKENIZE = "/tokenize"
 RENDER_FLAGS = "start it with --enable-scale-out, and without --tokens-only or --skip-tokenizer-init"
 FLAGS = "start it with --tokens-only or --enable-scale-out"
 CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it was: another key, model, endpoint
-TOO_LONG = ("maximum model length", "maximum context length")  # vllm/v1/engine/input_processor.py, api_utils.py
-_LENGTH = re.compile(r"\(length (\d{1,9})\)")
 # Words in vLLM's refusals of a grammar; it has no code for them.
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
@@ -371,13 +367,10 @@ class Replica:
             return EngineOverloaded(problem, retry_after=refusal.retry_after or 1)
         if refusal.status in (502, 504):
             return EngineUnavailable(problem, retry_after=refusal.retry_after or 5)
-        if refusal.status == 400 and self.service and any(words in refusal.text for words in TOO_LONG):
-            # It says how long the prompt is with its pictures.
-            told = _LENGTH.search(refusal.text)
-            longest = max(prompt_tokens, int(told[1]) if told else 0)
-            return PromptTooLong(prompt_tokens=longest, max_model_len=self.service.max_model_len)
-        if refusal.status == 400 and (TOO_MANY in refusal.text or NOT_LOADED in refusal.text):
-            return PicturesRefused(f"The engine does not take the images of this request: {refusal.text}")
+        if refusal.status == 400 and self.service:
+            longest = self.service.max_model_len
+            if meant := refused(refusal.text, prompt_tokens=prompt_tokens, max_model_len=longest):
+                return meant
         if refusal.status in (400, 422) and any(words in refusal.text.lower() for words in OF_GRAMMARS):
             return GrammarRefused(f"The engine's server refuses the grammar: {refusal.text}")
         # What is left of the 4xx is the request's own fault, and the same anywhere.

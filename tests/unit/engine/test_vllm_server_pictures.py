@@ -157,6 +157,21 @@ async def test_a_server_that_has_forgotten_pictures_gets_them_again_at_once(
     assert engine.replicas()["serving"] == 1, "that it had forgotten them is no fault"
 
 
+async def test_a_server_that_keeps_no_pictures_is_sent_them_each_time(
+    open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    server, gallery = await open_seeing(has_cache=False), Gallery()
+    engine = await vllm_over(server, harmony=False)
+    chat = Chat(IDEFICS, gallery)
+    chat.user(["", gallery.add(picture())])
+    whole = joined(await collect(engine, chat.asked()))
+    for _ in range(3):
+        assert joined(await collect(engine, chat.asked())) == whole
+    assert len(gallery.loaded) == 4
+    assert len(server.generations) == 5, "it is found out once"
+    assert engine.replicas()["serving"] == 1
+
+
 async def test_one_picture_twice_in_a_prompt_is_loaded_once(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
     gallery, server = Gallery(), await open_seeing(room=1)
     engine = await vllm_over(server, harmony=False)
