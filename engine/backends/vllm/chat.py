@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.errors import EngineConfigurationError, EngineUnavailable, NotRendered
 from engine.formats.chat_template.call_text import FREEFORM_ARGUMENTS, freeform_text
@@ -31,12 +31,33 @@ def load_template(tokenizer: str, options: Mapping[str, object]) -> Any:
         ) from error
 
 
-def rendered_chat(tokenizer: Any, chat: ChatPrompt) -> Sequence[int]:
+class Template(NamedTuple):
+    """What renders conversations beside a tokenizer."""
+
+    text: str | None = None  # None: the tokenizer's own
+    in_parts: bool = False  # it reads contents as lists of parts alone
+
+
+TOKENIZERS_OWN = Template()
+
+
+def template_of(llm: Any) -> Template:
+    """Return the template of a model that sees: many have it beside what reads pictures, and some with parts alone."""
+    from vllm.renderers.hf import resolve_chat_template, resolve_chat_template_content_format
+
+    tokenizer, config = llm.renderer.get_tokenizer(), llm.vllm_config.model_config
+    text = resolve_chat_template(tokenizer, None, None, model_config=config)
+    way = resolve_chat_template_content_format(text, None, "auto", tokenizer, model_config=config)
+    return Template(text, way == "openai")
+
+
+def rendered_chat(tokenizer: Any, chat: ChatPrompt, template: Template = TOKENIZERS_OWN) -> Sequence[int]:
     """Return the prompt of a conversation. Raises `NotRendered` where the template refuses it."""
     try:
         prompt = tokenizer.apply_chat_template(
-            [_with_objects(message) for message in chat.messages],
+            [_with_objects(message, in_parts=template.in_parts) for message in chat.messages],
             tools=chat.tools or None,
+            chat_template=template.text,
             add_generation_prompt=True,  # the template ends with the beginning of the assistant's turn
             tokenize=True,
             return_dict=False,  # a list of token ids, not a dictionary with an attention mask
@@ -58,8 +79,10 @@ def tokenized(tokenizer: Any, text: str) -> Sequence[int]:
         raise NotRendered(f"{type(error).__name__}: {error}") from error
 
 
-def _with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
+def _with_objects(message: Mapping[str, Any], *, in_parts: bool) -> dict[str, Any]:
     """Return a message whose calls have their arguments as objects: templates want them so, as vLLM does it, too."""
+    if in_parts and isinstance(message.get("content"), str):
+        message = {**message, "content": [{"type": "text", "text": message["content"]}]}
     if "tool_calls" not in message:
         return dict(message)
     calls = [

@@ -23,7 +23,7 @@ from engine.backends.vllm.async_llm import (
     takes_pictures,
     translated,
 )
-from engine.backends.vllm.chat import load_template, rendered_chat, tokenized
+from engine.backends.vllm.chat import Template, load_template, rendered_chat, template_of, tokenized
 from engine.backends.vllm.config import has_tokenizer, speaks_harmony
 from engine.backends.vllm.core import KeptLlm, OwnCore
 from engine.backends.vllm.pictures import KeptPictures, refused
@@ -62,7 +62,8 @@ class VllmEngine(CheckingEngine):
         super().__init__(model=model, options=options)
         self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
         self._max_model_len = 0  # prompt and output together; known once it has started
-        self._template: Any = None  # the tokenizer that renders conversations
+        self._read_tokenizer: Any = None  # it renders conversations
+        self._template: Template | None = None  # of a model that sees
         self.supports_grammar = has_tokenizer(self.options)
         self._pictures = KeptPictures()
         self._expansions = Expansions()
@@ -149,11 +150,11 @@ class VllmEngine(CheckingEngine):
             self._kept.core.ended(request.request_id)
 
     def _meaning(self, error: Exception, request: GenerationRequest) -> EngineError:
-        # What it says of a prompt with pictures is said before anything is generated.
-        if request.pictures and isinstance(error, ValueError):
+        # Of a prompt with pictures it says only now that it is too long, or that it does not take them.
+        for each in (error, error.__cause__) if request.pictures else ():
             prompt_tokens = len(request.prompt_token_ids)
-            meant = refused(str(error), prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
-            if meant is not None:
+            meant = refused(str(each), prompt_tokens=prompt_tokens, max_model_len=self._max_model_len)
+            if isinstance(each, ValueError) and meant is not None:
                 return meant
         return translated(error)
 
@@ -164,7 +165,12 @@ class VllmEngine(CheckingEngine):
 
     def render(self, chat: ChatPrompt) -> Sequence[int]:
         """Render with the model's own tokenizer, as vLLM loads it."""
-        return rendered_chat(self._tokenizer(), chat)
+        if not self.supports_pictures:
+            return rendered_chat(self._tokenizer(), chat)
+        # Asked for at the first use, as the tokenizer is; two threads at once do no harm here either.
+        if self._template is None:
+            self._template = template_of(self._kept.serving())
+        return rendered_chat(self._tokenizer(), chat, self._template)
 
     def tokenize(self, text: str) -> Sequence[int]:
         """Tokenize with the same."""
@@ -172,9 +178,9 @@ class VllmEngine(CheckingEngine):
 
     def _tokenizer(self) -> Any:
         # Loaded at the first use, and kept. Two threads at once may both load it, which harms nothing.
-        if self._template is None:
-            self._template = load_template(str(self.options.get("tokenizer", self.model)), self.options)
-        return self._template
+        if self._read_tokenizer is None:
+            self._read_tokenizer = load_template(str(self.options.get("tokenizer", self.model)), self.options)
+        return self._read_tokenizer
 
     async def health(self) -> None:
         """Raise `EngineUnavailable` before the start, once closed, and from the engine's death to its restart."""

@@ -12,6 +12,7 @@ VLLMS = {
     "front": r"\[front_with_vllm",
     "qwen": r"\[front_of_qwen",
     "llama": r"\[front_with_llama",
+    "seeing": r"/test_pictures\.py",
 }
 ORDER = (*VLLMS, None)
 

@@ -1,16 +1,24 @@
-"""vLLM servers on the wire whose models see, of three families; what they say is what they have seen."""
+"""vLLM servers on the wire whose models see, of three families: what they say is what they have seen. And what a run
+asks an engine of a conversation with pictures (`Chat`).
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from hashlib import sha256
+from itertools import count
 
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.errors import GenerationFailed
-from engine.types import FinishReason, GenerationRequest, TokenChunk
+from engine.formats.base import Body, ModelFormat, as_tokens
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from tests.contracts.engine import joined
 from tests.kit.fake_vllm_eyes import Eyes
+from tests.kit.gallery import Gallery
 from tests.unit.engine.rendering_vllm import RenderingVllm
 from tests.unit.formats.families import Family
 from tests.unit.formats.rendering import Renderer
 from tests.unit.formats.seeing import EXPANDED
+
+_numbers = count(1)
 
 
 class SeesAndSays(SimulatedEngine):
@@ -62,3 +70,35 @@ class SeeingVllm(RenderingVllm):
         self.eyes = Eyes(family.ids[token], Renderer(family).encode(tokens), **eyes)
         self.switches.eyes = self.eyes
         self.engine = SeesAndSays(family, chunk_tokens)  # type: ignore[assignment]
+
+
+class Chat:
+    """A conversation with pictures: what a response's run does, as far as an engine sees it."""
+
+    def __init__(self, model_format: ModelFormat, gallery: Gallery) -> None:
+        self.format = model_format
+        self._gallery = gallery
+        self._draft = as_tokens(self.format.frame(instructions="Look.", functions=(), effort="low", date="2026-11-22"))
+
+    def user(self, body: Body) -> None:
+        self._draft.extend(self.format.user(body).tokens)
+
+    def asked(self, behind: Sequence[int] = (), *, cache_salt: str | None = None, **sampling: int) -> GenerationRequest:
+        """Return a request for the next turn, of which some was sampled already."""
+        draft = self._draft + as_tokens(self.format.generation_start())
+        return GenerationRequest(
+            request_id=f"pictures-{next(_numbers)}",
+            prompt_token_ids=self.format.prompt_of(draft) + as_tokens(behind),
+            pictures=self._gallery.sources(self.format.pictures_of(draft)),
+            sampling=SamplingOptions(stop_token_ids=self.format.stop_tokens, **sampling),
+            affinity="chat",
+            cache_salt=cache_salt,
+        )
+
+    def take(self, chunks: Sequence[TokenChunk]) -> str:
+        """Add what the model said, and return it."""
+        parser = self.format.parser()
+        for event in [*parser.feed(joined(list(chunks))), *parser.close()]:
+            if message := getattr(event, "message", None):
+                self._draft.extend(message.tokens)
+        return bytes(token for token in joined(list(chunks)) if token < 256).decode(errors="replace")

@@ -1,8 +1,7 @@
 """Pictures on the way to vLLM servers: their data once to each, then their names; the same answer however it is cut."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from itertools import count
 
 import pytest
 
@@ -13,20 +12,18 @@ from engine.errors import (
     PicturesRefused,
     PromptTooLong,
 )
-from engine.formats.base import Body, Picture, as_tokens
-from engine.types import GenerationRequest, SamplingOptions, TokenChunk
+from engine.formats.base import Body, Picture
 from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery
 from tests.kit.pictures import picture
 from tests.kit.waiting import eventually
-from tests.unit.engine.seeing_vllm import SeeingVllm
+from tests.unit.engine.seeing_vllm import Chat, SeeingVllm
 from tests.unit.engine.vllm_engines import OpenEngine
 from tests.unit.formats.families import Family
 from tests.unit.formats.seeing import IDEFICS, SEEING, seeing_format
 
 OpenSeeing = Callable[..., Awaitable[SeeingVllm]]
 each_family = pytest.mark.parametrize("family", SEEING, ids=lambda family: family.name)
-_numbers = count(1)
 
 
 @pytest.fixture
@@ -40,36 +37,8 @@ async def open_seeing() -> AsyncIterator[OpenSeeing]:
         yield open_one
 
 
-class Chat:
-    """A conversation with pictures: what a response's run does, as far as an engine sees it."""
-
-    def __init__(self, family: Family, gallery: Gallery) -> None:
-        self.format, _ = seeing_format(family)
-        self._gallery = gallery
-        self._draft = as_tokens(self.format.frame(instructions="Look.", functions=(), effort="low", date="2026-11-22"))
-
-    def user(self, body: Body) -> None:
-        self._draft.extend(self.format.user(body).tokens)
-
-    def asked(self, behind: Sequence[int] = (), *, cache_salt: str | None = None, **sampling: int) -> GenerationRequest:
-        """Return a request for the next turn, of which some was sampled already."""
-        draft = self._draft + as_tokens(self.format.generation_start())
-        return GenerationRequest(
-            request_id=f"pictures-{next(_numbers)}",
-            prompt_token_ids=self.format.prompt_of(draft) + as_tokens(behind),
-            pictures=self._gallery.sources(self.format.pictures_of(draft)),
-            sampling=SamplingOptions(stop_token_ids=self.format.stop_tokens, **sampling),
-            affinity="chat",
-            cache_salt=cache_salt,
-        )
-
-    def take(self, chunks: Sequence[TokenChunk]) -> str:
-        """Add what the model said, and return it."""
-        parser = self.format.parser()
-        for event in [*parser.feed(joined(list(chunks))), *parser.close()]:
-            if message := getattr(event, "message", None):
-                self._draft.extend(message.tokens)
-        return bytes(token for token in joined(list(chunks)) if token < 256).decode()
+def chat_of(family: Family, gallery: Gallery) -> Chat:
+    return Chat(seeing_format(family)[0], gallery)
 
 
 @each_family
@@ -79,7 +48,7 @@ async def test_twenty_turns_with_five_pictures_each_send_each_picture_once(
     server, gallery = await open_seeing(family), Gallery()
     engine = await vllm_over(server, harmony=False)
     assert engine.supports_pictures
-    chat, shown = Chat(family, gallery), 0
+    chat, shown = chat_of(family, gallery), 0
     for turn in range(20):
         chat.user([f"Turn {turn}: ", *(gallery.add(picture(f"#{turn:02x}00{each:02x}")) for each in range(5))])
         shown += 5
@@ -99,7 +68,7 @@ async def test_any_chunking_any_cut_and_another_server_say_the_same(
 ) -> None:
     gallery = Gallery()
     shown: Body = ["Two: ", gallery.add(picture("#00ff00")), gallery.add(picture("#0000ff", made_as="JPEG")), "?"]
-    chat = Chat(family, gallery)
+    chat = chat_of(family, gallery)
     chat.user(shown)
     one = await vllm_over(await open_seeing(family), harmony=False)
     whole = joined(await collect(one, chat.asked()))
@@ -109,7 +78,7 @@ async def test_any_chunking_any_cut_and_another_server_say_the_same(
     for engine in (one, await vllm_over(await open_seeing(family), harmony=False)):
         for cut in range(0, len(whole), 7):
             assert whole[:cut] + joined(await collect(engine, chat.asked(whole[:cut]))) == whole, cut
-    other = Chat(family, gallery)
+    other = chat_of(family, gallery)
     other.user(["Two: ", Picture(gallery.add(picture("#00fe00")).digest), gallery.add(picture("#0000ff")), "?"])
     assert joined(await collect(one, other.asked())) != whole, "what it says depends on what it sees"
 
@@ -118,7 +87,7 @@ async def test_a_generation_that_is_cut_goes_on_with_its_pictures(
     open_seeing: OpenSeeing, vllm_over: OpenEngine
 ) -> None:
     gallery = Gallery()
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", gallery.add(picture())])
     servers = [await open_seeing(), await open_seeing()]
     engine = await vllm_over(*servers, harmony=False)
@@ -145,7 +114,7 @@ async def test_a_server_that_has_forgotten_pictures_gets_them_again_at_once(
 ) -> None:
     server, gallery = await open_seeing(), Gallery()
     engine = await vllm_over(server, harmony=False)
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", gallery.add(picture("#010101")), gallery.add(picture("#020202"))])
     whole = joined(await collect(engine, chat.asked()))
     del server.eyes.kept[gallery.loaded[1]]
@@ -162,7 +131,7 @@ async def test_a_server_that_keeps_no_pictures_is_sent_them_each_time(
 ) -> None:
     server, gallery = await open_seeing(has_cache=False), Gallery()
     engine = await vllm_over(server, harmony=False)
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", gallery.add(picture())])
     whole = joined(await collect(engine, chat.asked()))
     for _ in range(3):
@@ -175,7 +144,7 @@ async def test_a_server_that_keeps_no_pictures_is_sent_them_each_time(
 async def test_one_picture_twice_in_a_prompt_is_loaded_once(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
     gallery, server = Gallery(), await open_seeing(room=1)
     engine = await vllm_over(server, harmony=False)
-    chat, same = Chat(IDEFICS, gallery), gallery.add(picture())
+    chat, same = chat_of(IDEFICS, gallery), gallery.add(picture())
     chat.user(["", same, " and ", same])
     assert chat.take(await collect(engine, chat.asked()))
     assert gallery.loaded == [same.digest]
@@ -184,7 +153,7 @@ async def test_one_picture_twice_in_a_prompt_is_loaded_once(open_seeing: OpenSee
 async def test_two_salts_share_no_picture(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
     server, gallery = await open_seeing(), Gallery()
     engine = await vllm_over(server, harmony=False)
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     shown = gallery.add(picture())
     chat.user(["", shown])
     for salt in ("a", "b", "a", None, None, "b"):
@@ -198,7 +167,7 @@ async def test_what_pictures_add_is_known_from_the_first_time_on(
     open_seeing: OpenSeeing, vllm_over: OpenEngine
 ) -> None:
     server, gallery = await open_seeing(), Gallery()
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", *(gallery.add(picture(f"#0000{each:02x}")) for each in range(4))])
     length = len(chat.asked().prompt_token_ids)
     expanded = length + 4 * (server.eyes.size - 1)
@@ -242,12 +211,12 @@ async def test_what_a_server_does_not_take_is_told(
 ) -> None:
     gallery, server = Gallery(), await open_seeing(**eyes)
     engine = await vllm_over(server, harmony=False)
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", gallery.add(content) if content is not None else Picture("0" * 64)])
     with pytest.raises(expected, match=says):
         await collect(engine, chat.asked())
     assert engine.replicas()["serving"] == 1
-    fine = Chat(IDEFICS, gallery)
+    fine = chat_of(IDEFICS, gallery)
     fine.user("no picture")
     assert fine.take(await collect(engine, fine.asked()))
 
@@ -259,7 +228,7 @@ async def test_a_server_without_a_place_for_pictures_is_not_asked(
     server.switches.scale_out = False
     engine = await vllm_over(server, harmony=False)
     assert not engine.supports_pictures
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", gallery.add(picture())])
     with pytest.raises(EngineUnavailable):
         await collect(engine, chat.asked())
@@ -269,7 +238,7 @@ async def test_a_server_without_a_place_for_pictures_is_not_asked(
 async def test_leaving_ends_it(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:
     server, gallery = await open_seeing(), Gallery()
     engine = await vllm_over(server, harmony=False)
-    chat = Chat(IDEFICS, gallery)
+    chat = chat_of(IDEFICS, gallery)
     chat.user(["", gallery.add(picture())])
     async with aclosing(engine.generate(chat.asked())) as chunks:
         await anext(chunks)
