@@ -37,8 +37,13 @@ def rendered(llm: Any, request: GenerationRequest) -> Any:
     return rendering
 
 
-async def rendered_with_pictures(llm: Any, request: GenerationRequest, kept: KeptPictures) -> Any:
-    """Return the same of a prompt with pictures; vLLM gets those that it has not seen. Raises `PictureGone`."""
+async def rendered_with_pictures(
+    llm: Any, request: GenerationRequest, kept: KeptPictures, *, every: bool = False
+) -> Any:
+    """Return the same of a prompt with pictures: vLLM gets those that it has not seen, or `every` one.
+
+    Raises `PictureGone`, and what vLLM raises for pictures that it does not take.
+    """
     names = [name_of(each, request.cache_salt) for each in request.pictures]
     prompt: dict[str, object] = {
         "prompt_token_ids": list(request.prompt_token_ids),
@@ -46,7 +51,7 @@ async def rendered_with_pictures(llm: Any, request: GenerationRequest, kept: Kep
     }
     if request.cache_salt is not None:
         prompt["cache_salt"] = request.cache_salt
-    for last in (False, True):
+    for last in (every, True):
         data = await kept.data_of(request.pictures, names, every=last)
         # Decoded on a thread, and what a model's processor makes of them is made on one of vLLM's.
         prompt["multi_modal_data"] = {"image": await in_thread(partial(_decoded, data))}
@@ -125,6 +130,12 @@ def _params_with_a_checked_grammar() -> Any:
             self.structured_outputs._backend = "xgrammar"
 
     return CheckedParams
+
+
+def has_failed(output: Any) -> bool:
+    """Whether a `RequestOutput` says that the engine core failed before it sampled anything."""
+    (completion,) = output.outputs
+    return completion.finish_reason == FAILED and not completion.token_ids
 
 
 def chunk_of(

@@ -4,7 +4,7 @@ vLLM is imported in a thread when the engine starts (5 s). Its engine core is a 
 one (`OwnCore`), or one that several processes share (`SharedCore`). `KeptLlm` replaces a dead one.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from engine.backends.model_folder import check_folder
 from engine.backends.threads import in_thread, load_vocabulary
 from engine.backends.vllm.async_llm import (
     chunk_of,
+    has_failed,
     rendered,
     rendered_with_pictures,
     require_readable,
@@ -108,14 +109,14 @@ class VllmEngine(CheckingEngine):
         max_tokens = room(request, self._max_model_len, added=self._expansions.of(pictures))
         try:
             top_logprobs, constrained = request.sampling.top_logprobs, request.grammar is not None
-            params = sampling_params(request, max_tokens=max_tokens)
-            outputs = llm.generate(
-                await rendered_with_pictures(llm, request, self._pictures) if pictures else rendered(llm, request),
-                params,
-                request.request_id,
+            ask = partial(
+                llm.generate,
+                sampling_params=sampling_params(request, max_tokens=max_tokens),
+                request_id=request.request_id,
                 priority=request.priority,
                 trace_headers=request.trace_headers or None,
             )
+            outputs = self._with_pictures(llm, request, ask) if pictures else ask(rendered(llm, request))
             async with aclosing(outputs):  # closing it aborts in the engine core
                 async for output in outputs:
                     chunk = chunk_of(
@@ -147,6 +148,25 @@ class VllmEngine(CheckingEngine):
         finally:
             # On every way out: a shared core's host must learn of each end, or it would abort something later for
             # nothing.
+            self._kept.core.ended(request.request_id)
+
+    async def _with_pictures(
+        self, llm: Any, request: GenerationRequest, ask: Callable[[Any], AsyncGenerator[Any, None]]
+    ) -> AsyncGenerator[Any, None]:
+        """Yield what vLLM gives; once more from the beginning, with all data, where it has lost a picture meanwhile."""
+        for last in (False, True):
+            prompt = await rendered_with_pictures(llm, request, self._pictures, every=last)
+            async with aclosing(ask(prompt)) as outputs:
+                begun = False
+                async for output in outputs:
+                    # Its renderer and its core each keep pictures, and can differ for a moment (`_handle_mm_cache_miss`
+                    # in vllm/v1/engine/core.py).
+                    if not (begun or last) and has_failed(output):
+                        break
+                    begun = True
+                    yield output
+                else:
+                    return
             self._kept.core.ended(request.request_id)
 
     def _meaning(self, error: Exception, request: GenerationRequest) -> EngineError:

@@ -19,6 +19,7 @@ from engine.errors import EngineError, PicturesRefused, PromptTooLong
 from engine.types import GenerationRequest, PictureSource, TokenChunk
 
 MAX_KEPT = 16_384  # names of pictures that one server has, of some 150 bytes each; the least recently used goes first
+MAX_REFUSALS = 3  # after which a server is taken to keep no pictures
 MISS = "Cache miss for"  # vllm/multimodal/processing/processor.py
 # What vLLM says of pictures that it does not take (multimodal/processing/context.py, multimodal/media/image.py).
 TOO_MANY = "(s) may be provided in one prompt"
@@ -42,6 +43,7 @@ class KeptPictures:
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
         self._keeps = True  # else it wants all data each time: it has no cache (--mm-processor-cache-gb 0)
+        self._refusals = 0  # of names alone in a row, in other words than a cache's
 
     async def data_of(
         self, pictures: Sequence[PictureSource], names: Sequence[str], *, every: bool
@@ -85,7 +87,7 @@ class KeptPictures:
                         # With its first chunk it has seen them all.
                         if not begun:
                             begun = True
-                            self._seen(names, behind=refused)
+                            self._seen(names, by_name=None in data, behind=refused)
                         yield chunk
                 return
             except Refusal as refusal:
@@ -93,12 +95,16 @@ class KeptPictures:
                     raise
                 refused = refusal
 
-    def _seen(self, names: Iterable[str], *, behind: Refusal | None) -> None:
+    def _seen(self, names: Iterable[str], *, by_name: bool, behind: Refusal | None) -> None:
         self.keep(names)
-        # Names alone were refused, in other words than those of a cache, and all data was not.
+        if by_name:
+            self._refusals = 0
+        # Its renderer and its core each keep pictures, and can differ for a moment; always is something else.
         if behind is not None and MISS not in behind.text:
-            logger.warning("every request is sent the data of all its images: this vLLM keeps none (%s)", behind)
-            self._keeps = False
+            self._refusals += 1
+            if self._refusals == MAX_REFUSALS:
+                logger.warning("every request is sent the data of its images: this vLLM keeps none (%s)", behind)
+                self._keeps = False
 
 
 def _written(make_body: Callable[..., bytes], names: Sequence[str], data: Sequence[bytes | None]) -> bytes:
