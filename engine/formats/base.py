@@ -205,7 +205,11 @@ class ModelFormat(ABC):
     name: str  # as an operator names it
     stop_tokens: tuple[int, ...]  # the engine ends a generation at any of them
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
+    is_loaded: bool = True  # else `load` is to be called, once, before anything else
     sees: bool = False  # pictures reach the model; else it reads `IMAGE_OMITTED` in their places
+
+    def load(self) -> None:  # noqa: B027 - most are made of nothing that is to be read
+        """Read what it is made of, which may take seconds. Raises `EngineConfigurationError`."""
 
     def at_effort(self, effort: object) -> "ModelFormat":
         """Return the format of a response with an effort as it was asked for: a model that does not think is read so.

@@ -257,6 +257,14 @@ class ChatTemplateFormat(ModelFormat):
         return self._quiet
 
     @property
+    def is_loaded(self) -> bool:  # type: ignore[override]
+        """Whether its vocabulary was read."""
+        return self._read is not None
+
+    def load(self) -> None:
+        assert self._known
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The model's vocabulary. Raises `EngineConfigurationError` where it cannot be read."""
         return self._known[0]

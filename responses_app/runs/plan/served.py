@@ -1,5 +1,6 @@
 """What is served: models, each with its engine and its format."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,9 @@ class ServedModel:
         await self.engine.health()
         if (info := self.info()) is None:  # a pool can have a healthy server before it has asked all of them
             raise EngineUnavailable("The engine is starting.")
+        # On a thread, and not where somebody asks for it on the loop: a vocabulary has megabytes.
+        if not self.format.is_loaded:
+            await asyncio.to_thread(self.format.load)
         return info
 
 

@@ -1,5 +1,6 @@
 """Which format a model has: what an operator says, or what its files do."""
 
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,11 +9,17 @@ import pytest
 from engine.backends.demo.engine import DemoEngine
 from engine.errors import EngineConfigurationError
 from engine.formats.base import ItemEnded
+from engine.formats.chat_template.format import ChatTemplateFormat, Manners
+from engine.formats.chat_template.vocabulary import Vocabulary, vocabulary_of
 from engine.models.family import ModelFamily
 from engine.models.formats import make_format
+from responses_app.observing.metrics import Metrics
+from responses_app.runs.plan.served import ServedModel
 from responses_app.settings.conf import ConfigurationError, from_environ
 from responses_app.wiring.engines import Engines
+from tests.kit.fakes import FakeEngine
 from tests.unit.formats.families import QWEN
+from tests.unit.formats.rendering import Renderer
 
 
 @pytest.mark.parametrize("name", ["harmony", "chat-template", "auto"])
@@ -63,3 +70,21 @@ def test_a_model_is_known_by_its_files(tmp_path: Path) -> None:
     assert [made.is_token(token) for token in (0, QWEN.size - 1, QWEN.size)] == [True, True, False]
     assert made.is_special(QWEN.ids["<|im_end|>"])
     assert not made.is_special(QWEN.ids["<think>"])
+
+
+async def test_a_vocabulary_is_read_beside_the_loop_before_anybody_asks_for_it() -> None:
+    threads: list[threading.Thread] = []
+
+    def vocabulary() -> Vocabulary:
+        threads.append(threading.current_thread())
+        return vocabulary_of(QWEN.tokenizer(), [{"eos_token": QWEN.end}])
+
+    made = ChatTemplateFormat(vocabulary, Renderer(QWEN), lambda _: Manners())
+    engine = FakeEngine()
+    model = ServedModel("fake", engine, lambda: engine.info, 0, made, Metrics().model("fake"))
+    assert not made.is_loaded
+    for _ in range(2):
+        await model.ready()
+    assert made.is_loaded
+    [thread] = threads
+    assert thread is not threading.current_thread()
