@@ -1,6 +1,7 @@
 """A tiny model that sees, without weights: like Idefics3, which needs Pillow and no torchvision. Imports no vLLM."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.servers.vllm.chat_models import MAX_MODEL_LEN
@@ -12,7 +13,8 @@ PICTURE_TOKENS = 7  # that a picture becomes: 4, and what stands around them
 
 def write_seeing_model(folder: Path) -> None:
     """Write the folder of the model: its configuration, its tokenizer, and what makes its pictures small."""
-    IDEFICS.write(folder)
+    in_parts = "{% for part in message.content %}{{ part.text }}{% endfor %}"  # as Idefics3's own template reads them
+    replace(IDEFICS, template=IDEFICS.template.replace("{{ message.content }}", in_parts)).write(folder)
     end, image = IDEFICS.ids[IDEFICS.end], IDEFICS.ids["<image>"]
     text = {
         "model_type": "llama",
