@@ -41,7 +41,7 @@ class Model(TypedDict):
     owned_by: str
     max_model_len: NotRequired[int]  # tokens that it reads and writes; not there until its engine has started
     root: NotRequired[str]  # the model that an alias stands for
-    capabilities: NotRequired[list[str]]  # such as "generate", "logprobs"
+    capabilities: NotRequired[list[str]]  # such as "generate", "logprobs", "images"
     endpoints: NotRequired[list[str]]  # paths at which it answers
     dimensions: NotRequired[int]  # how long its embeddings are
 
@@ -85,7 +85,7 @@ async def _list(request: HttpRequest) -> Models:
     if _is_anthropics(request):
         return anthropic_page([_anthropic_model(name, model) for name, model in named], query_of(request))
     if any(query_of(request).get("client_version", ())):
-        return catalogue((name, _length(model)) for name, model in named)
+        return catalogue((name, _length(model), model.sees) for name, model in named)
     others = [_model(name, model) for model in embedding_models for name in model.names]
     return {"object": "list", "data": [*(_model(name, model) for name, model in named), *others]}
 
@@ -162,7 +162,11 @@ def _model(name: str, model: Served) -> Model:
 def _capabilities(model: ServedModel) -> list[str]:
     """Return what a model can do here, which its engine has a part in."""
     engine = model.engine
-    known = (("logprobs", engine.supports_logprobs), ("structured_outputs", engine.supports_grammar))
+    known = (
+        ("logprobs", engine.supports_logprobs),
+        ("structured_outputs", engine.supports_grammar),
+        ("images", model.sees),
+    )
     return ["generate", *(name for name, has in known if has)]
 
 

@@ -68,12 +68,12 @@ class ModelCatalogue(TypedDict):
     models: list[JsonObject]
 
 
-def catalogue(models: Iterable[tuple[str, int | None]]) -> ModelCatalogue:
-    """Return Codex's catalogue of models: their names and their lengths in tokens, None where that is not known yet."""
-    return {"models": [_entry(name, length, rank) for rank, (name, length) in enumerate(models)]}
+def catalogue(models: Iterable[tuple[str, int | None, bool]]) -> ModelCatalogue:
+    """Return Codex's catalogue of models: their names, their lengths in tokens (None: not known yet), who sees."""
+    return {"models": [_entry(*model, rank) for rank, model in enumerate(models)]}
 
 
-def _entry(name: str, length: int | None, rank: int) -> JsonObject:
+def _entry(name: str, length: int | None, sees: bool, rank: int) -> JsonObject:
     return {
         "slug": name,
         "display_name": name,
@@ -86,7 +86,7 @@ def _entry(name: str, length: int | None, rank: int) -> JsonObject:
         "base_instructions": INSTRUCTIONS,
         "context_window": length,
         "truncation_policy": {"mode": "tokens", "limit": _shown_tokens(length)},
-        "input_modalities": ["text"],
+        "input_modalities": ["text", "image"] if sees else ["text"],
         "default_reasoning_level": "medium",
         "supported_reasoning_levels": [{"effort": effort, "description": EFFORTS[effort]} for effort in EFFORTS],
         "supports_reasoning_summaries": True,

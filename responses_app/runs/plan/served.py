@@ -35,6 +35,11 @@ class ServedModel:
         """All names of it; responses have the first, whichever was asked for."""
         return (self.name, *self.aliases)
 
+    @property
+    def sees(self) -> bool:
+        """Whether images reach the model, as far as it is known: nothing is read for this."""
+        return self.format.is_loaded and self.format.sees
+
     async def ready(self) -> EngineInfo:
         """Return what its engine is. Raises `EngineError` where it takes no request now: it is away, or starting."""
         await self.engine.health()

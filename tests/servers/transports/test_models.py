@@ -28,7 +28,7 @@ def test_openais_list(demo_server: Server, query: str) -> None:
 
 def test_each_model_says_what_it_can_do(demo_server: Server) -> None:
     generates, embeds = httpx.get(f"{demo_server.base_url}/models").json()["data"]
-    assert {"generate", "structured_outputs"} <= set(generates["capabilities"])
+    assert {"generate", "structured_outputs", "images"} <= set(generates["capabilities"])
     assert {"/v1/responses", "/v1/completions"} <= set(generates["endpoints"])
     assert (embeds["capabilities"], embeds["endpoints"], embeds["dimensions"]) == (["embed"], ["/v1/embeddings"], 256)
     assert embeds["max_model_len"] == 8192
@@ -46,6 +46,7 @@ def test_codexs_catalogue(demo_server: Server) -> None:
     assert [name for name in REQUIRED if entry.get(name) is None] == []
     assert (entry["slug"], entry["context_window"]) == ("demo", model["max_model_len"])
     assert entry["apply_patch_tool_type"] == "freeform"
+    assert entry["input_modalities"] == ["text", "image"]
     assert entry["supports_parallel_tool_calls"] is True
     assert [level["effort"] for level in entry["supported_reasoning_levels"]] == ["low", "medium", "high"]
     assert "*** Begin Patch" in entry["base_instructions"]
@@ -53,7 +54,7 @@ def test_codexs_catalogue(demo_server: Server) -> None:
 
 
 def test_a_model_that_is_not_loaded_yet_is_in_the_catalogue() -> None:
-    (entry,) = catalogue([("demo", None)])["models"]  # type: ignore[misc]
+    (entry,) = catalogue([("demo", None, False)])["models"]  # type: ignore[misc]
     assert (entry["context_window"], entry["truncation_policy"]["limit"]) == (None, 10_000)
 
 
