@@ -75,7 +75,7 @@ class KeptPictures:
         `make_body` takes `content_parts`. Raises as `answer` does, and `PictureGone`.
         """
         names = [name_of(each, request.cache_salt) for each in request.pictures]
-        refused: Refusal | None = None
+        before: Refusal | None = None
         for last in (False, True):
             data = await self.data_of(request.pictures, names, every=last)
             # On a thread: it may be a hundred megabytes.
@@ -87,13 +87,15 @@ class KeptPictures:
                         # With its first chunk it has seen them all.
                         if not begun:
                             begun = True
-                            self._seen(names, by_name=None in data, behind=refused)
+                            self._seen(names, by_name=None in data, behind=before)
                         yield chunk
                 return
             except Refusal as refusal:
-                if begun or None not in data or refusal.status not in (400, 500):
+                # Said of the prompt as it is, it would be said again.
+                is_meant = any(words in refusal.text for words in (*TOO_LONG, TOO_MANY))
+                if begun or is_meant or None not in data or refusal.status not in (400, 500):
                     raise
-                refused = refusal
+                before = refusal
 
     def _seen(self, names: Iterable[str], *, by_name: bool, behind: Refusal | None) -> None:
         self.keep(names)

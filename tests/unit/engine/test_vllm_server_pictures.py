@@ -222,6 +222,21 @@ async def test_what_a_server_does_not_take_is_told(
     assert fine.take(await collect(engine, fine.asked()))
 
 
+async def test_a_prompt_that_is_too_long_is_not_sent_again_with_all_data(
+    open_seeing: OpenSeeing, vllm_over: OpenEngine
+) -> None:
+    server, gallery = await open_seeing(), Gallery()
+    engine = await vllm_over(server, harmony=False)
+    chat = chat_of(IDEFICS, gallery)
+    chat.user(["", gallery.add(picture())])
+    await collect(engine, chat.asked())
+    server.switches.max_model_len = 20
+    with pytest.raises(PromptTooLong):
+        await collect(engine, chat.asked())
+    assert len(server.generations) == 2
+    assert len(gallery.loaded) == 1
+
+
 async def test_a_server_without_a_place_for_pictures_is_not_asked(
     open_seeing: OpenSeeing, vllm_over: OpenEngine
 ) -> None:
