@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from responses_app.protocol.setting import KIB, MIB
@@ -28,7 +28,7 @@ from responses_app.tools.reading.pages import (
     lines_of,
     one_line,
 )
-from responses_app.tools.reading.processes import DocumentReader, ReadFailed, ReadingProcess
+from responses_app.tools.reading.processes import NO_ANSWER, DocumentReader, ReadFailed, ReadingPool
 
 if TYPE_CHECKING:
     import aiohttp
@@ -242,7 +242,6 @@ logger = logging.getLogger("respsite.tools")
 
 MAX_PROCESSES = 2  # so one page that takes long does not hold up all others
 READ_SECONDS = 8.0  # for one document, on a busy machine; a usual one takes 0.1
-START_SECONDS = 15.0  # and so much more for the first one of a process
 MAX_ANSWER = 32 * 1024 * 1024  # bytes: 20,000 lines as JSON have some 2 MB
 DOCUMENT_SECONDS = 20.0  # for a PDF or DOCX file, with the start of its process; one of a hundred pages takes 2
 _DOCUMENTS = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
@@ -250,45 +249,30 @@ _PDF = b"%PDF-"  # which some servers send as nothing in particular
 MODULE = "responses_app.tools.reading.pages"
 
 
-class PageReader:
-    """Reads documents, as many at once as it has processes; these begin when they are needed, and are kept."""
+class PageReader(ReadingPool):
+    """Reads documents, as many at once as it has processes."""
 
     def __init__(self, *, seconds: float = READ_SECONDS, processes: int = MAX_PROCESSES) -> None:
-        self._seconds = seconds
-        self._places = asyncio.Semaphore(processes)  # as many at once as there are processes
-        self._idle: list[ReadingProcess] = []  # that live, and have nothing to do
-        self._running: set[ReadingProcess] = set()  # all that were started
+        super().__init__(MODULE, seconds=seconds, max_answer=MAX_ANSWER, processes=processes)
         self._documents = DocumentReader(seconds=DOCUMENT_SECONDS, at_once=processes)
-
-    @property
-    def pids(self) -> list[int]:
-        """Its processes."""
-        return [process.pid for process in self._running]
 
     async def read(self, fetched: Fetched) -> WebPage:
         """Return a page. Raises `FetchFailed` for what is not text, or cannot be read in time."""
         if fetched.content_type in _DOCUMENTS or (_is_unnamed(fetched) and fetched.body.startswith(_PDF)):
             return await self._document(fetched)
-        async with self._places:
-            process = await self._take()
-            try:
-                answer = await self._answer(process, fetched)
-            except BaseException:  # it may still answer, which would be taken for the next answer
-                self._running.discard(process)
-                await process.end()
-                raise
-            self._idle.append(process)
+        header = {"url": fetched.url, "content_type": fetched.content_type, "charset": fetched.charset}
+        try:
+            answer = await self.ask(header, fetched.body)
+        except TimeoutError:
+            logger.warning("a page of %s was not read in time", domain_of(fetched.url))
+            raise FetchFailed("The page could not be read in time.") from None
+        except NO_ANSWER:
+            logger.warning("the process that reads pages ended at one of %s", domain_of(fetched.url))
+            raise FetchFailed("The page could not be read.") from None
         if "error" in answer:
             raise FetchFailed(f"The page cannot be shown. {answer['error']}")
         truncated = answer.pop("truncated") or fetched.truncated
         return WebPage(url=fetched.url, truncated=truncated, **answer)
-
-    async def aclose(self) -> None:
-        """End the processes."""
-        # Taken away first: one that ends while its page is read is not used again.
-        running, self._running = self._running, set()
-        self._idle.clear()
-        await asyncio.gather(*(process.end() for process in running))
 
     async def _document(self, fetched: Fetched) -> WebPage:
         if fetched.truncated:  # what tells where its parts are stands at its end
@@ -301,30 +285,6 @@ class PageReader:
         lines, truncated = await asyncio.to_thread(lines_of, escaped(text), max_lines=MAX_LINES)
         title = escaped(one_line(_name(fetched.url)))[:MAX_TITLE] or domain_of(fetched.url)
         return WebPage(url=fetched.url, title=title, lines=lines, truncated=truncated or len(text) == most)
-
-    async def _take(self) -> ReadingProcess:
-        while self._idle:
-            process = self._idle.pop()
-            if process.is_running:
-                return process
-            self._running.discard(process)
-        process = await ReadingProcess.start(MODULE, max_answer=MAX_ANSWER)
-        self._running.add(process)
-        return process
-
-    async def _answer(self, process: ReadingProcess, fetched: Fetched) -> dict[str, Any]:
-        header = {"url": fetched.url, "content_type": fetched.content_type, "charset": fetched.charset}
-        # The first document of a process waits for its imports.
-        seconds = self._seconds if process.is_warm else self._seconds + START_SECONDS
-        try:
-            async with asyncio.timeout(seconds):
-                return await process.ask(header, fetched.body)
-        except TimeoutError:
-            logger.warning("a page of %s was not read within %g s", domain_of(fetched.url), seconds)
-            raise FetchFailed("The page could not be read in time.") from None
-        except (OSError, ValueError, asyncio.IncompleteReadError):
-            logger.warning("the process that reads pages ended at one of %s", domain_of(fetched.url))
-            raise FetchFailed("The page could not be read.") from None
 
 
 def _is_unnamed(fetched: Fetched) -> bool:

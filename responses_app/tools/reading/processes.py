@@ -1,6 +1,7 @@
 """Processes that read what strangers have written, apart from the server: one half of each is on each side of a pipe.
 
-`ReadingProcess` is such a process; `DocumentReader` has files read, each by one that lives no longer than that.
+`ReadingProcess` is such a process, and `ReadingPool` a few of them that are kept. `DocumentReader` has files read, each
+by a process that lives no longer than that; `PictureReader` has pictures read by a pool.
 
     in   the length of a header (4 bytes, big-endian), the header (JSON, with the `size` of what follows), and the body
     out  the length of the answer (4 bytes), and the answer (JSON)
@@ -15,8 +16,10 @@ import json
 import logging
 import resource
 import sys
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,12 +30,12 @@ _ROOT = str(Path(__file__).parents[3])  # the project's own folder, from which t
 
 
 class ReadingProcess:
-    """One process, seen by the server; `is_warm`: it has answered once. An answer has at most `max_answer` bytes."""
+    """One process, seen by the server, which has given so many `answers`, each of at most `max_answer` bytes."""
 
     def __init__(self, process: asyncio.subprocess.Process, max_answer: int) -> None:
         self._process = process
         self._max_answer = max_answer
-        self.is_warm = False
+        self.answers = 0
 
     @classmethod
     async def start(cls, module: str, *, max_answer: int) -> "ReadingProcess":
@@ -77,7 +80,7 @@ class ReadingProcess:
         content = await target.readexactly(size)
         # A long answer is parsed on a thread; a short one takes less than that.
         answer: dict[str, Any] = await asyncio.to_thread(json.loads, content) if size > 2**20 else json.loads(content)
-        self.is_warm = True
+        self.answers += 1
         return answer
 
     async def end(self) -> None:
@@ -86,6 +89,69 @@ class ReadingProcess:
             self._process.kill()
         # Waited for: a process that has ended stays in the table until then.
         await self._process.wait()
+
+
+START_SECONDS = 15.0  # that the first answer of a process may take longer: it waits for the imports
+MAX_ANSWERS = 200  # of one process: what the next ones read, earlier ones have not touched for ever
+NO_ANSWER = (OSError, ValueError, asyncio.IncompleteReadError)  # a process has ended, or says what is none
+
+
+class ReadingPool:
+    """Up to `processes` of a module; they begin when they are needed, and are kept for others.
+
+    `seconds` bounds one answer, which has at most `max_answer` bytes.
+    """
+
+    def __init__(self, module: str, *, seconds: float, max_answer: int, processes: int) -> None:
+        self._module = module
+        self._seconds = seconds
+        self._max_answer = max_answer
+        self._places = asyncio.Semaphore(processes)  # as many at once as there are processes
+        self._idle: list[ReadingProcess] = []  # that live, and have nothing to do
+        self._running: set[ReadingProcess] = set()  # all that were started
+
+    @property
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return [process.pid for process in self._running]
+
+    async def ask(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
+        """Return what a process says of a body. Raises `TimeoutError`, and one of `NO_ANSWER`."""
+        async with self._places:
+            process = await self._take()
+            try:
+                seconds = self._seconds if process.answers else self._seconds + START_SECONDS
+                async with asyncio.timeout(seconds):
+                    answer = await process.ask(header, body)
+            except BaseException:  # it may still answer, which would be taken for the next answer
+                await self._end(process)
+                raise
+            if process.answers < MAX_ANSWERS and process in self._running:
+                self._idle.append(process)
+            else:
+                await self._end(process)
+        return answer
+
+    async def aclose(self) -> None:
+        """End the processes."""
+        # Taken away first: one that ends while it reads is not used again.
+        running, self._running = self._running, set()
+        self._idle.clear()
+        await asyncio.gather(*(process.end() for process in running))
+
+    async def _end(self, process: ReadingProcess) -> None:
+        self._running.discard(process)
+        await process.end()
+
+    async def _take(self) -> ReadingProcess:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_running:
+                return process
+            self._running.discard(process)
+        process = await ReadingProcess.start(self._module, max_answer=self._max_answer)
+        self._running.add(process)
+        return process
 
 
 Answer = Callable[[dict[str, Any], bytes], dict[str, Any]]
@@ -125,6 +191,8 @@ logger = logging.getLogger("respsite.tools")
 
 MODULE = "responses_app.tools.reading.documents"
 READ_SECONDS = 60.0  # for one file; a PDF of a hundred pages takes 2
+PICTURES = "responses_app.tools.reading.pictures"
+MAX_PICTURE_ANSWER = 64 * 1024 * 1024  # bytes: the largest picture as base64, and what is said of it
 MAX_ANSWER = 256 * 1024 * 1024  # bytes: the longest text, all of it twice, with what JSON adds
 
 
@@ -176,3 +244,44 @@ class DocumentReader:
         if "code" in answer:
             raise ReadFailed(answer["code"], answer["message"])
         return answer
+
+
+PICTURE_SECONDS = 20.0  # for one picture, on a busy machine; one of 50 million pixels takes 5
+PICTURE_PROCESSES = 2  # so one picture that takes long does not hold up all others
+
+
+class PictureUnreadable(Exception):
+    """A picture cannot be shown to a model; the message says why, to its owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPicture:
+    """A picture as models are shown it."""
+
+    media_type: str  # image/png, image/jpeg or image/webp
+    width: int  # pixels
+    height: int  # pixels
+    content: bytes = field(repr=False)  # the file
+
+
+class PictureReader(ReadingPool):
+    """Reads pictures of up to `max_pixels`, a few at once; the others wait."""
+
+    def __init__(self, *, max_pixels: int, seconds: float = PICTURE_SECONDS) -> None:
+        super().__init__(PICTURES, seconds=seconds, max_answer=MAX_PICTURE_ANSWER, processes=PICTURE_PROCESSES)
+        self._max_pixels = max_pixels
+
+    async def read(self, body: bytes, *, low: bool) -> ReadPicture:
+        """Return a picture, with `low` a small one. Raises `PictureUnreadable`."""
+        try:
+            answer = await self.ask({"low": low, "max_pixels": self._max_pixels}, body)
+        except TimeoutError:
+            logger.warning("a picture of %d bytes was not read in time", len(body))
+            raise PictureUnreadable("It could not be read in time: scale it down.") from None
+        except NO_ANSWER:
+            logger.warning("the process that read a picture of %d bytes ended", len(body))
+            raise PictureUnreadable("It broke the program that reads it.") from None
+        if "message" in answer:
+            raise PictureUnreadable(answer["message"])
+        content = await asyncio.to_thread(b64decode, answer["content"])
+        return ReadPicture(answer["media_type"], answer["width"], answer["height"], content)

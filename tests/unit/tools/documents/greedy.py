@@ -1,4 +1,4 @@
-"""Stands for `documents.reading` with a parser that takes all it can get, or breaks."""
+"""Stands for the programs that read documents and pictures, with a parser that takes all it can get, or breaks."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 from responses_app.tools.reading import documents as reading
+from responses_app.tools.reading import pictures
 from responses_app.tools.reading.processes import serve
 
 
@@ -20,6 +21,9 @@ def greedy(name: str, body: bytes) -> str:
 
 def answer(header: dict[str, Any], body: bytes) -> dict[str, Any]:
     """Answer as the real one does, but for what reads."""
+    if "low" in header:
+        pictures.picture_of = lambda body, **_: {"content": greedy("", body).encode()}
+        return pictures.answer(header, body)
     reading.text_of = greedy
     return reading.answer(header, body)
 
