@@ -360,6 +360,7 @@ class Upkeep:
         self._purge_goes_on = False  # where this fails, later
         if files := await self._stores.files.purge():
             logger.info("%d files whose time was over were removed", files)
+        await self._stores.pictures.purge()
         purged = await self._stores.responses.purge()
         self._purge_goes_on = purged.more and bool(purged.responses)
         await self._forgetting.everywhere(purged.ids)

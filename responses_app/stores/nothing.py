@@ -17,6 +17,7 @@ from responses_app.stores.base import (
     StoreError,
     WorkerState,
 )
+from responses_app.stores.pictures import BasePictureStore, StoredPicture
 from responses_app.stores.stores import BaseChatStore
 
 
@@ -123,3 +124,25 @@ class NoChatStore(BaseChatStore):
 def _refuse() -> Never:
     """Raise `StoreError`: a plan whose response is not stored asks for nothing to be kept."""
     raise StoreError("No responses are stored here (RESPONSES_STORE=off).")
+
+
+class NoPictureStore(BasePictureStore):
+    """A store without any picture: each process has those of its own connections, in memory."""
+
+    async def keep(self, project: str, owner: str, pictures: Sequence[StoredPicture]) -> None:
+        """Keep nothing: no response is stored that would need it."""
+
+    async def use(self, project: str, owner: str, digests: Collection[str]) -> Collection[str]:
+        return ()
+
+    async def known(self, project: str, digests: Collection[str]) -> Collection[str]:
+        return ()
+
+    async def read(self, project: str, digest: str) -> None:
+        return None
+
+    async def purge(self) -> int:
+        return 0
+
+    async def aclose(self) -> None:
+        """Nothing is open."""

@@ -18,6 +18,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import BaseResponseStore, StoreError
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.pictures import BasePictureStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +175,14 @@ class BaseConversationStore(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where responses, what they are as chat completions, conversations and files are kept."""
+    """Where responses, what they are as chat completions, conversations, files and pictures are kept."""
 
     responses: BaseResponseStore
     chats: BaseChatStore
     conversations: BaseConversationStore
     files: BaseFileStore
     approvals: BaseApprovalStore
+    pictures: BasePictureStore
 
 
 class BaseSharedTurns(ABC):

@@ -14,7 +14,7 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
-from responses_app.stores.nothing import NoChatStore, NoResponseStore
+from responses_app.stores.nothing import NoChatStore, NoPictureStore, NoResponseStore
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 
@@ -53,6 +53,7 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     from responses_app.stores.database.approvals import DatabaseApprovalStore
     from responses_app.stores.database.conversations import DatabaseConversationStore
     from responses_app.stores.database.files.files import DatabaseFileStore
+    from responses_app.stores.database.pictures import DatabasePictureStore
     from responses_app.stores.database.responses.chats import DatabaseChatStore
     from responses_app.stores.database.responses.store import DatabaseResponseStore
 
@@ -61,10 +62,11 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
-        return Stores(NoResponseStore(), NoChatStore(), conversations, files, approvals)
+        return Stores(NoResponseStore(), NoChatStore(), conversations, files, approvals, NoPictureStore())
     responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout)
     chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)
-    return Stores(responses, chats, conversations, files, approvals)
+    pictures = DatabasePictureStore(timeout=timeout, now=clock)
+    return Stores(responses, chats, conversations, files, approvals, pictures)
 
 
 def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:

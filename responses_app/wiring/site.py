@@ -50,6 +50,7 @@ from responses_app.stores.base import BaseResponseStore, WorkerState
 from responses_app.stores.clock import StoreClock, id_factory
 from responses_app.stores.database.deadline import end_within
 from responses_app.stores.files import BaseFileStore, BaseUploads
+from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
@@ -78,6 +79,7 @@ class Site:
     files: BaseFileStore
     uploads: BaseUploads
     approvals: BaseApprovalStore
+    pictures: BasePictureStore
     ledger: BaseLedger
     connection_limit: ConnectionLimit
     rates: Rates
@@ -177,6 +179,7 @@ class Site:
             self.files.aclose(),
             self.uploads.aclose(),
             self.approvals.aclose(),
+            self.pictures.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
             self.embeddings.aclose(),
@@ -258,6 +261,7 @@ def build_site(settings: Settings) -> Site:
         files=base.adapters.stores.files,
         uploads=base.adapters.uploads,
         approvals=base.adapters.stores.approvals,
+        pictures=base.adapters.stores.pictures,
         ledger=base.adapters.ledger,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,

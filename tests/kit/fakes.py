@@ -44,6 +44,7 @@ from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.stores import (
     BaseApprovalStore,
     BaseConversationStore,
@@ -54,6 +55,7 @@ from responses_app.stores.stores import (
 from responses_app.tools.base import BaseTool
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.memory_stores import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -248,6 +250,7 @@ class Site:
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
     files: BaseFileStore = field(default_factory=MemoryFileStore)
     approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
+    pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
     read_document: ReadDocument = no_reader
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
@@ -263,7 +266,7 @@ class Site:
         )
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
-        stores = Stores(self.store, self.chats, self.conversations, self.files, self.approvals)
+        stores = Stores(self.store, self.chats, self.conversations, self.files, self.approvals, self.pictures)
         machines = Machines(ServedModels([model, *self.more_models], told=told_of), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,

@@ -23,6 +23,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.stores.base import Purged, RetentionSettings
+from responses_app.stores.database.pictures import release
 from responses_app.stores.database.response_sql import (
     CHOICES,
     LOGS,
@@ -104,16 +105,18 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
             cursor.execute(f"DELETE FROM {CHOICES} WHERE id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {NAMES} WHERE id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {RESPONSES} WHERE id IN ({placeholders(some)})", some)
-    return sum(_remove_parts(connection, some) for some in in_parts(response_ids))
+    parts = {part for some in in_parts(response_ids) for part in _remove_parts(connection, some)}
+    release(connection, parts.union(response_ids))
+    return len(parts)
 
 
-def _remove_parts(connection: BaseDatabaseWrapper, part_ids: Collection[str]) -> int:
-    """Remove those of these parts that nothing needs, then what only they needed, and so on."""
-    removed = 0
+def _remove_parts(connection: BaseDatabaseWrapper, part_ids: Collection[str]) -> Collection[str]:
+    """Remove those of these parts that nothing needs, then what only they needed, and so on; return their ids."""
+    removed: set[str] = set()
     while part_ids:
         unneeded = _locked_unneeded(connection, part_ids)
         _delete_parts(connection, list(unneeded))
-        removed += len(unneeded)
+        removed |= unneeded.keys()
         # A parent that two of these continue was needed by each beside the other; now it may not be.
         part_ids = {parent for parent in unneeded.values() if parent and parent not in unneeded}  # it had two children
     return removed

@@ -3,6 +3,7 @@
     {"kind": "header", "format": "respsite", "version": 1, …}
     {"kind": "part", "id": …, "part": {…}}              a part of a chain whose response is gone
     {"kind": "response", "id": …, "response": {…}, "part": {…}, "sampled": […], "log": […], "name": {…}, "choice": {…}}
+    {"kind": "picture", "id": …, "picture": {…}, "owners": […]}     that those responses and parts show
     {"kind": "conversation", "id": …, "conversation": {…}}
     {"kind": "items", "id": …, "items": […]}            of the conversation before them, up to 100 a line
     {"kind": "end"}

@@ -32,6 +32,7 @@ from responses_app.models import (
     Upload,
     json_text,
 )
+from responses_app.models.pictures import Picture, PictureUse
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.uploads import erase_uploads
@@ -81,6 +82,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "public names": PublicName.objects.using(using).filter(**of_project).count(),
         "log parts": logs.count(),
         "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
+        "pictures": Picture.objects.using(using).filter(**of_project).count(),
         "files": subject.files(using).count(),
         "uploads": Upload.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
@@ -95,6 +97,11 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         yield json_text({"response": response.body, "input_items": response.input_items})
         for choice in ChatChoice.objects.using(using).filter(pk=response.pk, place=0):
             yield json_text({"chat_completion": choice.pk, "metadata": choice.metadata, "messages": choice.messages})
+        for picture in (
+            Picture.objects.using(using).filter(uses__owner=response.pk).order_by("pk").iterator(chunk_size=1)
+        ):
+            about = {"of_response": response.pk, "sha256": picture.digest, "media_type": picture.media_type}
+            yield json.dumps({"picture": about, "base64": b64encode(picture.data).decode()})
     for conversation in subject.conversations(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
         items = ConversationItem.objects.using(using).filter(conversation=conversation).order_by("position")
         kept = {"id": conversation.pk, "title": conversation.title, "metadata": conversation.metadata}
@@ -139,4 +146,6 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, SampledItem, PublicName):
             model.objects.using(using).filter(project=subject.project).delete()
+        PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
+        Picture.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

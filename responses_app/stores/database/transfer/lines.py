@@ -7,7 +7,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
@@ -29,9 +29,11 @@ from responses_app.models import (
     json_text,
 )
 from responses_app.models.fields import JSONTextField
+from responses_app.models.pictures import Picture, PictureUse
 from responses_app.protocol.chat.completion import stored_completion
 from responses_app.protocol.chat.stored import ChatForm, stored_messages
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
+from responses_app.stores.database.pictures import picture_id
 from responses_app.stores.database.transfer import AT_ONCE, BYTES_AT_ONCE, FORMAT, VERSION
 
 Row = dict[str, Any]
@@ -89,7 +91,7 @@ def _read(field: Any, value: Any) -> Any:
     return value
 
 
-SECTIONS = ("header", "part", "response", "conversation", "end")  # in the order of a file
+SECTIONS = ("header", "part", "response", "picture", "conversation", "end")  # in the order of a file
 
 
 @dataclass(slots=True)
@@ -130,6 +132,8 @@ def lines(project: str | None, place: ExportPlace, counted: Exported) -> Iterato
         yield from _parts(project, after, counted)
     if (after := place.after("response")) is not None:
         yield from _responses(project, after, counted)
+    if (after := place.after("picture")) is not None:
+        yield from _pictures(project, after)
     if (after := place.after("conversation")) is not None:
         yield from _conversations(project, after, counted)
     if place.kind != "end":
@@ -186,6 +190,14 @@ def _ended(ids: Sequence[str]) -> Iterator[str]:
         yield json_text({"kind": "response", "id": key, **whole, "name": names.get(key), "choice": choices.get(key)})
 
 
+def _pictures(project: str | None, after: str) -> Iterator[str]:
+    # One at a time: each may have megabytes.
+    while (picture := _of(Picture.objects, project).filter(pk__gt=after).order_by("pk").first()) is not None:
+        owners = list(picture.uses.order_by("owner").values_list("owner", flat=True))
+        yield json_text({"kind": "picture", "id": picture.pk, "picture": row_of(picture), "owners": owners})
+        after = picture.pk
+
+
 def _conversations(project: str | None, after: str, counted: Exported) -> Iterator[str]:
     while rows := list(_of(Conversation.objects, project).filter(pk__gt=after).order_by("pk")[:AT_ONCE]):
         for conversation in rows:
@@ -237,6 +249,14 @@ class Imported:
 
 
 @dataclass(slots=True)
+class _Shown:
+    """A picture, and who needs it."""
+
+    picture: Picture  # its row
+    uses: list[PictureUse]  # the rows of its owners
+
+
+@dataclass(slots=True)
 class _Whole:
     """A response with all that belongs to it."""
 
@@ -251,7 +271,7 @@ def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
     """
     numbered = enumerate(lines, 1)
     _check_header(next(numbered, (1, b""))[1])
-    batch: list[_Whole | ChainPart] = []
+    batch: list[_Read] = []
     size = 0
     conversation = _ConversationTaker(counted)
     for number, line in numbered:
@@ -269,7 +289,7 @@ def take_in(lines: Iterable[bytes], counted: Imported) -> Iterator[Imported]:
             yield counted
             continue
         conversation.end()
-        if kind in ("response", "part") and (read := _read_line(number, record, counted)) is not None:
+        if kind in _READERS and (read := _read_line(number, record, counted)) is not None:
             batch.append(read)
             size += len(line)
         if len(batch) >= AT_ONCE or size >= BYTES_AT_ONCE:
@@ -318,9 +338,9 @@ def _broken(number: int, reason: object, counted: Imported) -> Row:
     return {}
 
 
-def _read_line(number: int, record: Row, counted: Imported) -> _Whole | ChainPart | None:
+def _read_line(number: int, record: Row, counted: Imported) -> "_Read | None":
     try:
-        return _part(record["part"]) if record["kind"] == "part" else _whole(record)
+        return _READERS[record["kind"]](record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _broken(number, error, counted)
         return None
@@ -331,6 +351,14 @@ def _part(row: Row) -> ChainPart:
     if part.parent_id == part.pk:
         raise ValueError("it goes on from itself")
     return part
+
+
+def _shown(record: Row) -> _Shown:
+    picture = instance_of(Picture, record["picture"])
+    if picture.pk != picture_id(picture.project, picture.digest):
+        raise ValueError("its id is not that of its digest")
+    row = {"picture_id": picture.pk, "created_at": record["picture"]["used_at"]}
+    return _Shown(picture, [instance_of(PictureUse, {**row, "owner": owner}) for owner in record["owners"]])
 
 
 def _whole(record: Row) -> _Whole:
@@ -366,9 +394,16 @@ def _choice(row: Row, response: Response) -> ChatChoice:
     return choice
 
 
-def _write(batch: Iterable[_Whole | ChainPart], counted: Imported) -> None:
+_Read = _Whole | _Shown | ChainPart
+_READERS: Mapping[str, Callable[[Row], _Read]] = {
+    "part": lambda record: _part(record["part"]),
+    "response": _whole,
+    "picture": _shown,
+}
+
+
+def _write(batch: Sequence[_Read], counted: Imported) -> None:
     """Write what is not there, in one transaction; what another process writes meanwhile is left as it is."""
-    batch = list(batch)
     if not batch:
         return
     wholes = {each.response.pk: each for each in batch if isinstance(each, _Whole)}
@@ -386,6 +421,9 @@ def _write(batch: Iterable[_Whole | ChainPart], counted: Imported) -> None:
                 further.setdefault(type(row), []).append(row)
         for model, rows in further.items():
             _create(model, rows)
+        shown = [each for each in batch if isinstance(each, _Shown)]
+        _create(Picture, [each.picture for each in shown])
+        _create(PictureUse, [use for each in shown for use in each.uses])
     counted.responses += len(new)
     counted.there += len(there)
     counted.parts += len(parts) - len(there_parts)
