@@ -142,6 +142,11 @@ def is_of_client() -> bool:
     return _NOTED.get() is not None
 
 
+def noted() -> IgnoredFields | None:
+    """Return where it is noted what is ignored of what is read now; None where this server has kept it."""
+    return _NOTED.get()
+
+
 def note_ignored(path: str) -> None:
     """Note that what stands at a path of the body has no effect here."""
     noted = _NOTED.get()

@@ -123,6 +123,7 @@ class ResponseService:
             details.check_prompts(len(plan.generation.prompt_token_ids))
             plan.details = details
         plan.chat = chat
+        await self._keep_pictures(plan)
         run = self._run(plan, model)
         self._note(plan)
         # Approvals before admission: a response that may not make its calls takes nothing of the limits.
@@ -140,6 +141,7 @@ class ResponseService:
         before = await self.history.said_before(origin.project, draft.context.parent)
         with engine_errors(origin.request_id):
             plan, messages = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
+        await self._keep_pictures(plan)
         run = self._run(plan, model)
         await self.admission.admit(run)
         return self.registry.attach(run), identified(messages, self.new_id)
@@ -179,6 +181,7 @@ class ResponseService:
         known = {"model": accepted.response["model"], "input": list(accepted.input_items)}
         request = parse_create({**fields, **known}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
+        await self._keep_pictures(plan)
         run = self._run(plan, model, accepted)
         if accepted.log:
             # On a thread: a log may be long, and nobody else knows this run yet.
@@ -221,6 +224,11 @@ class ResponseService:
         await check_grammar(plan, model.engine)
         return model, plan
 
+    async def _keep_pictures(self, plan: RunPlan) -> None:
+        """Keep what the prompts of a response show, before it is accepted: another worker may go on with it."""
+        with store_errors():
+            await plan.pictures.keep(plan.response_id, plan.new_pictures, stored=plan.stored)
+
     async def _in_thread(
         self, draft: Draft, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
@@ -257,7 +265,7 @@ class ResponseService:
         # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
         info = await self._ready(model, origin)
-        context = await self.history.context(origin, request, recall, dialect=dialect)
+        context = await self.history.context(origin, request, recall, dialect=dialect, model_format=model.format)
         response_id = accepted.response["id"] if accepted else self.new_id(ids.RESPONSE)
         draft = Draft(
             response_id=response_id,

@@ -35,7 +35,7 @@ from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.stores.files import FileSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.sandbox.base import SandboxSettings
-from responses_app.tools.settings import ImageSettings, McpSettings, SearchSettings, mcp_tool
+from responses_app.tools.settings import ImageSettings, McpSettings, PictureSettings, SearchSettings, mcp_tool
 
 
 def dialect(value: str) -> Dialect:
@@ -141,6 +141,7 @@ class Settings(
     EmbeddingSettings,
     ToolSettings,
     ImageSettings,
+    PictureSettings,
     HeaderSettings,
 ):
     """Every setting; a field's name in capitals is its environment variable."""
@@ -391,7 +392,8 @@ _ORDER = """
     SANDBOX_PROJECT_CONTAINERS SANDBOX_WAIT_SECONDS SANDBOX_IDLE_SECONDS SEARCH_URL SEARCH_MCP SEARCH_ALLOWED_HOSTS
     FILE_MAX_BYTES FILES_MAX_ENTRIES UPLOADS_MAX_OPEN FILES_MAX_BYTES FILE_SEARCH VECTOR_STORES_MAX_ENTRIES
     VECTOR_STORE_MAX_FILES VECTOR_STORE_MAX_CHUNKS IMAGE_SERVICE_URL IMAGE_SERVICE_KEY IMAGE_SERVICE_MODEL
-    IMAGE_SERVICE_SECONDS IMAGE_MAX_BYTES ENABLE_COMPUTER_CALL
+    IMAGE_SERVICE_SECONDS IMAGE_MAX_BYTES REFUSE_IMAGES INPUT_IMAGES_MAX INPUT_IMAGE_MAX_BYTES INPUT_IMAGE_MAX_PIXELS
+    INPUT_IMAGES_ALLOWED_HOSTS INPUT_IMAGES_MEMORY_BYTES ENABLE_COMPUTER_CALL
 """.split()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Never
 
 from responses_app.protocol.chat.stored import ChatQuery
+from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import (
     AcceptedResponse,
     Appended,
@@ -17,7 +18,7 @@ from responses_app.stores.base import (
     StoreError,
     WorkerState,
 )
-from responses_app.stores.pictures import BasePictureStore, StoredPicture
+from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.stores import BaseChatStore
 
 

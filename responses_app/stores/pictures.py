@@ -6,18 +6,8 @@ it. It is kept for its *owners*: responses, by their ids, and what continues the
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
-class StoredPicture:
-    """A picture as models are shown it."""
-
-    digest: str  # SHA-256 in lower-case hexadecimal
-    media_type: str  # image/png, image/jpeg or image/webp
-    width: int  # pixels
-    height: int  # pixels
-    content: bytes = field(repr=False)  # the file
+from responses_app.protocol.pictures import StoredPicture
 
 
 class BasePictureStore(ABC):

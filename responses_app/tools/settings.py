@@ -206,3 +206,25 @@ class ImageSettings(RoomSettings):
         180.0, seconds(1), "how long the service at IMAGE_SERVICE_URL may take for one image"
     )
     image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is made, or taken to be edited")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSettings(RoomSettings):
+    """How much of the images in requests is read, where the model sees."""
+
+    refuse_images: bool = setting(
+        False, flag, "refuse images where the model cannot see; `off` tells the model that an image was left out"
+    )
+    input_images_max: int = setting(100, whole(1), "images that one request may have, with those of its history")
+    input_image_max_bytes: int = setting(20 * MIB, whole(KIB), "largest image in a request, as it was sent")
+    input_image_max_pixels: int = setting(
+        50_000_000, whole(64 * 64, 100_000_000), "largest image in a request, in pixels: width times height"
+    )
+    input_images_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks that URLs of images in requests may name: `images.internal,10.1.0.0/16`",
+        default_text="unset: none",
+    )  # fmt: skip
+    input_images_memory_bytes: int = setting(
+        128 * MIB, whole(0), "memory of one worker for images that models were shown last; what is stored is read again"
+    )

@@ -55,6 +55,7 @@ from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
 from responses_app.wiring.engines import Embeddings, Engines, EngineStarter, collect_less_garbage, family_of
+from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.wiring.server_tools import document_text, server_tools
@@ -80,6 +81,7 @@ class Site:
     uploads: BaseUploads
     approvals: BaseApprovalStore
     pictures: BasePictureStore
+    reading_pictures: Pictures
     ledger: BaseLedger
     connection_limit: ConnectionLimit
     rates: Rates
@@ -180,6 +182,7 @@ class Site:
             self.uploads.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
+            self.reading_pictures.aclose(),
             self.door.aclose(),
             self.engines.aclose(),
             self.embeddings.aclose(),
@@ -200,6 +203,7 @@ class _Base:
     engines: Engines
     adapters: Adapters
     tools: Sequence[BaseTool]
+    pictures: Pictures  # reads the images of requests
     relay: Relay
     sealer: Sealer
     metrics: Metrics
@@ -233,6 +237,7 @@ def build_site(settings: Settings) -> Site:
         tools=server_tools(
             settings, files=adapters.stores.files, stored_items=adapters.stores.responses.items, now=clock
         ),
+        pictures=Pictures(settings, adapters.stores),
         relay=Relay(),
         sealer=Sealer(settings.reasoning_encryption_keys or (django_settings.SECRET_KEY,), random_bytes=os.urandom),
         metrics=Metrics(enabled=settings.metrics != "off"),
@@ -262,6 +267,7 @@ def build_site(settings: Settings) -> Site:
         uploads=base.adapters.uploads,
         approvals=base.adapters.stores.approvals,
         pictures=base.adapters.stores.pictures,
+        reading_pictures=base.pictures,
         ledger=base.adapters.ledger,
         connection_limit=base.adapters.connection_limit,
         rates=base.adapters.rates,
@@ -343,7 +349,13 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
     return ResponseService(
         machines=machines,
         stores=stores,
-        history=History(stores, runs=registry.runs, sealer=base.sealer, read_document=document_text()),
+        history=History(
+            stores,
+            runs=registry.runs,
+            sealer=base.sealer,
+            read_document=document_text(),
+            pictures=base.pictures.reading,
+        ),
         registry=registry,
         sealer=base.sealer,
         new_id=base.new_id,

@@ -1,6 +1,7 @@
 """What every store of pictures does."""
 
-from responses_app.stores.pictures import BasePictureStore, StoredPicture
+from responses_app.protocol.pictures import StoredPicture
+from responses_app.stores.pictures import BasePictureStore
 from tests.contracts.store import new_id
 
 PROJECT = "seeing"

@@ -33,11 +33,13 @@ from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines
 from responses_app.runs.log.run_log import LiveLogs
 from responses_app.runs.outputs import GivenOutputs
+from responses_app.runs.plan.pictures import PictureShelf
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.history import History
 from responses_app.runs.planning.offering import Shelf
+from responses_app.runs.planning.pictures import Fetch, PictureReading, Read, no_fetch, no_pictures
 from responses_app.runs.planning.reading import no_reader
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
@@ -53,6 +55,7 @@ from responses_app.stores.stores import (
     Stores,
 )
 from responses_app.tools.base import BaseTool
+from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_pictures import MemoryPictureStore
@@ -251,6 +254,9 @@ class Site:
     files: BaseFileStore = field(default_factory=MemoryFileStore)
     approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
+    picture_settings: PictureSettings = field(default_factory=PictureSettings)
+    read_picture: Read = no_pictures
+    fetch_picture: Fetch = no_fetch
     read_document: ReadDocument = no_reader
     sealer: Sealer = field(default_factory=lambda: Sealer(["a secret of these tests"], random_bytes=os.urandom))
 
@@ -271,7 +277,19 @@ class Site:
         self.service = ResponseService(
             machines=machines,
             stores=stores,
-            history=History(stores, runs=self.registry.runs, sealer=self.sealer, read_document=self.read_document),
+            history=History(
+                stores,
+                runs=self.registry.runs,
+                sealer=self.sealer,
+                read_document=self.read_document,
+                pictures=PictureReading(
+                    PictureShelf(self.pictures, max_bytes=self.picture_settings.input_images_memory_bytes),
+                    self.files,
+                    read=self.read_picture,
+                    fetch=self.fetch_picture,
+                    settings=self.picture_settings,
+                ),
+            ),
             registry=self.registry,
             sealer=self.sealer,
             new_id=self.new_id,

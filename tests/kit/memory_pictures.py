@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from responses_app.stores.pictures import BasePictureStore, StoredPicture
+from responses_app.protocol.pictures import StoredPicture
+from responses_app.stores.pictures import BasePictureStore
 
 
 class MemoryPictureStore(BasePictureStore):

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, as_tokens
+from engine.formats.base import IMAGE_OMITTED, MessageKind, ModelFormat, RenderedMessage, as_tokens
 from responses_app.protocol.sealing import SealBroken
 
 PURPOSE = "compaction"  # what it is sealed for
@@ -82,7 +82,9 @@ class Compacted:
 
 
 def digest(text: str) -> str:
-    """Return what a summary knows a message of the user by."""
+    """Return what a summary knows a message of the user by, whether the model sees its images or not."""
+    # A note for an image stands in a line of its own, and a picture in the middle of the text.
+    text = text.replace(f"\n{IMAGE_OMITTED}", IMAGE_OMITTED).replace(f"{IMAGE_OMITTED}\n", IMAGE_OMITTED)
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]  # 96 bits
 
 

@@ -81,17 +81,18 @@ def _checked_url(url: object) -> None:
 
 
 class MediaPart(ClientModel):
-    """An image, file or sound: kept, but a text model cannot read it; `shown_files` has the files that it can."""
+    """An image, file or sound; `shown_files` has the files that a model can read, `shown_images` those it can see."""
 
     type: Literal["input_image", "computer_screenshot", "input_file", "input_audio"]
     filename: str | None = None
     file_id: str | None = None
     file_data: str | None = Field(default=None, repr=False)
     image_url: Annotated[Any, AfterValidator(_checked_url)] = Field(default=None, repr=False)
+    detail: Any = None  # "low": a small picture is enough
 
     beside: ClassVar = ("file_url", "input_audio")
     own: ClassVar = ("input_audio",)
-    idle: ClassVar = {"detail": "No model here sees an image.", **BREAKPOINT}
+    idle: ClassVar = BREAKPOINT
 
 
 class OmittedFile(MediaPart):
@@ -99,6 +100,13 @@ class OmittedFile(MediaPart):
 
     type: Literal["input_file"] = "input_file"
     note: str
+
+
+class SeenImage(MediaPart):
+    """An image that the model sees. No client sends one."""
+
+    type: Literal["input_image"] = "input_image"
+    digest: str  # of the picture that it is
 
 
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
@@ -232,6 +240,14 @@ class PassedThrough(SampledInput):
 
     type: Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(PASSED_THROUGH)})]
     id: str | None = None
+
+    seen: ClassVar[JsonObject | None] = None  # its JSON with pictures in it, where there are any; no field, as `exact`
+
+    def with_seen(self, seen: JsonObject) -> Self:
+        """Return the item with its pictures."""
+        copy = self.model_copy()
+        object.__setattr__(copy, "seen", seen)
+        return copy
 
 
 _Read = Message | Reasoning | FunctionCall | FunctionCallOutput | ItemReference | Compaction | CompactionTrigger

@@ -5,13 +5,14 @@ none of that is an error: an agent that has such an item in its history sends it
 write the name of a tool where special tokens count, so names are cleaned.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import orjson
 
-from engine.formats.base import IMAGE_OMITTED, FunctionTool
+from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, Picture, without_pictures
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, called_name, json_text
 from responses_app.protocol.items.client_tools import read_tools
@@ -50,7 +51,7 @@ class ReadOutput:
     """What `tool` gave back."""
 
     tool: Tool
-    text: str  # as the model reads it
+    body: Body  # as the model reads and sees it
     omitted: int = 0  # notes in it, for what the model cannot read
 
 
@@ -104,8 +105,8 @@ def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
     return [Note(f"[{kind} omitted: this model cannot read it]", 1)]
 
 
-def text_and_omissions(value: object) -> tuple[str, int]:
-    """Return a tool's output as text, and how many notes stand in it for what the model cannot read."""
+def body_and_omissions(value: object) -> tuple[Body, int]:
+    """Return a tool's output as the model reads it, and how many notes stand in it for what the model cannot read."""
     if value is None:
         return "", 0
     if isinstance(value, str):
@@ -113,12 +114,27 @@ def text_and_omissions(value: object) -> tuple[str, int]:
     parts = value if isinstance(value, list) else [value]
     texts = [text for part in parts if (text := _text_of_part(part)) is not None]
     if len(texts) < len(parts):  # not a list of content parts
-        return json_text(value), 0
-    return "\n".join(texts), sum(text in _PART_NOTES for text in texts)
+        rest = [each for each in parts if not isinstance(each, Picture)]
+        return json_text(value if len(rest) == len(parts) else rest), 0
+    return joined(texts), sum(text in _PART_NOTES for text in texts)
 
 
-def _text_of_part(part: object) -> str | None:
+def joined(parts: Iterable[str | Picture]) -> Body:
+    """Return texts line by line, and pictures among them as models are used to them: with nothing around."""
+    body: list[str | Picture] = []
+    for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
+        if is_text:
+            body.append("\n".join(map(str, run)))
+        else:
+            body += run
+    # One text, or none: nearly always.
+    return body if any(isinstance(part, Picture) for part in body) else "".join(map(str, body))
+
+
+def _text_of_part(part: object) -> str | Picture | None:
     """Return the text of a content part, None for what is not such a part."""
+    if isinstance(part, Picture):
+        return part
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         return None
     note = OMITTED_PARTS.get(part["type"])
@@ -128,7 +144,7 @@ def _text_of_part(part: object) -> str | None:
 
 
 def _output(tool: Tool, value: object) -> ReadOutput:
-    return ReadOutput(tool, *text_and_omissions(value))
+    return ReadOutput(tool, *body_and_omissions(value))
 
 
 def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -186,6 +202,9 @@ def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     call = ReadCall(tool, json_text({"prompt": item.get("revised_prompt")}))
     if item.get("error") is not None:
         return [call, _error(call.tool, item["error"])]
+    picture = item.get("result")
+    if isinstance(picture, Picture):
+        return [call, ReadOutput(call.tool, [picture])]
     return [call, ReadOutput(call.tool, IMAGE_OMITTED, 1)]
 
 
@@ -272,8 +291,8 @@ def _results(tool: Tool, value: object) -> ReadOutput:
 
 
 def _error(tool: Tool, value: object) -> ReadOutput:
-    text, omitted = text_and_omissions(value)
-    return ReadOutput(tool, f"Error: {text}", omitted)
+    body, omitted = body_and_omissions(value)
+    return ReadOutput(tool, f"Error: {without_pictures(body)}", omitted)
 
 
 def _called(item: JsonObject) -> Tool:

@@ -44,6 +44,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.calls import calls_of, no_call, open_calls
 from responses_app.protocol.items.client_tools import late_tools
+from responses_app.protocol.pictures import StoredPicture
 
 _ANALYSIS = MessageKind.ANALYSIS.value
 KEPT_ITEMS = ("mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
@@ -110,6 +111,8 @@ class ChainLink:
     stored: bool = False  # so whether it can (still) be continued is the store's to say
     public: PublicId | None = None  # what clients call the response, where that is not its own id
     continues: str | None = None  # what the response says that it continues, where it has a public id
+    # That its messages show and only this process knows: of a response that is not stored. Others are in the store.
+    pictures: Sequence[StoredPicture] = ()
 
     @property
     def known_as(self) -> str:
@@ -229,6 +232,12 @@ def _own(parent: ChainLink | None, messages: Sequence[RenderedMessage]) -> LinkT
 def with_states(link: ChainLink, states: Mapping[str, JsonObject]) -> ChainLink:
     """Return a link with what tools of this server want to know later."""
     return _larger(replace(link, states=states), list(states.values())) if states else link
+
+
+def with_pictures(link: ChainLink, pictures: Sequence[StoredPicture]) -> ChainLink:
+    """Return a link that holds pictures, which its tokens name."""
+    size = sum(len(each.content) for each in pictures)
+    return replace(link, pictures=pictures, total_bytes=link.total_bytes + size) if pictures else link
 
 
 def _larger(link: ChainLink, values: Sequence[JsonObject]) -> ChainLink:

@@ -12,7 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeGuard, assert_never
 
-from engine.formats.base import ItemKind, ModelFormat, RenderedMessage, Tokens, ToolNamespace
+from engine.formats.base import (
+    Body,
+    ItemKind,
+    ModelFormat,
+    Picture,
+    RenderedMessage,
+    Tokens,
+    ToolNamespace,
+    without_pictures,
+)
 from responses_app.protocol.errors import JsonObject, context_length_exceeded
 from responses_app.protocol.items.calls import answered_calls, needs_its_call, unknown_call
 from responses_app.protocol.items.compaction import UNREADABLE, digest, summary_message
@@ -33,6 +42,7 @@ from responses_app.protocol.items.items import (
     RefusalPart,
     SampledInput,
     SampledMessage,
+    SeenImage,
     TextPart,
 )
 from responses_app.protocol.items.offers import UNKNOWN
@@ -43,10 +53,11 @@ from responses_app.protocol.items.tool_items import (
     ReadOutput,
     Tool,
     ToolItem,
+    body_and_omissions,
     called_tool,
     function_tool,
+    joined,
     read_tool_item,
-    text_and_omissions,
 )
 from responses_app.protocol.prompt.chain import ChainLink, drop_oldest
 from responses_app.protocol.prompt.echoes import places_of_echoes
@@ -140,14 +151,14 @@ class _ItemRenderer:
                 tool = self._tool_of(item.call_id)
                 if tool is None and index is not None:
                     raise unknown_call(raw, index)
-                return [self._output(tool or Tool(UNKNOWN), text_of(item.output))]
+                return [self._output(tool or Tool(UNKNOWN), body_of(item.output))]
             # A call that the chain holds is in the prompt already, as it was sampled.
             case PassedThrough() if replayed is not None or self._was_made(raw):
                 return [] if self._was_made(raw) else replayed or []
             case PassedThrough():
                 if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
                     raise unknown_call(raw, index)
-                return [self._tool_item(read) for read in read_tool_item(raw, self._tool_of)]
+                return [self._tool_item(read) for read in read_tool_item(item.seen or raw, self._tool_of)]
         return self._rendered(item) if replayed is None else replayed
 
     def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
@@ -166,7 +177,7 @@ class _ItemRenderer:
         # The name counts, too: a client may use the id of an old call for a new one.
         messages = [] if made else called
         if item.output is not None and item.call_id not in self._answered:
-            messages = [*messages, self._format.output(item.called, text_and_omissions(item.output)[0])]
+            messages = [*messages, self._format.output(item.called, body_and_omissions(item.output)[0])]
         return messages
 
     def _was_made(self, raw: JsonObject) -> bool:
@@ -193,13 +204,13 @@ class _ItemRenderer:
             case ReadCall(tool=tool):
                 return self._format.call(tool.name, read.arguments, hosted=tool.hosted, freeform=read.freeform)
             case ReadOutput():
-                return self._output(read.tool, read.text)
+                return self._output(read.tool, read.body)
             case LateFunctions():
                 return self._format.late_functions(read.declarations)
         return self._format.note(read.text)
 
-    def _output(self, tool: Tool, text: str) -> RenderedMessage:
-        return self._format.output(tool.name, text, hosted=tool.hosted)
+    def _output(self, tool: Tool, body: Body) -> RenderedMessage:
+        return self._format.output(tool.name, body, hosted=tool.hosted)
 
     def _rendered(
         self, item: Message | Reasoning | ItemReference | Compaction | CompactionTrigger | OpenedCompaction
@@ -209,7 +220,7 @@ class _ItemRenderer:
                 kind = ItemKind.PREAMBLE if item.phase == "commentary" else ItemKind.ANSWER
                 return [self._format.said(kind, text_of(item.content))]
             case Message(role="user"):
-                return [self._format.user(text_of(item.content))]
+                return [self._format.user(body_of(item.content))]
             case Message():
                 return [self._format.developer(text_of(item.content))]
             case Reasoning():
@@ -252,25 +263,32 @@ def count_omitted(items: Sequence[InputItem], input_json: Sequence[JsonObject]) 
 def _omitted(item: InputItem, raw: JsonObject) -> int:
     match item:
         case Message(content=parts) | FunctionCallOutput(output=parts):
-            return sum(isinstance(part, MediaPart) for part in parts)
+            return sum(isinstance(part, MediaPart) and not isinstance(part, SeenImage) for part in parts)
         case FunctionCall():
-            return text_and_omissions(item.output)[1]
+            return body_and_omissions(item.output)[1]
         case PassedThrough():
-            return sum(read.omitted for read in read_tool_item(raw, lambda _: None))
+            return sum(read.omitted for read in read_tool_item(item.seen or raw, lambda _: None))
         case Reasoning() | ItemReference() | Compaction() | CompactionTrigger() | OpenedCompaction():
             return 0
     assert_never(item)
 
 
 def text_of(parts: Sequence[Part]) -> str:
-    """Join content parts as the model reads them: line by line, a note in place of what it cannot see."""
-    return "\n".join(map(_text_of_part, parts))
+    """Join content parts as a model reads them that cannot see: a note in place of each image."""
+    return without_pictures(body_of(parts))
 
 
-def _text_of_part(part: Part) -> str:
+def body_of(parts: Sequence[Part]) -> Body:
+    """Join content parts as the model reads and sees them, a note in place of what it cannot."""
+    return joined(map(_read_part, parts))
+
+
+def _read_part(part: Part) -> str | Picture:
     match part:
         case RefusalPart():
             return part.refusal
+        case SeenImage():
+            return Picture(part.digest)
         case OmittedFile():
             return part.note
         case MediaPart():
@@ -425,6 +443,8 @@ def _characters_read(read: ToolItem) -> int:
     match read:
         case ReadCall():
             return len(read.arguments)
+        case ReadOutput():
+            return len(without_pictures(read.body))
         case LateFunctions():
             return 0
     return len(read.text)

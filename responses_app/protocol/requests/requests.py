@@ -33,11 +33,13 @@ from responses_app.protocol.fields import (
     CACHES_ALL,
     MAX_NAMED,
     ClientModel,
+    IgnoredFields,
     Refused,
     check_fields,
     check_metadata,
     known_names,
     missing,
+    noted,
     validate,
 )
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
@@ -68,11 +70,17 @@ class CreateRequest(Fields):
     text_format: SkipValidation[TextFormat]
     held: SkipValidation[HeldText | None] = None  # the answer to something that no `text.format` says
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
+    ignored: SkipValidation[IgnoredFields | None] = Field(default=None, repr=False)  # what its client is told of
 
     @property
     def answer(self) -> TextFormat | HeldText:
         """What the answer is to be."""
         return self.held or self.text_format
+
+    def note_ignored(self, path: str) -> None:
+        """Tell its client that what stands at a path has no effect."""
+        if self.ignored is not None:
+            self.ignored.add(path)
 
     @property
     def served(self) -> list[JsonObject]:
@@ -179,6 +187,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "private": private_fields(data.get("tools")),
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
+        "ignored": noted(),
     }
     read = {name: data[name] for name in Fields.model_fields if name in data}
     # Fields were looked at above, so this checks their types only: the parsed ones are taken as they are.

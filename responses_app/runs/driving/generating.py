@@ -37,7 +37,7 @@ from engine.errors import (
     GrammarBroken,
     GrammarCut,
 )
-from engine.formats.base import ItemEnded, as_tokens
+from engine.formats.base import ItemEnded, Tokens, as_tokens
 from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.response.steps import Command, Generate, Sampled
@@ -51,7 +51,8 @@ async def prefill(engine: BaseEngine, plan: RunPlan, place: TurnPlace) -> None:
     """Leave the prompt in the engine's prefix cache, if it can. Where that fails, a warm-up is one all the same."""
     if not engine.supports_prefill:
         return
-    generation = plan.generation
+    pictures = plan.pictures.sources(plan.format.pictures_of(plan.draft))
+    generation = replace(plan.generation, pictures=pictures)
     # Engines know no generation of no tokens: one is sampled, and dropped.
     sampling = replace(generation.sampling, max_output_tokens=1, top_logprobs=None)
     try:
@@ -82,11 +83,13 @@ def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str 
     was cut last.
     """
     generation = plan.generation
+    prompt, draft = _prompt(plan, generate)
     return replace(
         generation,
         # For example "resp_1-0" for the first turn, and "resp_1.2-0" for the same turn after two cuts.
         request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{generate.turn}",
-        prompt_token_ids=_prompt(plan, generate),
+        prompt_token_ids=prompt,
+        pictures=plan.pictures.sources(plan.format.pictures_of(draft)),
         sampling=replace(generation.sampling, max_output_tokens=generate.budget),
         avoid=avoid,
         grammar=None if generate.aside else _grammar(plan, generate),
@@ -142,9 +145,12 @@ def _grammar(plan: RunPlan, generate: Generate) -> TurnGrammar | None:
     return plan.format.grammar(rules, generate.sampled)
 
 
-def _prompt(plan: RunPlan, generate: Generate) -> Sequence[int]:
-    """Return the plan's prompt with everything said in this response, and what of this turn was said already."""
-    prompt = plan.generation.prompt_token_ids
+def _prompt(plan: RunPlan, generate: Generate) -> "tuple[Sequence[int], Tokens[int]]":
+    """Return the plan's prompt with everything said in this response, and what of this turn was said already.
+
+    And the draft of which it was made, without the latter.
+    """
+    prompt, draft = plan.generation.prompt_token_ids, plan.draft
     if generate.said:
         start = plan.format.generation_start()
         # The draft ends with the head of the model's message. What was said goes before it, and the head behind all.
@@ -154,11 +160,11 @@ def _prompt(plan: RunPlan, generate: Generate) -> Sequence[int]:
         draft.extend(start)
         prompt = plan.format.prompt_of(draft)
     if not generate.sampled:
-        return prompt
+        return prompt, draft
     # A copy: the plan's own prompt stays as it is for the next turn.
     longer = as_tokens(prompt)
     longer.extend(generate.sampled)
-    return longer
+    return longer, draft
 
 
 def unlogged_finish(plan: RunPlan, generate: Generate) -> FinishReason | None:

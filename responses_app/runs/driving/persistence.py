@@ -12,7 +12,7 @@ from responses_app.observing.metrics import Measured
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import SampledMessage, fingerprint
 from responses_app.protocol.output.stream import ResponseStream
-from responses_app.protocol.prompt.chain import ChainLink, new_link, with_states
+from responses_app.protocol.prompt.chain import ChainLink, new_link, with_pictures, with_states
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import CONTINUABLE, Ending, ResponseObject, Status, as_failed
 from responses_app.protocol.requests.server_tools import ITEMS
@@ -242,6 +242,8 @@ class RunPersistence:
             in_background=plan.client_tools.in_background,
         )
         link = with_states(link, machine.server.news)
+        if not plan.stored:
+            link = with_pictures(link, plan.pictures.held(plan.format.pictures_of(link.own.tokens)))
         return replace(link, stored=plan.stored, public=plan.public, continues=self._continues)
 
     async def keep(

@@ -19,6 +19,7 @@ from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import Asked, Declared, Mode, Offered, Started
 from responses_app.protocol.tiers import ServiceTier
+from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
 from responses_app.tools.base import BaseTool, ToolUse
 
@@ -164,6 +165,7 @@ class RunPlan:
     context_items: Sequence[JsonObject]  # of which: those of the conversation that the chain lacks, and the request's
     input_items: Sequence[JsonObject]  # the request's own, each with an id
     generation: GenerationRequest  # the first turn's
+    pictures: ShownPictures  # that its prompts show
     draft: "Tokens[int]" = field(default_factory=as_tokens)  # of which its prompt was made (`ModelFormat.prompt_of`)
     stored: bool  # it is kept behind its end
     writer: PromptWriter  # writes its prompts, also the later ones
@@ -207,6 +209,18 @@ class RunPlan:
     def amount(self) -> Amount:
         """What it takes of the limits until it ends: of its output as much as it asks for."""
         return Amount(1, len(self.generation.prompt_token_ids), self.request.max_output_tokens or 1)
+
+    @property
+    def new_pictures(self) -> set[str]:
+        """The digests of the pictures of its input, and of what it continues that is not stored."""
+        if not self.format.sees:
+            return set()
+        found = set(self.format.pictures_of(self.link.own.tokens))
+        for link in self.parent.lineage() if self.parent else ():
+            if link.stored:
+                break
+            found.update(self.format.pictures_of(link.own.tokens))
+        return found
 
     @property
     def stored_parent(self) -> str:

@@ -22,6 +22,7 @@ from responses_app.protocol.errors import (
     invalid_request,
     previous_response_in_progress,
     previous_response_not_found,
+    unsupported_parameter,
 )
 from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.ids import PublicId, TurnLeg, leg_to_continue
@@ -37,6 +38,7 @@ from responses_app.protocol.items.items import (
 )
 from responses_app.protocol.items.resources import input_item_resource
 from responses_app.protocol.items.shown_files import ReadDocument, files_in
+from responses_app.protocol.items.shown_images import images_in
 from responses_app.protocol.prompt.chain import ChainLink, rewritten
 from responses_app.protocol.prompt.prompt import Items, is_of_user, places_replaced, text_of, with_results
 from responses_app.protocol.requests.requests import CreateRequest
@@ -44,8 +46,10 @@ from responses_app.protocol.requests.resources import RUNNING, Status
 from responses_app.protocol.requests.server_tools import is_image_by_id
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.plan.failures import store_errors
+from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import Tell
+from responses_app.runs.planning.pictures import PictureReading
 from responses_app.runs.planning.reading import FileReading, Unsealing, is_sealed, no_reader
 from responses_app.stores.stores import ConversationRecord, Stores
 
@@ -67,6 +71,7 @@ class Context:
     next_leg: PublicId | None = None
     conversation: ConversationRecord | None = None  # that the response is added to
     shows_files: bool = False  # files stand in the items, of any size
+    pictures: ShownPictures  # that the model is shown
 
     @property
     def raw(self) -> list[JsonObject]:
@@ -87,19 +92,35 @@ class History:
         runs: Callable[[str, str], bool],
         sealer: Sealer,
         read_document: ReadDocument = no_reader,
+        pictures: PictureReading,
     ) -> None:
         self._store = stores.responses
         self._conversations = stores.conversations
         self._runs = runs
         self._sealer = sealer
         self._files = FileReading(stores.files, read_document)
+        self.pictures = pictures
 
     async def context(
-        self, origin: Origin, request: CreateRequest, recall: Recall, *, dialect: Dialect = OPENAI
+        self,
+        origin: Origin,
+        request: CreateRequest,
+        recall: Recall,
+        *,
+        dialect: Dialect = OPENAI,
+        model_format: ModelFormat,
     ) -> Context:
-        """Return what a request continues. Raises `ApiError` for what cannot be found."""
+        """Return what a request continues, as the model of this format reads and sees it.
+
+        Raises `ApiError` for what cannot be found, or cannot be shown.
+        """
         with store_errors():
-            return await self._context(origin, request, recall, dialect)
+            context = await self._context(origin, request, recall, dialect)
+            if model_format.sees:
+                await self._see(origin.project, context)
+            else:
+                self._leave_images_out(request, context)
+            return context
 
     async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
         """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
@@ -118,12 +139,27 @@ class History:
             items, _ = await self._files.read(project, items, _NOTHING)
         return await asyncio.to_thread(_replaced_of_user, items)
 
+    async def _see(self, project: str, context: Context) -> None:
+        """Read the images of a request, and have those in memory that only its connection knows."""
+        context.before, context.own, context.pictures = await self.pictures.read(project, context.before, context.own)
+        for link in context.parent.lineage() if context.parent else ():
+            context.pictures.hold(link.pictures)
+
+    def _leave_images_out(self, request: CreateRequest, context: Context) -> None:
+        """Name the images of a request that its model cannot see. Raises `ApiError` where they are refused."""
+        for source in images_in(context.own.parsed, context.own.raw):
+            path = f"input{source.path}"
+            if self.pictures.settings.refuse_images:
+                raise unsupported_parameter(path, "The model cannot see images (REFUSE_IMAGES=on). Leave it out.")
+            request.note_ignored(path)
+
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
     async def _context(self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect) -> Context:
         project, own = origin.project, await self._resolved(origin, request)
-        context = Context(parent=None, before=_NOTHING, own=own, sampled={})
+        pictures = ShownPictures(self.pictures.shelf, project)
+        context = Context(parent=None, before=_NOTHING, own=own, sampled={}, pictures=pictures)
         if request.previous_response_id is not None:
             completed = dialect.completed_calls_are_answered
             answered = answered_calls(own.raw, completed=completed)

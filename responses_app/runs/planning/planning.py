@@ -196,6 +196,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
             affinity=request.affinity or link.root_id,
         ),
+        pictures=context.pictures,
         draft=prompt.draft,
         stored=draft.stored,
         writer=writer,

@@ -15,9 +15,10 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from responses_app.models import ChainPart, Response
 from responses_app.models.pictures import Picture, PictureUse
+from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.pictures import BasePictureStore, StoredPicture
+from responses_app.stores.pictures import BasePictureStore
 
 UNACCEPTED = timedelta(hours=1)  # so long pictures wait for the response that they were kept for
 AT_ONCE = 200  # uses that one purge of a transaction removes

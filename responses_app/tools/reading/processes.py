@@ -19,11 +19,11 @@ import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from responses_app.protocol.files.searches import Chunking
+from responses_app.protocol.pictures import PictureUnreadable, ReadPicture
 
 LENGTH_BYTES = 4  # of a length, big-endian
 _ROOT = str(Path(__file__).parents[3])  # the project's own folder, from which the module is found
@@ -248,20 +248,6 @@ class DocumentReader:
 
 PICTURE_SECONDS = 20.0  # for one picture, on a busy machine; one of 50 million pixels takes 5
 PICTURE_PROCESSES = 2  # so one picture that takes long does not hold up all others
-
-
-class PictureUnreadable(Exception):
-    """A picture cannot be shown to a model; the message says why, to its owner."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPicture:
-    """A picture as models are shown it."""
-
-    media_type: str  # image/png, image/jpeg or image/webp
-    width: int  # pixels
-    height: int  # pixels
-    content: bytes = field(repr=False)  # the file
 
 
 class PictureReader(ReadingPool):

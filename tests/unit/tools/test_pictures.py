@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.tools.reading import pictures
 from responses_app.tools.reading import processes as reader_module
 from responses_app.tools.reading.pictures import UnreadablePicture, picture_of
-from responses_app.tools.reading.processes import PictureReader, PictureUnreadable
+from responses_app.tools.reading.processes import PictureReader
 from tests.kit.pictures import animation, opened, picture, png_bomb, png_head
 
 MOST = 50_000_000

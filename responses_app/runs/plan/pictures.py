@@ -1,0 +1,120 @@
+"""Pictures as prompts show them: found by their digests, in memory or in the store.
+
+`PictureShelf` has what one process knows of: the pictures of a bounded memory, those that anything here still holds
+(the chain of a connection, a run), and behind them the store's. `ShownPictures` are those of one response's prompts.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from weakref import WeakValueDictionary
+
+from engine.errors import PictureGone
+from engine.types import PictureSource
+from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.pictures import StoredPicture
+from responses_app.stores.base import StoreError
+from responses_app.stores.pictures import BasePictureStore
+
+_Key = tuple[str, str]  # a project and a digest
+
+
+class PictureShelf:
+    """The pictures that a process finds; `max_bytes` bounds those that it keeps in memory beside what others hold."""
+
+    def __init__(self, store: BasePictureStore, *, max_bytes: int) -> None:
+        self.store = store
+        self._max_bytes = max_bytes
+        self._latest: OrderedDict[_Key, StoredPicture] = OrderedDict()  # the one that was asked for last is the last
+        self._bytes = 0  # of `_latest`
+        self._held: WeakValueDictionary[_Key, StoredPicture] = WeakValueDictionary()  # as long as anybody holds them
+
+    def get(self, project: str, digest: str) -> StoredPicture | None:
+        """Return a picture that is in memory."""
+        picture = self._held.get((project, digest))
+        if picture is not None:
+            self.put(project, picture)
+        return picture
+
+    def put(self, project: str, picture: StoredPicture) -> StoredPicture:
+        """Have a picture in memory, before others; return the one that is there."""
+        key = (project, picture.digest)
+        picture = self._held.setdefault(key, picture)
+        if self._latest.pop(key, None) is None:
+            self._bytes += len(picture.content)
+        self._latest[key] = picture
+        while self._bytes > self._max_bytes:
+            _, oldest = self._latest.popitem(last=False)
+            self._bytes -= len(oldest.content)
+        return picture
+
+    async def find(self, project: str, digest: str) -> StoredPicture | None:
+        """Return a picture, of the store where memory has it no more. Raises `StoreError`."""
+        picture = self.get(project, digest)
+        if picture is not None:
+            return picture
+        stored = await self.store.read(project, digest)
+        return None if stored is None else self.put(project, stored)
+
+    async def has(self, project: str, digest: str) -> bool:
+        """Whether a picture is here. Raises `StoreError`."""
+        return self.get(project, digest) is not None or bool(await self.store.known(project, [digest]))
+
+
+class ShownPictures:
+    """The pictures of one response's prompts, of its `project`."""
+
+    def __init__(self, shelf: PictureShelf, project: str) -> None:
+        self._shelf = shelf
+        self._project = project
+        self._own: dict[str, StoredPicture] = {}  # those that came with it, by their digests: they stay in memory
+
+    def held(self, digests: Iterable[str]) -> Sequence[StoredPicture]:
+        """Return those of these that it holds in memory."""
+        return [self._own[digest] for digest in dict.fromkeys(digests) if digest in self._own]
+
+    def hold(self, pictures: Iterable[StoredPicture]) -> None:
+        """Hold pictures for as long as this lives."""
+        self._own |= {each.digest: each for each in pictures}
+
+    def sources(self, digests: Iterable[str]) -> Sequence[PictureSource]:
+        """Return what gives an engine these pictures."""
+        return [PictureSource(digest, partial(self._load, digest)) for digest in digests]
+
+    async def keep(self, owner: str, digests: Collection[str], *, stored: bool) -> None:
+        """Look that these pictures are there, and with `stored` keep them for a response that is about to be accepted.
+
+        Raises `ApiError` where one is gone, and `StoreError`.
+        """
+        wanted = set(digests)
+        if not wanted:
+            return
+        there = set(await self._shelf.store.use(self._project, owner, wanted)) if stored else set()
+        in_memory = {digest: picture for digest in wanted - there if (picture := self._in_memory(digest)) is not None}
+        missing = wanted - there - in_memory.keys()
+        if missing and not stored:
+            missing -= set(await self._shelf.store.known(self._project, missing))
+        if missing:
+            raise invalid_request(
+                "An image of what this request continues is not there any more. Send the conversation as items of "
+                "'input', with its images.",
+                param="input",
+                code="invalid_image",
+            )
+        self.hold(in_memory.values())
+        if stored:
+            await self._shelf.store.keep(self._project, owner, list(in_memory.values()))
+
+    def _in_memory(self, digest: str) -> StoredPicture | None:
+        return self._own.get(digest) or self._shelf.get(self._project, digest)
+
+    async def _load(self, digest: str) -> bytes:
+        picture = self._own.get(digest)
+        if picture is None:
+            try:
+                picture = await self._shelf.find(self._project, digest)
+            except StoreError as problem:
+                raise PictureGone(f"The image {digest} cannot be read now: the store is away.") from problem
+        if picture is None:
+            raise PictureGone(f"The image {digest} is not there any more.")
+        return picture.content

@@ -1,0 +1,219 @@
+"""`PictureReading`: the images of requests and of tools' outputs, as pictures that a model is shown.
+
+An image is a data URL, a URL, which is fetched by the rules of `tools.network`, or a file. What was read once for a
+project is known by a digest of its bytes, and not decoded again; what was fetched, for a while, by its URL.
+
+An image of the request itself that cannot be shown is an error which names its place. One of a conversation's earlier
+items becomes a note: nobody could send it anew.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from time import monotonic
+
+from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.items.shown_files import data_of
+from responses_app.protocol.items.shown_images import ImageSource, Seen, decoded_url, images_in, with_images
+from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
+from responses_app.protocol.prompt.prompt import Items
+from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
+from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.tools.network import NetworkError
+from responses_app.tools.settings import PictureSettings
+
+logger = logging.getLogger("respsite.runs")
+
+AT_ONCE = 4  # images of one request that are fetched and read at once
+READ_SECONDS = 60.0  # for the images of one request, together
+MAX_READ_BYTES = 256 * 1024 * 1024  # of the pictures of one request, as models are shown them
+URL_SECONDS = 600.0  # that an image is known by its URL
+MAX_URLS = 1000  # that are known
+_VERSION = b"respsite picture 1"  # of what is made of an image: another one needs another number
+
+Read = Callable[[bytes, bool], Awaitable[ReadPicture]]  # an image, and whether a small one is enough
+Fetch = Callable[[str, int], Awaitable[bytes]]  # a URL, and how many bytes at most; raises `NetworkError`
+
+
+async def no_pictures(content: bytes, low: bool) -> ReadPicture:
+    """Read nothing: for a server without a model that sees."""
+    raise PictureUnreadable("This server reads no images.")
+
+
+async def no_fetch(url: str, max_bytes: int) -> bytes:
+    """Fetch nothing: for a server that reaches no network."""
+    raise NetworkError("This server fetches no images.")
+
+
+class ImageProblem(Exception):
+    """An image cannot be shown; the message says why, to its owner."""
+
+    def __init__(self, message: str, *, code: str = "invalid_image") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The images of one request, while they are read."""
+
+    project: str
+    shown: ShownPictures  # holds them
+    places: asyncio.Semaphore  # as many at once as there are places
+    bytes: int = 0  # of all of them so far
+
+
+class PictureReading:
+    """Reads images: `read` decodes one in a process of its own, `fetch` gets one of the web."""
+
+    def __init__(
+        self,
+        shelf: PictureShelf,
+        files: BaseFileStore,
+        *,
+        read: Read = no_pictures,
+        fetch: Fetch = no_fetch,
+        settings: PictureSettings = PictureSettings(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self.shelf = shelf
+        self.settings = settings
+        self._files = files
+        self._read = read
+        self._fetch = fetch
+        self._urls: OrderedDict[tuple[str, str, bool], tuple[str, float]] = OrderedDict()  # → digest, and until when
+
+    async def read(self, project: str, before: Items, own: Items) -> tuple[Items, Items, ShownPictures]:
+        """Return items whose images are pictures, and these. Raises `ApiError`, and `StoreError`."""
+        shown = ShownPictures(self.shelf, project)
+        sources = list(images_in(own.parsed, own.raw))
+        earlier = list(images_in(before.parsed, before.raw))
+        if not sources and not earlier:
+            return before, own, shown
+        most = self.settings.input_images_max
+        if len(sources) > most:
+            raise invalid_request(
+                f"Too many images: this request has {len(sources)}, and this server takes {most} in one.",
+                param=f"input{sources[most].path}",
+                code="invalid_image",
+            )
+        reading = _Reading(project, shown, asyncio.Semaphore(AT_ONCE))
+        seen: dict[int, str] = {}
+        try:
+            async with asyncio.timeout(READ_SECONDS), asyncio.TaskGroup() as group:
+                for source in sources:
+                    group.create_task(self._note(reading, source, seen, is_own=True))
+                # The latest count, where there are more than are read.
+                for source in earlier[max(0, len(earlier) - (most - len(sources))) :]:
+                    group.create_task(self._note(reading, source, seen, is_own=False))
+        except TimeoutError:
+            raise invalid_request(
+                "The images of this request take too long to read.", param="input", code="invalid_image"
+            ) from None
+        # One problem is told: the others were cancelled with it.
+        except BaseExceptionGroup as problems:
+            raise _first(problems) from None
+        return _shown(before, seen), _shown(own, seen), shown
+
+    async def of_bytes(self, project: str, content: bytes, *, low: bool = False) -> StoredPicture:
+        """Return the picture that an image is, known or read. Raises `ImageProblem`, and `StoreError`."""
+        if len(content) > self.settings.input_image_max_bytes:
+            raise self._too_large()
+        digest = await asyncio.to_thread(_digest, content, low)
+        known = await self.shelf.find(project, digest)
+        if known is not None:
+            return known
+        try:
+            made = await self._read(content, low)
+        except PictureUnreadable as problem:
+            logger.info("an image of %d bytes could not be read: %s", len(content), problem)
+            raise ImageProblem(str(problem)) from None
+        picture = StoredPicture(
+            digest=digest, media_type=made.media_type, width=made.width, height=made.height, content=made.content
+        )
+        return self.shelf.put(project, picture)
+
+    async def _note(self, reading: _Reading, source: ImageSource, seen: dict[int, str], *, is_own: bool) -> None:
+        """Read an image, and note which picture it is."""
+        async with reading.places:
+            try:
+                picture = await self._picture(reading.project, source)
+            except ImageProblem as problem:
+                if not is_own:
+                    logger.info("an image of a conversation cannot be shown: %s", problem)
+                    return
+                at = f"input{source.path}"
+                raise invalid_request(f"Invalid image at '{at}': {problem}", param=at, code=problem.code) from None
+        reading.bytes += len(picture.content)
+        if reading.bytes > MAX_READ_BYTES:
+            raise invalid_request(
+                f"The images of this request have more than {MAX_READ_BYTES // 2**20} MiB together.",
+                param="input",
+                code="invalid_image",
+            )
+        reading.shown.hold([picture])
+        seen[source.key] = picture.digest
+
+    async def _picture(self, project: str, source: ImageSource) -> StoredPicture:
+        if source.url is not None and source.url[:5].lower() != "data:":
+            return await self._of_url(project, source.url, source.low)
+        content = await self._content(project, source)
+        return await self.of_bytes(project, content, low=source.low)
+
+    async def _content(self, project: str, source: ImageSource) -> bytes:
+        most = self.settings.input_image_max_bytes
+        if source.file_id is not None:
+            try:
+                content = await self._files.content(project, source.file_id, max_bytes=most)
+            except FileGone:
+                raise ImageProblem(f"There is no file '{source.file_id[:80]}', or it has expired.") from None
+            if content is None:
+                raise self._too_large()
+            return content
+        text = source.data if source.url is None else source.url
+        assert text is not None, "one of the three is there"
+        # Base64 has 4 characters for 3 bytes, and the head of a data URL a few more.
+        if len(text) > most * 4 // 3 + 1024:
+            raise self._too_large()
+        content = await asyncio.to_thread(data_of if source.url is None else decoded_url, text)
+        if content is None:
+            raise ImageProblem("Its data is not base64.")
+        return content
+
+    async def _of_url(self, project: str, url: str, low: bool) -> StoredPicture:
+        key = (project, sha256(url.encode(errors="replace")).hexdigest(), low)
+        digest, until = self._urls.pop(key, ("", 0.0))
+        if until > monotonic() and (known := await self.shelf.find(project, digest)) is not None:
+            self._urls[key] = (digest, until)
+            return known
+        try:
+            content = await self._fetch(url, self.settings.input_image_max_bytes)
+        except NetworkError as problem:
+            raise ImageProblem(str(problem), code="failed_to_download_image") from None
+        picture = await self.of_bytes(project, content, low=low)
+        self._urls[key] = (picture.digest, monotonic() + URL_SECONDS)
+        while len(self._urls) > MAX_URLS:
+            self._urls.popitem(last=False)
+        return picture
+
+    def _too_large(self) -> ImageProblem:
+        most = self.settings.input_image_max_bytes
+        return ImageProblem(f"It has more than {most / 2**20:g} MiB (INPUT_IMAGE_MAX_BYTES).")
+
+
+def _digest(content: bytes, low: bool) -> str:
+    hashed = sha256(_VERSION + (b" low\0" if low else b"\0"))
+    hashed.update(content)
+    return hashed.hexdigest()
+
+
+def _shown(items: Items, seen: Seen) -> Items:
+    return Items(with_images(items.parsed, items.raw, seen), items.raw)
+
+
+def _first(problems: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what is to be told of several problems: the client's first."""
+    found: Sequence[BaseException] = problems.exceptions
+    return next((each for each in found if isinstance(each, ApiError)), found[0])
