@@ -14,6 +14,7 @@ import pytest
 from responses_app.protocol.events.dialects import parse_dialect
 from responses_app.protocol.tiers import QueueBounds
 from responses_app.settings.conf import RETIRED, ConfigurationError, Settings, from_environ, secret_files, table
+from responses_app.tools.network import hosts
 from tests.kit.forking import run_forked
 from tests.kit.server import ROOT, clean_environ, server_environ
 from tests.kit.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOOLS
@@ -53,6 +54,12 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "TOKENIZER": ("/srv/model", "/srv/model"),
     "REASONING_PARSER": ("Qwen3", "qwen3"),
     "TOOL_PARSER": ("Hermes", "hermes"),
+    "REFUSE_IMAGES": ("on", True),
+    "INPUT_IMAGES_MAX": ("5", 5),
+    "INPUT_IMAGE_MAX_BYTES": ("4096", 4096),
+    "INPUT_IMAGE_MAX_PIXELS": ("4096", 4096),
+    "INPUT_IMAGES_ALLOWED_HOSTS": ("10.0.0.0/8", hosts("10.0.0.0/8")),
+    "INPUT_IMAGES_MEMORY_BYTES": ("0", 0),
     "IMAGE_TOKEN": ("<image>", "<image>"),
     "CHAT_TEMPLATE_KWARGS": ('{"thinking": true}', {"thinking": True}),
     "MODEL_NAME": ("n", "n"),

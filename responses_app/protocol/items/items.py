@@ -71,13 +71,14 @@ def _is_image(url: str) -> bool:
     return begins is not None and _BASE64_END.fullmatch(url, last) is not None
 
 
-def _checked_url(url: object) -> None:
-    """Refuse an image in a data URL that is none; the URL itself is read where the item is kept."""
+def _checked_url(url: object) -> object:
+    """Refuse an image in a data URL that is none."""
     if isinstance(url, str) and url[:5].lower() == "data:" and is_of_client() and not _is_image(url):
         raise PydanticCustomError(
             "data_url",
             "Input should be a base64-encoded data URL with an image MIME type, like 'data:image/png;base64,aW1hZ2U='",
         )
+    return url
 
 
 class MediaPart(ClientModel):

@@ -22,6 +22,7 @@ from responses_app.protocol.items.items import (
     Message,
     OmittedFile,
     Part,
+    SeenImage,
     TextPart,
 )
 
@@ -44,6 +45,7 @@ class Shown:
 
     text: str
     omitted: bool = False  # it is a note, since the file cannot be shown
+    digest: str = ""  # of the picture that it is, where the model sees it
 
 
 def files_in(items: Sequence[InputItem]) -> Iterator[MediaPart]:
@@ -64,6 +66,8 @@ def with_files(items: Sequence[InputItem], shown: Callable[[MediaPart], Shown | 
         note = shown(part) if is_file(part) else None
         if note is None:
             return part
+        if note.digest:
+            return SeenImage(digest=note.digest)
         return OmittedFile(note=note.text) if note.omitted else TextPart(type="input_text", text=note.text)
 
     result: list[InputItem] = []

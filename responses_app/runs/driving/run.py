@@ -590,6 +590,7 @@ class Run(EventSource):
     def settle(self) -> None:
         """It runs no more, or never will: count what it used, unless another worker goes on with it and will do so."""
         self._persistence.leave()
+        self.plan.pictures.release()
         self.place.leave()
         if self.given_back or (self.lost and self._persistence.goes_on_elsewhere):
             self.ticket.hand_over()

@@ -77,6 +77,10 @@ class ShownPictures:
         """Hold pictures for as long as this lives."""
         self._own |= {each.digest: each for each in pictures}
 
+    def release(self) -> None:
+        """Hold none any more."""
+        self._own.clear()
+
     def sources(self, digests: Iterable[str]) -> Sequence[PictureSource]:
         """Return what gives an engine these pictures."""
         return [PictureSource(digest, partial(self._load, digest)) for digest in digests]
@@ -104,6 +108,8 @@ class ShownPictures:
         self.hold(in_memory.values())
         if stored:
             await self._shelf.store.keep(self._project, owner, list(in_memory.values()))
+            # From now on they can be read again: many responses may wait in a queue.
+            self.release()
 
     def _in_memory(self, digest: str) -> StoredPicture | None:
         return self._own.get(digest) or self._shelf.get(self._project, digest)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import is_
 
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage
@@ -115,12 +116,10 @@ class History:
         Raises `ApiError` for what cannot be found, or cannot be shown.
         """
         with store_errors():
-            context = await self._context(origin, request, recall, dialect)
-            if model_format.sees:
-                await self._see(origin.project, context)
-            else:
-                self._leave_images_out(request, context)
-            return context
+            context = await self._context(origin, request, recall, dialect, sees=model_format.sees)
+        if not model_format.sees:
+            self._leave_images_out(request, context)
+        return context
 
     async def said_before(self, project: str, parent: ChainLink | None) -> list[tuple[str, JsonObject]]:
         """Return the user's messages, as text and as items, for which a compaction that a chain begins with stands.
@@ -141,9 +140,10 @@ class History:
 
     async def _see(self, project: str, context: Context) -> None:
         """Read the images of a request, and have those in memory that only its connection knows."""
-        context.before, context.own, context.pictures = await self.pictures.read(project, context.before, context.own)
         for link in context.parent.lineage() if context.parent else ():
             context.pictures.hold(link.pictures)
+        read = self.pictures.read(project, context.before, context.own, context.pictures)
+        context.before, context.own = await read
 
     def _leave_images_out(self, request: CreateRequest, context: Context) -> None:
         """Name the images of a request that its model cannot see. Raises `ApiError` where they are refused."""
@@ -156,7 +156,9 @@ class History:
     def _parsed(self, project: str, kept: Sequence[JsonObject]) -> Items:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
-    async def _context(self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect) -> Context:
+    async def _context(
+        self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect, *, sees: bool
+    ) -> Context:
         project, own = origin.project, await self._resolved(origin, request)
         pictures = ShownPictures(self.pictures.shelf, project)
         context = Context(parent=None, before=_NOTHING, own=own, sampled={}, pictures=pictures)
@@ -171,7 +173,10 @@ class History:
         context.before, context.own = await self._opened(project, request, context.before, own)
         context.shows_files = any(files_in([*context.before.parsed, *context.own.parsed]))
         if context.shows_files:
-            context.before, context.own = await self._files.read(project, context.before, context.own)
+            see = partial(self.pictures.of_file, project, context.pictures) if sees else None
+            context.before, context.own = await self._files.read(project, context.before, context.own, see=see)
+        if sees:
+            await self._see(project, context)
         context.sampled = await self._sampled(project, [*context.before.parsed, *context.own.parsed])
         return context
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from time import monotonic
 
 from responses_app.protocol.errors import ApiError, invalid_request
-from responses_app.protocol.items.shown_files import data_of
+from responses_app.protocol.items.shown_files import Shown, data_of, omitted_file
 from responses_app.protocol.items.shown_images import ImageSource, Seen, decoded_url, images_in, with_images
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
 from responses_app.protocol.prompt.prompt import Items
@@ -85,13 +85,12 @@ class PictureReading:
         self._fetch = fetch
         self._urls: OrderedDict[tuple[str, str, bool], tuple[str, float]] = OrderedDict()  # → digest, and until when
 
-    async def read(self, project: str, before: Items, own: Items) -> tuple[Items, Items, ShownPictures]:
-        """Return items whose images are pictures, and these. Raises `ApiError`, and `StoreError`."""
-        shown = ShownPictures(self.shelf, project)
+    async def read(self, project: str, before: Items, own: Items, shown: ShownPictures) -> tuple[Items, Items]:
+        """Return items whose images are pictures, which `shown` holds. Raises `ApiError`, and `StoreError`."""
         sources = list(images_in(own.parsed, own.raw))
         earlier = list(images_in(before.parsed, before.raw))
         if not sources and not earlier:
-            return before, own, shown
+            return before, own
         most = self.settings.input_images_max
         if len(sources) > most:
             raise invalid_request(
@@ -115,7 +114,16 @@ class PictureReading:
         # One problem is told: the others were cancelled with it.
         except BaseExceptionGroup as problems:
             raise _first(problems) from None
-        return _shown(before, seen), _shown(own, seen), shown
+        return _shown(before, seen), _shown(own, seen)
+
+    async def of_file(self, project: str, shown: ShownPictures, name: str, content: bytes) -> Shown:
+        """Return the picture that a file is, which `shown` holds, or a note. Raises `StoreError`."""
+        try:
+            picture = await self.of_bytes(project, content)
+        except ImageProblem as problem:
+            return omitted_file(name, f"{str(problem)[:1].lower()}{str(problem)[1:].rstrip('.')}")
+        shown.hold([picture])
+        return Shown("", digest=picture.digest)
 
     async def of_bytes(self, project: str, content: bytes, *, low: bool = False) -> StoredPicture:
         """Return the picture that an image is, known or read. Raises `ImageProblem`, and `StoreError`."""
@@ -200,7 +208,7 @@ class PictureReading:
 
     def _too_large(self) -> ImageProblem:
         most = self.settings.input_image_max_bytes
-        return ImageProblem(f"It has more than {most / 2**20:g} MiB (INPUT_IMAGE_MAX_BYTES).")
+        return ImageProblem(f"It has more than {most:,} bytes (INPUT_IMAGE_MAX_BYTES).")
 
 
 def _digest(content: bytes, low: bool) -> str:

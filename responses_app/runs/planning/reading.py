@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 
 from responses_app.protocol.errors import invalid_encrypted_content
@@ -31,6 +31,7 @@ from responses_app.protocol.items.shown_files import (
     shown_file,
     with_files,
 )
+from responses_app.protocol.items.shown_images import is_image
 from responses_app.protocol.prompt import sealed_items
 from responses_app.protocol.prompt.prompt import Items
 from responses_app.protocol.prompt.sealed_items import SealedOthers, read_seal, with_exact_tokens
@@ -42,6 +43,9 @@ logger = logging.getLogger("respsite.runs")
 MAX_BYTES = 32 * 1024 * 1024  # of a file that is looked into
 READ_SECONDS = 60.0  # for the documents of one request, together
 MAX_REMEMBERED = 16_000_000  # characters of documents that were read: a client that keeps its history sends them again
+
+
+See = Callable[[str, bytes], Awaitable[Shown]]  # an image's name and content → its picture, or a note
 
 
 async def no_reader(name: str, content: bytes) -> str:
@@ -58,10 +62,10 @@ class FileReading:
         self._texts: OrderedDict[tuple[str, bytes], str] = OrderedDict()  # by project and content, the latest last
         self._length = 0  # characters of `_texts`
 
-    async def read(self, project: str, before: Items, own: Items) -> tuple[Items, Items]:
+    async def read(self, project: str, before: Items, own: Items, *, see: See | None = None) -> tuple[Items, Items]:
         """Return items with their files as the model reads them. Raises `StoreError`.
 
-        The request's `own` files come first, where there are more than are read.
+        The request's `own` files come first, where there are more than are read. `see` shows a file that is an image.
         """
         shown_files: dict[int, Shown] = {}  # by the parts' identities: nobody changes the items meanwhile
         room, until = MAX_TEXT, asyncio.get_running_loop().time() + READ_SECONDS
@@ -69,7 +73,7 @@ class FileReading:
             if count >= MAX_FILES or room <= 0:
                 shown = omitted_file(part.filename, "there are too many")
             else:
-                shown = await self._shown(project, part, room, until)
+                shown = await self._shown(project, part, room, until, see)
             room -= 0 if shown.omitted else len(shown.text)
             shown_files[id(part)] = shown
 
@@ -78,8 +82,8 @@ class FileReading:
 
         return replaced(before), replaced(own)
 
-    async def _shown(self, project: str, part: MediaPart, room: int, until: float) -> Shown:
-        """Return what the model reads of a file, or a note."""
+    async def _shown(self, project: str, part: MediaPart, room: int, until: float, see: See | None) -> Shown:
+        """Return what the model reads or sees of a file, or a note."""
         name, content = part.filename, None
         if part.file_id:
             record = await self._files.get(project, part.file_id)
@@ -98,6 +102,12 @@ class FileReading:
         if content is None:
             return omitted_file(name, f"it is larger than {MAX_BYTES // 2**20} MiB")
         name = name or "file"
+        if see is not None and is_image(content):
+            return await see(name, content)
+        return await self._read(project, name, content, room, until)
+
+    async def _read(self, project: str, name: str, content: bytes, room: int, until: float) -> Shown:
+        """Return what the model reads of a file's content, or a note."""
         text = await asyncio.to_thread(plain_text, content)
         if text is None:
             try:
