@@ -121,6 +121,12 @@ RIGHT: dict[str, tuple[str, Any]] = {
     **RIGHT_OF_TOOLS,
 }
 WRONG: dict[str, tuple[list[str], str]] = {
+    "REFUSE_IMAGES": (["sometimes"], "on or off"),
+    "INPUT_IMAGES_MAX": (["0"], "a whole number of at least 1"),
+    "INPUT_IMAGE_MAX_BYTES": (["1000"], "a whole number of at least 1024"),
+    "INPUT_IMAGE_MAX_PIXELS": (["0", "100000001"], "a whole number of at least 4096 and at most 100000000"),
+    "INPUT_IMAGES_ALLOWED_HOSTS": (["a b"], "host names"),
+    "INPUT_IMAGES_MEMORY_BYTES": (["-1"], "a whole number of at least 0"),
     "PORT": (["0", "65536", "-1", "80.5", "http"], "a whole number of at least 1 and at most 65535"),
     "WORKERS": (["0", "two", "1001"], "a whole number of at least 1 and at most 1000"),
     "WORKER_MAX_MEMORY_BYTES": (["-1", "1 GiB"], "a whole number of at least 0"),

@@ -109,6 +109,8 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
 def _is_short(chunk: Sampled) -> bool:
     if chunk.finish is not None or chunk.cached_tokens is not None or chunk.logprobs is not None:
         return False
+    if chunk.prompt_tokens is not None:
+        return False
     # An empty chunk is written as JSON: a head needs tokens.
     return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
 
@@ -139,10 +141,13 @@ def _write_sampled(chunk: Sampled) -> tuple[object, ...]:
         chunk.finish.value if chunk.finish else None,
         chunk.cached_tokens,
         None if logprobs is None else [[each.token_id, each.logprob, each.top] for each in logprobs],
+        *(() if chunk.prompt_tokens is None else (chunk.prompt_tokens,)),
     )
 
 
-def _read_sampled(tokens: list[int], finish: str | None, cached: int | None, logprobs: list[Any] | None) -> Sampled:
+def _read_sampled(
+    tokens: list[int], finish: str | None, cached: int | None, logprobs: list[Any] | None, prompt: int | None = None
+) -> Sampled:
     return Sampled(
         tokens,
         FinishReason(finish) if finish else None,
@@ -153,6 +158,7 @@ def _read_sampled(tokens: list[int], finish: str | None, cached: int | None, log
             TokenLogprob(token, _logprob(own), tuple((each, _logprob(its)) for each, its in top))
             for token, own, top in logprobs
         ],
+        prompt,
     )
 
 

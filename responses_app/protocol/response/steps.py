@@ -94,6 +94,7 @@ class Sampled:
     finish: FinishReason | None = None  # comes with the last chunk of a turn
     cached_tokens: int | None = None  # tokens of the prompt that the engine had already
     logprobs: Sequence[TokenLogprob] | None = None  # one for each token
+    prompt_tokens: int | None = None  # of the turn's prompt, where it has pictures: as the engine has expanded them
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,7 @@ class TimelineReader:
             return
         turn = self.timeline.turns[-1]
         turn.output += len(chunk.token_ids)
+        turn.input = turn.input if chunk.prompt_tokens is None else chunk.prompt_tokens
         # The first chunk says it. A turn that goes on on another worker has a cache of its own, which is not meant.
         turn.cached = turn.cached or min(chunk.cached_tokens or 0, turn.input)
         if chunk.token_ids and turn.first_token is None:

@@ -237,6 +237,8 @@ class TurnReader:
         turn = self.turn
         if turn is None:
             raise LocalProtocolError("tokens came outside of a turn")
+        if chunk.prompt_tokens is not None:
+            turn.usage.input_tokens = chunk.prompt_tokens
         if chunk.cached_tokens is not None and not turn.usage.cached_tokens:  # not of a turn that goes on elsewhere
             turn.usage.cached_tokens = min(chunk.cached_tokens, turn.usage.input_tokens)
         ends = self._ends_of(turn, summing_up=self.compacting.running)

@@ -167,6 +167,14 @@ def _prompt(plan: RunPlan, generate: Generate) -> "tuple[Sequence[int], Tokens[i
     return longer, draft
 
 
+def as_sampled(chunk: TokenChunk, generate: Generate) -> Sampled:
+    """Return what the engine gave, as the machine is told it."""
+    prompt_tokens = chunk.prompt_tokens
+    if prompt_tokens is not None:  # of the turn's own prompt: what was sampled before a cut stands behind it
+        prompt_tokens -= len(generate.sampled)
+    return Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs, prompt_tokens)
+
+
 def unlogged_finish(plan: RunPlan, generate: Generate) -> FinishReason | None:
     """Return why a turn that was cut has ended all the same; None where it has not.
 
@@ -320,4 +328,5 @@ def _joined(first: Sampled, then: Sampled) -> Sampled:
     # An engine tells it with its first chunk, or with its last one.
     cached = then.cached_tokens if first.cached_tokens is None else first.cached_tokens
     tokens = [*first.token_ids, *then.token_ids]
-    return replace(then, token_ids=tokens, cached_tokens=cached, logprobs=logprobs)
+    prompt = then.prompt_tokens if first.prompt_tokens is None else first.prompt_tokens
+    return replace(then, token_ids=tokens, cached_tokens=cached, logprobs=logprobs, prompt_tokens=prompt)

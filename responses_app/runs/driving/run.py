@@ -63,6 +63,7 @@ from responses_app.protocol.response.steps import (
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.driving.generating import (
     Continuing,
+    as_sampled,
     delayed,
     generated,
     prefill,
@@ -379,8 +380,7 @@ class Run(EventSource):
                                     # Before the first token is told: nothing is said for a response that another
                                     # worker has.
                                     await self._note_speech()
-                            sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs)
-                            command = tell(sampled)
+                            command = tell(as_sampled(chunk, generate))
                             if command is not None:
                                 return command
                 # An engine that just ends has said all it had to say.
