@@ -79,15 +79,23 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolImage:
+    """An image that a tool gives back, of any format."""
+
+    data: bytes | str = field(repr=False)  # its file, or that as base64
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResult:
     """What came of a call."""
 
-    text: str  # for the model; cut at SERVER_TOOL_MAX_OUTPUT_BYTES
+    text: str  # for a model that cannot see; cut at SERVER_TOOL_MAX_OUTPUT_BYTES
     # Fields of the call's item: its outputs, or with `failed` a typed error.
     shown: JsonObject = field(default_factory=dict)
     failed: bool = False  # the tool ran, and says that it failed
     # For later calls of the chain, on whatever worker: JSON of `MAX_STATE_BYTES` at most. None: what was kept stays.
     state: JsonObject | None = None
+    seen: Sequence[str | ToolImage] = field(default=(), repr=False)  # for one that sees, where it has images
 
 
 MAX_STATE_BYTES = 64 * 1024  # of one tool, as JSON; a state that is larger is not kept

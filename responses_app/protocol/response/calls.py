@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from engine.formats.base import ModelFormat
+from engine.formats.base import Body, ModelFormat
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
@@ -236,7 +236,7 @@ class ServerCalls:
                 self._files().learn(input.state)
         events = self._stream.end_call(input.shown, failed=input.failed)
         # The last call's output ends with a note, so the model answers and does not try another one.
-        self._tell(call.name, input.text if self._called.may_host else f"{input.text}\n{LAST_CALL}")
+        self._tell(call.name, input.body if self._called.may_host else _with_last_call(input.body))
         return events
 
     def add_notes(self, functions: Collection[str]) -> bool:
@@ -322,5 +322,9 @@ class ServerCalls:
         self._stream.files = self._stream.files or ProducedFiles()
         return self._stream.files
 
-    def _tell(self, name: str, text: str) -> None:
-        self._stream.add_note(self._format.output(name, text, hosted=True))
+    def _tell(self, name: str, body: Body) -> None:
+        self._stream.add_note(self._format.output(name, body, hosted=True))
+
+
+def _with_last_call(body: Body) -> Body:
+    return f"{body}\n{LAST_CALL}" if isinstance(body, str) else [*body, f"\n{LAST_CALL}"]

@@ -19,7 +19,9 @@ from typing import Any
 
 import orjson
 
+from engine.formats.base import Picture
 from engine.types import FinishReason, TokenLogprob
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.response.steps import (
     Asked,
@@ -217,8 +219,18 @@ def _read_asked(
 
 
 def _write_returned(input: ToolReturned) -> tuple[object, ...]:
-    further = (input.shown, input.state) if input.shown or input.state is not None else ()
+    further: tuple[object, ...] = (input.shown, input.state) if input.shown or input.state is not None else ()
+    if input.seen:
+        seen = [{"image": part.digest} if isinstance(part, Picture) else part for part in input.seen]
+        further = (input.shown, input.state, seen)
     return (input.text, input.failed, *further)
+
+
+def _read_returned(
+    text: str, failed: bool, shown: JsonObject | None = None, state: JsonObject | None = None, seen: Sequence[Any] = ()
+) -> ToolReturned:
+    parts = tuple(part if isinstance(part, str) else Picture(part["image"]) for part in seen)
+    return ToolReturned(text, failed, shown or {}, state, parts)
 
 
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
@@ -256,7 +268,7 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "offered": _read_offered,
     "listed": _read_listed,
     "progress": ToolProgressed,
-    "tool": ToolReturned,
+    "tool": _read_returned,
     "wait": WaitBegan,
     "output": lambda call_id, output, text=None: OutputGiven(call_id, output, output if text is None else text),
     "timed_out": TimedOut,

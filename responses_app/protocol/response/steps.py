@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from engine.formats.base import RenderedMessage, Tokens, as_tokens
+from engine.formats.base import Body, Picture, RenderedMessage, Tokens, as_tokens
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
@@ -146,6 +146,12 @@ class ToolReturned:
     failed: bool = False
     shown: JsonObject = field(default_factory=dict)  # fields of the call's item
     state: JsonObject | None = None  # what later calls of the chain want to know; None: as before
+    seen: Sequence[str | Picture] = ()  # what the model reads and sees in place of the text, where there are pictures
+
+    @property
+    def body(self) -> Body:
+        """What the model reads and sees of it."""
+        return self.seen or self.text
 
 
 @dataclass(frozen=True, slots=True)

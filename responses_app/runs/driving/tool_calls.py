@@ -30,7 +30,6 @@ from dataclasses import replace
 import orjson
 
 from engine.formats.base import ModelFormat
-from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.response.steps import (
@@ -43,6 +42,7 @@ from responses_app.protocol.response.steps import (
     ToolsListed,
     WaitBegan,
 )
+from responses_app.runs.driving.looking import Look, blind, look_of
 from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import ClaimLost
@@ -145,7 +145,12 @@ async def permitted_call(
         if entry is not None and not command.repeatable:
             await effects.permit()
             confirm = effects.confirm
-        return await call_tool(entry, command, tell=tell, settings=settings, confirm=confirm, span=span)
+        with span.child("tool call", {"gen_ai.tool.name": command.name}) as own:
+            look = look_of(plan)
+            returned = await call_tool(entry, command, tell=tell, settings=settings, confirm=confirm, look=look)
+            if returned.failed:
+                own.fail("tool_failed")
+            return returned
     except NotPermitted as why:
         return unmade_call(command, str(why))
 
@@ -157,18 +162,21 @@ async def call_tool(
     tell: Callable[[Input], object],
     settings: RunSettings,
     confirm: Callable[[], Awaitable[None]] = nothing_to_confirm,
-    span: Span = NO_SPAN,
+    look: Look = blind,
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised but what `confirm` raises.
 
     `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns.
+    `look` shows the model its images.
     """
-    with span.child("tool call", {"gen_ai.tool.name": command.name}) as own:
-        result = await _result(entry, command, tell, confirm)
-        if result.failed:
-            own.fail("tool_failed")
-        most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
-        return _returned(result, command, settings.server_tool_max_output_bytes, most_shown)
+    result = await _result(entry, command, tell, confirm)
+    most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
+    most_bytes = settings.server_tool_max_output_bytes
+    returned = _returned(result, command, most_bytes, most_shown)
+    # What was cut is read, and not seen: its notes say that there are images.
+    if returned.text != result.text or not (seen := await look(result.seen)):
+        return returned
+    return replace(returned, seen=seen)
 
 
 async def _result(
@@ -278,7 +286,9 @@ async def that_fits(returned: ToolReturned, plan: RunPlan, command: CallTool, *,
     room = room_behind(len(plan.generation.prompt_token_ids) + said, plan.writer.max_model_len)
     if surely_fits(returned.text, command, room=room):
         return returned
-    return replace(returned, text=await asyncio.to_thread(fitted, returned.text, command, plan.format, room=room))
+    text = await asyncio.to_thread(fitted, returned.text, command, plan.format, room=room)
+    # What was cut is read, and not seen: its notes say that there are images.
+    return returned if text == returned.text else replace(returned, text=text, seen=())
 
 
 def room_behind(tokens: int, max_model_len: int) -> int:

@@ -5,7 +5,7 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -16,6 +16,7 @@ from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import StoreError
 from responses_app.stores.pictures import BasePictureStore
 
+ReadBytes = Callable[[str, bytes], Awaitable[StoredPicture]]  # a project and an image → its picture
 _Key = tuple[str, str]  # a project and a digest
 
 
@@ -64,9 +65,10 @@ class PictureShelf:
 class ShownPictures:
     """The pictures of one response's prompts, of its `project`."""
 
-    def __init__(self, shelf: PictureShelf, project: str) -> None:
+    def __init__(self, shelf: PictureShelf, project: str, read: ReadBytes) -> None:
         self._shelf = shelf
         self._project = project
+        self._read = read
         self._own: dict[str, StoredPicture] = {}  # those that came with it, by their digests: they stay in memory
 
     def held(self, digests: Iterable[str]) -> Sequence[StoredPicture]:
@@ -110,6 +112,18 @@ class ShownPictures:
             await self._shelf.store.keep(self._project, owner, list(in_memory.values()))
             # From now on they can be read again: many responses may wait in a queue.
             self.release()
+
+    async def show(self, content: bytes, *, owner: str, stored: bool) -> str:
+        """Have an image that came while its response runs; return its digest.
+
+        Raises `PictureUnreadable` for what cannot be shown, and `StoreError`.
+        """
+        picture = await self._read(self._project, content)
+        if stored:
+            await self._shelf.store.keep(self._project, owner, [picture])
+        else:
+            self.hold([picture])
+        return picture.digest
 
     def _in_memory(self, digest: str) -> StoredPicture | None:
         return self._own.get(digest) or self._shelf.get(self._project, digest)

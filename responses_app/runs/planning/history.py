@@ -160,7 +160,7 @@ class History:
         self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect, *, sees: bool
     ) -> Context:
         project, own = origin.project, await self._resolved(origin, request)
-        pictures = ShownPictures(self.pictures.shelf, project)
+        pictures = self.pictures.shown(project)
         context = Context(parent=None, before=_NOTHING, own=own, sampled={}, pictures=pictures)
         if request.previous_response_id is not None:
             completed = dialect.completed_calls_are_answered

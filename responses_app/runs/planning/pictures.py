@@ -48,8 +48,8 @@ async def no_fetch(url: str, max_bytes: int) -> bytes:
     raise NetworkError("This server fetches no images.")
 
 
-class ImageProblem(Exception):
-    """An image cannot be shown; the message says why, to its owner."""
+class ImageProblem(PictureUnreadable):
+    """An image of a request cannot be shown."""
 
     def __init__(self, message: str, *, code: str = "invalid_image") -> None:
         super().__init__(message)
@@ -84,6 +84,10 @@ class PictureReading:
         self._read = read
         self._fetch = fetch
         self._urls: OrderedDict[tuple[str, str, bool], tuple[str, float]] = OrderedDict()  # → digest, and until when
+
+    def shown(self, project: str) -> ShownPictures:
+        """Return what a response of a project is to show: nothing yet."""
+        return ShownPictures(self.shelf, project, self.of_bytes)
 
     async def read(self, project: str, before: Items, own: Items, shown: ShownPictures) -> tuple[Items, Items]:
         """Return items whose images are pictures, which `shown` holds. Raises `ApiError`, and `StoreError`."""

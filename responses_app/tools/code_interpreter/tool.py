@@ -40,7 +40,7 @@ from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
 from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.choosing import SandboxChoice
@@ -255,7 +255,8 @@ class CodeInterpreterTool(BaseTool):
                 outputs.append({"type": "files", "files": [{"file_id": file.id} for file in files]})
             shown["outputs"] = outputs
         state = with_copied(state_of(container.id, call.state, written), copied)
-        return ToolResult(text, shown, failed, state)
+        seen: list[str | ToolImage] = [text, *(ToolImage(image.content) for image in run.execution.images)]
+        return ToolResult(text, shown, failed, state, seen)
 
     async def _provided(self, call: ToolCall, container: ContainerRecord) -> Mapping[str, str]:
         """Have the files of a request in its container; return where those of the chain are, by their ids."""
@@ -414,4 +415,4 @@ class McpInterpreter(BaseTool):
         shown: JsonObject = {}
         if OUTPUTS in call.use.include:
             shown["outputs"] = [{"type": "logs", "logs": result.text}] if result.text else []
-        return ToolResult(result.text or _NOTHING, shown, result.failed)
+        return ToolResult(result.text or _NOTHING, shown, result.failed, seen=result.seen)

@@ -25,7 +25,7 @@ from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.requests.server_tools import ITEMS, SentImage, newest_images, sent_image, sent_images
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
-from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
+from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse, json_object
 from responses_app.tools.images.answers import ImageFailed, MadeImage, base64_size, image_in, image_of, too_large
 from responses_app.tools.images.service import ImageRequest, ImageService, Partial
 from responses_app.tools.settings import ImageSettings
@@ -196,7 +196,8 @@ class ImageTool(BaseTool):
         self._earlier.keep(call.use.project, call.item_id, image)
         state: JsonObject = {"response_id": call.use.response_id, "made": [*made, call.item_id]}
         shown = {**_settings(call.use.declared), **image.fields, "result": image.base64}
-        return ToolResult(f"[The image was made, and is shown to the user{_told_size(image)}.]", shown, state=state)
+        text = f"[The image was made, and is shown to the user{_told_size(image)}.]"
+        return ToolResult(text, shown, state=state, seen=[text, ToolImage(image.content)])
 
     async def _request(self, call: ToolCall, prompt: str, made: list[str]) -> ImageRequest:
         declared = call.use.declared

@@ -17,7 +17,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer, OfferedTool, cleaned_name, mcp_name
 from responses_app.protocol.items.tool_items import OMITTED_PARTS
 from responses_app.protocol.requests.tools import can_be_enforced
-from responses_app.tools.base import ToolFailed, ToolResult, json_object
+from responses_app.tools.base import ToolFailed, ToolImage, ToolResult, json_object
 
 logger = logging.getLogger("respsite.tools")
 
@@ -151,7 +151,7 @@ def result_of(content: Sequence[JsonObject], structured: object, *, failed: bool
         text = orjson.dumps(structured).decode()
     text = text[:MAX_OUTPUT]
     if not failed:
-        return ToolResult(text, {"output": text})
+        return ToolResult(text, {"output": text}, seen=list(filter(None, map(_seen_of, content))))
     blocks: list[JsonObject] = [{"type": "text", "text": text[:MAX_MESSAGE]}]
     # "Error:" for the model; the item has a field for it.
     return ToolResult(f"Error: {text}", execution_error(blocks), failed=True)
@@ -180,6 +180,11 @@ def arguments_of(text: str) -> JsonObject:
     if arguments is None:
         raise protocol_failure("The arguments are not a JSON object.", code=INVALID_PARAMS)
     return arguments
+
+
+def _seen_of(block: JsonObject) -> str | ToolImage:
+    data = block.get("data")
+    return ToolImage(data) if block.get("type") == "image" and isinstance(data, str) else _text_of(block)[:MAX_OUTPUT]
 
 
 def _text_of(block: JsonObject) -> str:

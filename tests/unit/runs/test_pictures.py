@@ -1,9 +1,7 @@
 """Images of requests: read, shown to the model, kept, and shown again without being read."""
 
-import asyncio
 import gc
 import re
-from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
@@ -15,51 +13,16 @@ from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.fields import noting
-from responses_app.protocol.pictures import PictureUnreadable, ReadPicture
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
 from responses_app.stores.files import FileRecord
 from responses_app.stores.stores import ConversationEntry, ConversationRecord
-from responses_app.tools.network import NetworkError
-from responses_app.tools.reading.pictures import answer
 from responses_app.tools.settings import PictureSettings
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Reading, Site
 from tests.kit.pictures import data_url, opened, picture
+from tests.unit.runs.eyes import BLUE, RED, Eyes, image, message, shown
 
-RED, BLUE = picture("#ff0000"), picture("#0000ff")
 MakeSite = Callable[..., Site]
-
-
-def image(content: bytes = RED, **fields: object) -> JsonObject:
-    """Return an image as a message has it."""
-    return {"type": "input_image", "image_url": data_url(content), **fields}
-
-
-def message(*parts: JsonObject) -> JsonObject:
-    """Return a message of the user's."""
-    return {"role": "user", "content": [{"type": "input_text", "text": "See:"}, *parts]}
-
-
-class Eyes:
-    """Reads pictures in this process, and counts them; has a web of its own."""
-
-    def __init__(self) -> None:
-        self.read_count = 0
-        self.fetched: list[str] = []
-        self.web: dict[str, bytes] = {"https://here.example/red.png": RED}
-
-    async def read(self, content: bytes, low: bool) -> ReadPicture:
-        self.read_count += 1
-        made = answer({"low": low, "max_pixels": 1_000_000}, content)
-        if "message" in made:
-            raise PictureUnreadable(made["message"])
-        return ReadPicture(**{**made, "content": b64decode(made["content"])})
-
-    async def fetch(self, url: str, max_bytes: int) -> bytes:
-        self.fetched.append(url)
-        if url not in self.web:
-            raise NetworkError("The host is not on the public internet.")
-        return self.web[url]
 
 
 @pytest.fixture
@@ -83,12 +46,6 @@ def site_of(eyes: Eyes) -> MakeSite:
         )
 
     return make
-
-
-async def shown(site: Site, turn: int = -1) -> list[str]:
-    """Return the colours of the pictures that the engine was given, as it finds them now."""
-    contents = await asyncio.gather(*(source.load() for source in site.engine.requests[turn].pictures))
-    return [f"#{opened(each).convert('RGB').crop((0, 0, 1, 1)).tobytes().hex()}" for each in contents]
 
 
 class TestWhereImagesStand:

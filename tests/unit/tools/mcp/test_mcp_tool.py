@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from responses_app.protocol.errors import ApiError, JsonObject
-from responses_app.tools.base import ToolFailed
+from responses_app.tools.base import ToolFailed, ToolImage
 from responses_app.tools.mcp.tool import McpTool
 from responses_app.tools.network import NOTHING_ALLOWED
 from responses_app.tools.settings import ServerAccess
@@ -111,6 +111,9 @@ async def test_many_calls_at_once_share_the_client(tool: McpTool, running: McpSe
 async def test_what_is_no_text_is_named(tool: McpTool, running: McpServer) -> None:
     result = await tool.call(call_of(use_of(running.url), "draw"))
     assert result.text == "A drawing:\n[image omitted: this model cannot see images]"
+    [text, image] = result.seen
+    assert text == "A drawing:"
+    assert isinstance(image, ToolImage), "for a model that sees"
 
 
 async def test_a_tool_that_fails_says_so_with_its_type(tool: McpTool, running: McpServer) -> None:

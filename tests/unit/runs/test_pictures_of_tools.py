@@ -1,0 +1,107 @@
+"""Images that tools of this server give back, and laws of takeover with images: any cut gives the same bytes."""
+
+from dataclasses import replace
+
+from engine.formats.base import IMAGE_OMITTED, Picture
+from engine.formats.harmony.encoding import decode_tokens
+from engine.formats.harmony.format import HarmonyFormat
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.steps import Sampled, ToolReturned
+from responses_app.runs.driving import looking
+from responses_app.stores.base import AcceptedResponse
+from responses_app.tools.base import ToolImage, ToolResult
+from tests.kit.fakes import FakeEngine, Site
+from tests.kit.laws import assert_laws
+from tests.kit.memory_pictures import MemoryPictureStore
+from tests.kit.pictures import data_url
+from tests.unit.runs.eyes import BLUE, RED, Eyes, image, message, shown
+from tests.unit.runs.test_server_tools import ANSWER, ASKED, CALL, Shell
+from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over
+
+DRAWN = f"A drawing:\n{IMAGE_OMITTED}"
+
+
+def shell(*images: bytes | str) -> Shell:
+    """Return a tool that draws."""
+    tool = Shell()
+    tool.repeatable = True
+    tool.gives = lambda call: ToolResult(DRAWN, seen=["A drawing:", *map(ToolImage, images)])
+    return tool
+
+
+def seeing(engine: FakeEngine, tool: Shell, *, sees: bool = True, pictures: MemoryPictureStore | None = None) -> Site:
+    """Return a site with a tool, and a model that sees."""
+    eyes = Eyes()
+    return Site(
+        engine,
+        tools=[tool],
+        model_format=HarmonyFormat(sees=sees),
+        read_picture=eyes.read,
+        pictures=pictures or MemoryPictureStore(),
+    )
+
+
+async def test_the_model_sees_what_a_tool_has_drawn() -> None:
+    site = seeing(FakeEngine([CALL, ANSWER]), shell(RED, data_url(BLUE).partition(",")[2]))
+    response = await site.ask(input="draw", tools=ASKED)
+    assert await shown(site) == ["#ff0000", "#0000ff"]
+    assert IMAGE_OMITTED not in decode_tokens(site.engine.prompts[1])
+    await site.ask(input="and?", tools=ASKED, previous_response_id=response["id"])
+    assert await shown(site) == ["#ff0000", "#0000ff"]
+    before, after = site.engine.prompts[1:]
+    assert after[: len(before) - 3] == before[:-3], "the same tokens"
+
+
+async def test_what_cannot_be_shown_is_a_note_and_the_response_goes_on() -> None:
+    site = seeing(FakeEngine([CALL, ANSWER]), shell(b"no image", "no base64!", RED))
+    response = await site.ask(input="draw", tools=ASKED)
+    assert response["status"] == "completed"
+    assert await shown(site) == ["#ff0000"]
+    told = decode_tokens(site.engine.prompts[1])
+    assert "[image omitted: it is not an image that this server reads" in told
+    assert "[image omitted: its data is not base64]" in told
+
+
+async def test_more_than_the_model_is_shown_are_told_of() -> None:
+    site = seeing(FakeEngine([CALL, ANSWER]), shell(*([RED] * (looking.MAX_SHOWN + 2))))
+    await site.ask(input="draw", tools=ASKED)
+    assert len(await shown(site)) == looking.MAX_SHOWN
+    assert decode_tokens(site.engine.prompts[1]).count("there are too many") == 2
+
+
+async def test_a_model_that_cannot_see_reads_the_text() -> None:
+    site = seeing(FakeEngine([CALL, ANSWER]), shell(RED), sees=False)
+    await site.ask(input="draw", tools=ASKED)
+    assert DRAWN in decode_tokens(site.engine.prompts[1])
+    assert not site.pictures.kept  # type: ignore[attr-defined]
+
+
+async def test_cut_anywhere_the_stream_is_the_one_of_an_undisturbed_run() -> None:
+    first = seeing(TokenEngine([CALL, ANSWER]), shell(BLUE))
+    reading = await first.begin(background=True, input=[message(image())], tools=ASKED)
+    kept = first.store._responses["default", reading.reader.source.response_id]
+    assert isinstance(kept.of, AcceptedResponse)
+    accepted = kept.of
+    events = await reading.to_the_end()
+    assert_laws(events)
+    prompts = first.engine.prompts
+    inputs = list(decode(first.store.saved[0].log))
+    assert next(each.body for each in inputs if isinstance(each, ToolReturned))[0] == "A drawing:"
+    for count in range(len(inputs)):
+        # Pictures are read by nobody again: the store has them.
+        site = seeing(TokenEngine([CALL, ANSWER]), shell(BLUE), pictures=first.pictures)  # type: ignore[arg-type]
+        site.store = await left_at(replace(accepted, log=b""), encode(inputs[:count]))
+        site.__post_init__()
+        again = await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
+        assert str(again) == str(events), f"cut behind {count} of {len(inputs)} inputs"
+        if site.engine.prompts:
+            last = site.engine.prompts[-1]
+            assert any(last[: len(prompt)] == prompt for prompt in prompts), "the same tokens"
+            expected = ["#ff0000", "#0000ff"] if len(last) >= len(prompts[1]) else ["#ff0000"]
+            assert await shown(site) == expected
+
+
+def test_the_log_keeps_digests_and_the_length_of_prompts() -> None:
+    returned = ToolReturned("text", False, {"a": 1}, None, ("text", Picture("ab" * 32), "more"))
+    sampled = Sampled([1], None, 3, None, 900)
+    assert list(decode(encode([returned, sampled]))) == [returned, sampled]
