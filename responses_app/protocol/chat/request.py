@@ -8,6 +8,7 @@ Errors are told in the names of Chat Completions (`requests.renaming`).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -230,6 +231,7 @@ def parse_chat(
         create = parse(_as_response(data, fields, read))
     except ApiError as error:
         raise in_chat_names(error, read.places) from None
+    create = create.model_copy(update={"renamed": partial(in_chat_names, places=read.places)})
     options = fields.stream_options
     return ChatRequest(
         create=create,

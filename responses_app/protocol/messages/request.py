@@ -6,6 +6,7 @@ There is one way to generate here: a message is a `CreateRequest` like any other
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -256,8 +257,9 @@ def _created(
         create = parse(asked)
     except ApiError as error:
         raise _in_messages_names(error, read, tools) from None
+    renamed = partial(_in_messages_names, read=read, tools=tools)
     include = [*(create.include or ()), *OWN_INCLUDES]
-    return create.model_copy(update={"include": include}), read, tools
+    return create.model_copy(update={"include": include, "renamed": renamed}), read, tools
 
 
 def _in_messages_names(error: ApiError, read: ReadMessages, tools: ReadTools) -> ApiError:

@@ -18,7 +18,7 @@ the request is for, and needs no other. Citations in a history name nothing: the
 the code interpreter in it names its container: code may go on there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar, Literal, NamedTuple
@@ -28,7 +28,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 from engine.formats.base import FunctionTool
 from engine.types import AnyText, CallRule, TurnRules
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import JsonObject, invalid_request, invalid_value, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import (
     CACHES_ALL,
     MAX_NAMED,
@@ -71,6 +71,8 @@ class CreateRequest(Fields):
     held: SkipValidation[HeldText | None] = None  # the answer to something that no `text.format` says
     size: SkipValidation[int]  # of what is read of the request, as JSON, in bytes
     ignored: SkipValidation[IgnoredFields | None] = Field(default=None, repr=False)  # what its client is told of
+    # Names an error as the API does that was asked, where that is another one
+    renamed: SkipValidation[Callable[[ApiError], ApiError] | None] = Field(default=None, repr=False)
 
     @property
     def answer(self) -> TextFormat | HeldText:
@@ -80,7 +82,8 @@ class CreateRequest(Fields):
     def note_ignored(self, path: str) -> None:
         """Tell its client that what stands at a path has no effect."""
         if self.ignored is not None:
-            self.ignored.add(path)
+            error = invalid_request(path, param=path)
+            self.ignored.add(str((self.renamed(error) if self.renamed else error).param))
 
     @property
     def served(self) -> list[JsonObject]:
