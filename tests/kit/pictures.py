@@ -1,6 +1,7 @@
 """Pictures that tests send: good ones, and such as are made to be hard to read."""
 
 import io
+import os
 import struct
 import zlib
 from base64 import b64encode
@@ -57,3 +58,11 @@ def animation(frames: int) -> bytes:
     starts = [place for place in range(len(made)) if made.startswith(b"\x21\xf9\x04", place)]
     second_frame = made[starts[1] : starts[2]]
     return made[: starts[1]] + second_frame * (frames - 1) + b"\x3b"
+
+
+def noise(size: int) -> bytes:
+    """Return a PNG of about so many bytes, which no compression makes smaller."""
+    side = int((size / 3) ** 0.5)
+    target = io.BytesIO()
+    Image.frombytes("RGB", (side, side), os.urandom(3 * side * side)).save(target, "PNG", compress_level=0)
+    return target.getvalue()

@@ -10,7 +10,7 @@ no client can send.
 import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.formats.base import Picture
@@ -40,6 +40,7 @@ class ImageSource:
     file_id: str | None = None
     data: str | None = field(default=None, repr=False)  # base64
     low: bool = False  # a small picture is enough (`detail`)
+    is_history: bool = False  # a server made it, and its client sends it back: a note will do where it cannot be shown
 
 
 Seen = Mapping[int, str]  # the digests of images, by the identities of their parts
@@ -87,9 +88,10 @@ def _of_item(item: JsonObject, at: str) -> Iterator[ImageSource]:
     kind, output = item.get("type"), item.get("output")
     if kind == "image_generation_call":
         if isinstance(item.get("result"), str) and item.get("error") is None:
-            yield ImageSource(f"{at}.result", id(item), data=str(item["result"]))
+            yield ImageSource(f"{at}.result", id(item), data=str(item["result"]), is_history=True)
     elif kind == "code_interpreter_call":
-        yield from _of_list(item.get("outputs"), f"{at}.outputs")
+        for source in _of_list(item.get("outputs"), f"{at}.outputs"):
+            yield replace(source, is_history=True)
     elif isinstance(output, dict):
         yield from _of_dict(output, f"{at}.output")
     else:

@@ -97,9 +97,11 @@ class PictureReading:
             return before, own
         most = self.settings.input_images_max
         if len(sources) > most:
+            at = f"input{sources[most].path}"
             raise invalid_request(
-                f"Too many images: this request has {len(sources)}, and this server takes {most} in one.",
-                param=f"input{sources[most].path}",
+                f"Too many images: this request has {len(sources)}, and this server takes {most} in one. Leave '{at}' "
+                "and those behind it out.",
+                param=at,
                 code="invalid_image",
             )
         reading = _Reading(project, shown, asyncio.Semaphore(AT_ONCE))
@@ -153,7 +155,7 @@ class PictureReading:
             try:
                 picture = await self._picture(reading.project, source)
             except ImageProblem as problem:
-                if not is_own:
+                if not is_own or source.is_history:
                     logger.info("an image of a conversation cannot be shown: %s", problem)
                     return
                 at = f"input{source.path}"

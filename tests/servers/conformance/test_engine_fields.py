@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 
 from engine.formats.harmony.encoding import decode_tokens
+from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 
@@ -220,9 +221,9 @@ def test_what_is_wrong_with_them_is_told(open_client: OpenAI, fields: dict[str, 
 
 
 def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
-    url = "data:image/png;base64,AA=="
-    picture = {"type": "input_image", "image_url": url, "detail": "auto"}
-    item: Any = {"type": "message", "role": "user", "content": [picture]}
+    url = data_url(picture())
+    part = {"type": "input_image", "image_url": url, "detail": "auto"}
+    item: Any = {"type": "message", "role": "user", "content": [part]}
     conversation = client.conversations.create(items=[item])
     response = client.responses.create(input=[item])
     name: Any = "message.input_image.image_url"
@@ -234,7 +235,7 @@ def test_lists_have_what_an_include_asks_for(client: OpenAI) -> None:
 
 
 def test_screenshots_are_listed_where_the_server_is_set_to(client: OpenAI, open_client: OpenAI) -> None:
-    url = "data:image/png;base64,AA=="
+    url = data_url(picture())
     item: Any = {
         "type": "computer_call_output",
         "call_id": "c",

@@ -9,6 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletion
 
+from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL, TWO_CALLS
 from tests.servers.conformance.test_chat_sdk import TOOL, asked
 
@@ -88,7 +89,7 @@ async def test_lists_metadata_and_deleting(async_client: AsyncOpenAI) -> None:
 def test_the_messages_come_back_as_they_were_sent(client: OpenAI) -> None:
     parts = [
         {"type": "text", "text": "Look"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "image_url", "image_url": {"url": data_url(picture())}},
     ]
     messages: Any = [
         {"role": "system", "content": "Be brief."},

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket as sockets
 import subprocess
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from tests.kit.clients import RAW_UPGRADE, raw_connection, read_error, read_error_answer
 from tests.kit.heartbeat import APPLICATION, longest_stop
+from tests.kit.pictures import noise
 from tests.kit.server import KINDS, Server
 from tests.kit.waiting import eventually
 
@@ -177,7 +179,7 @@ def test_a_login_works(served: Server) -> None:
 ITEM = {"role": "user", "content": "x"}
 PICTURE = b'{"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,%b"}]}]}'
 WITHIN = {  # what the limits let through
-    "picture": lambda: PICTURE % (b"A" * (31 * MIB)),
+    "picture": lambda: PICTURE % b64encode(noise(13 * MIB)),
     "ignored text": lambda: b'{"input":"Hello","x":"' + b"a,[" * (10 * MIB) + b'"}',
     "ignored arrays": lambda: b'{"input":"Hello","x":[' + b"[]," * 49_000 + b"1]}",
     "ignored objects": lambda: b'{"input":"Hello","x":[' + b'{"a":1},' * 49_000 + b"1]}",
@@ -188,6 +190,7 @@ WITHIN = {  # what the limits let through
     ),
 }
 BEYOND = {
+    "picture": (lambda: PICTURE % (b"A" * (31 * MIB)), "invalid_image", "input[0].content[0]"),
     "items": (lambda: orjson.dumps({"input": [ITEM] * 5001}), "array_above_max_length", "input"),
     "tools": (
         lambda: orjson.dumps({"input": "x", "tools": [{"type": "function"}] * 2000}),

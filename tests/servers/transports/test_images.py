@@ -1,0 +1,243 @@
+"""Images on every way in: the demo engine sees, and says what it was shown."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.kit.background import begin, until
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, text_of
+from tests.kit.closed import ClosedServer
+from tests.kit.pictures import animation, data_url, picture, png_head
+from tests.kit.server import Server
+from tests.kit.stored import stored
+from tests.kit.waiting import eventually
+from tests.kit.web_server import answer, redirect, web_server
+
+pytestmark = pytest.mark.any_database
+
+RED, BLUE = picture("#ff0000"), picture("#0000ff", (20, 10), "JPEG")
+SAYS_RED, SAYS_BLUE = "PNG, 8 × 8, mostly #ff0000.", "JPEG, 20 × 10, mostly #0000fe."
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with the demo engine, which may fetch from 127.0.0.1."""
+    with Server(tmp_path_factory.mktemp("seeing"), input_images_allowed_hosts="127.0.0.1") as server:
+        yield server
+
+
+@pytest.fixture
+async def http(seeing: Server) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of it."""
+    async with http_client(seeing) as client:
+        yield client
+
+
+def image(content: bytes = RED, **fields: object) -> Frame:
+    """Return an image as a message has it."""
+    return {"type": "input_image", "image_url": data_url(content), **fields}
+
+
+def message(*parts: Frame, text: str = "describe") -> Frame:
+    """Return a message of the user's."""
+    return {"role": "user", "content": [{"type": "input_text", "text": text}, *parts]}
+
+
+async def asked(http: httpx.AsyncClient, *parts: Frame, **fields: object) -> Frame:
+    """Create a response about images."""
+    said = await http.post("/responses", json={"input": [message(*parts)], **fields})
+    assert said.status_code == 200, said.text
+    response: Frame = said.json()
+    return response
+
+
+async def test_it_is_seen_again_by_what_continues_it(seeing: Server, http: httpx.AsyncClient) -> None:
+    first = await asked(http, image(), image(BLUE))
+    assert text_of(first) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}"
+    assert first["usage"]["input_tokens"] > 100
+    second = await asked(http, image(picture("#00ff00", made_as="WEBP")), previous_response_id=first["id"])
+    assert "Image 1: WEBP, 8 × 8, mostly #0" in text_of(second)
+    third = await asked(http, previous_response_id=second["id"])
+    assert text_of(third).startswith(f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE} Image 3: WEBP")
+    listed = (await http.get(f"/responses/{first['id']}/input_items?include=message.input_image.image_url")).json()
+    assert listed["data"][0]["content"][1]["image_url"] == data_url(RED), "what was sent is given back"
+    for response in (third, second, first):
+        await http.delete(f"/responses/{response['id']}")
+    assert stored(seeing, "SELECT COUNT(*) FROM responses_app_pictureuse") == [(0,)]
+    assert stored(seeing, "SELECT COUNT(*) FROM responses_app_picture") == [(0,)]
+
+
+async def test_over_a_websocket_without_a_store(seeing: Server) -> None:
+    async with await Socket.open(seeing.ws_url) as socket:
+        first = await socket.ask([message(image())], store=False)
+        assert text_of(first) == f"Image 1: {SAYS_RED}"
+        for _ in range(2):
+            first = await socket.ask([message(text="describe")], store=False, previous_response_id=first["id"])
+            assert text_of(first) == f"Image 1: {SAYS_RED}"
+        kept = await socket.ask([message(text="describe")], previous_response_id=first["id"])
+    async with http_client(seeing) as http:
+        assert text_of(await asked(http, previous_response_id=kept["id"])) == f"Image 1: {SAYS_RED}"
+
+
+async def test_by_url_by_file_and_from_the_outputs_of_calls(http: httpx.AsyncClient) -> None:
+    sent = await http.post("/files", files={"file": ("x.bin", BLUE)}, data={"purpose": "vision"})
+    call: Frame = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    output: Frame = {"type": "function_call_output", "call_id": "c1", "output": [image(picture("#00ff00"))]}
+    async with web_server() as web:
+        web.pages["/red"] = answer(RED, kind="application/octet-stream")
+        web.pages["/there"] = redirect(web.url("/red"))
+        parts = [
+            {"type": "input_image", "image_url": web.url("/there")},
+            {"type": "input_image", "file_id": sent.json()["id"]},
+        ]
+        for _ in range(2):
+            items = [call, output, message(*parts)]
+            said = await http.post("/responses", json={"input": items, "store": False})
+            assert text_of(said.json()) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}", said.text
+        said = await http.post("/responses", json={"input": [call, output, message()], "store": False})
+        assert text_of(said.json()).startswith("Image 1: PNG, 8 × 8, mostly #00ff00."), said.text
+        assert len(web.asked) == 2, "a URL is remembered for a while"
+        web.pages["/inward"] = redirect(f"http://[::1]:{web.port}/red")
+        for path, reason in (("/inward", "not on the public internet"), ("/none", "status 404")):
+            bad = message({"type": "input_image", "image_url": web.url(path)})
+            refused = await http.post("/responses", json={"input": [message(), bad]})
+            at = "input[1].content[1]"
+            assert reason in read_error_answer(refused, status=400, code="failed_to_download_image", param=at)
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "20,000 × 20,000": (png_head(20_000, 20_000), "20,000 × 20,000 pixels"),
+    "cut": (picture(size=(64, 64))[:80], "damaged, or incomplete"),
+    "SVG": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "SVG"),
+    "HEIC": (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "HEIC"),
+    "a page": (b"<html>%b" % RED, "not an image"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_what_cannot_be_shown_is_a_400_in_the_shape_of_each_api(http: httpx.AsyncClient, case: str) -> None:
+    content, reason = BAD[case]
+    url = data_url(content)
+    refused = await http.post("/responses", json={"input": [message(), message(image(), image(content))]})
+    assert reason in read_error_answer(refused, status=400, code="invalid_image", param="input[1].content[2]")
+    part = {"type": "image_url", "image_url": {"url": url}}
+    chat = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": [part]}]}
+    refused = await http.post("/chat/completions", json=chat)
+    assert reason in read_error_answer(refused, status=400, code="invalid_image", param="messages[1].content[0]")
+    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+    body = {
+        "model": "demo",
+        "max_tokens": 10,
+        "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}],
+    }
+    refused = await http.post("/messages", json=body, headers={"anthropic-version": "2023-06-01"})
+    told = refused.json()
+    assert (refused.status_code, told["error"]["type"]) == (400, "invalid_request_error")
+    assert reason in told["error"]["message"]
+    assert "'messages[0].content[0]'" in told["error"]["message"]
+
+
+async def test_one_pixel_and_ten_thousand_frames_are_images_and_500_images_too_many(http: httpx.AsyncClient) -> None:
+    response = await asked(http, image(picture(size=(1, 1))), image(animation(10_000)))
+    assert text_of(response) == "Image 1: PNG, 1 × 1, mostly #ff0000. Image 2: PNG, 4 × 4, mostly #ff0000."
+    refused = await http.post("/responses", json={"input": [message(*[image()] * 500)]})
+    told = read_error_answer(refused, status=400, code="invalid_image", param="input[0].content[101]")
+    assert "this server takes 100" in told
+
+
+async def test_in_chats_messages_and_results_of_tools(http: httpx.AsyncClient) -> None:
+    part = {"type": "image_url", "image_url": {"url": data_url(RED), "detail": "low"}}
+    chat = {"messages": [{"role": "user", "content": [part, {"type": "text", "text": "describe"}]}]}
+    said = (await http.post("/chat/completions", json=chat)).json()
+    assert said["choices"][0]["message"]["content"] == f"Image 1: {SAYS_RED}"
+    source = {"type": "base64", "media_type": "image/png", "data": data_url(RED).partition(",")[2]}
+    block: Any = {"type": "image", "source": source}
+    use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [block]}
+    messages = [
+        {"role": "user", "content": [block, {"type": "text", "text": "look"}]},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result, {"type": "text", "text": "describe"}]},
+    ]
+    body = {"model": "demo", "max_tokens": 200, "messages": messages}
+    told = (await http.post("/messages", json=body, headers={"anthropic-version": "2023-06-01"})).json()
+    assert told["content"][-1]["text"] == f"Image 1: {SAYS_RED} Image 2: {SAYS_RED}"
+
+
+async def test_what_a_conversation_has_is_seen_in_it(http: httpx.AsyncClient) -> None:
+    made = (await http.post("/conversations", json={"items": [message(image(), text="look")]})).json()
+    for _ in range(2):
+        said = await http.post("/responses", json={"input": "describe", "conversation": made["id"]})
+        assert text_of(said.json()) == f"Image 1: {SAYS_RED}"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_a_model_that_cannot_see(tmp_path_factory: pytest.TempPathFactory, refuses: bool) -> None:
+    folder = tmp_path_factory.mktemp("blind")
+    with Server(folder, engine_options={"sees": False}, refuse_images="on" if refuses else "off") as server:
+        async with http_client(server) as http:
+            body = {"input": [message(image())]}
+            said = await http.post("/responses", json=body)
+            part = {"type": "image_url", "image_url": {"url": data_url(RED)}}
+            chat = await http.post("/chat/completions", json={"messages": [{"role": "user", "content": [part]}]})
+        if refuses:
+            read_error_answer(said, status=400, code="unsupported_parameter", param="input[0].content[1]")
+            read_error_answer(chat, status=400, code="unsupported_parameter", param="messages[0].content[0]")
+        else:
+            assert said.headers["respsite-ignored"] == "input[0].content[1]"
+            assert chat.headers["respsite-ignored"] == "messages[0].content[0]"
+            assert "mostly" not in text_of(said.json())
+
+
+async def test_another_worker_goes_on_with_the_images_of_one_that_died(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("takeover")
+    options = {"tokens_per_second": 15}
+    first, second = (Server(folder, engine_options=options, worker_lease_seconds=1.0) for _ in range(2))
+    first.log, second.log = folder / "a.log", folder / "b.log"
+    try:
+        await asyncio.to_thread(first.start)
+        async with http_client(first) as http:
+            sent: Any = [message(image(), image(BLUE))]
+            response = await begin(http, sent)
+            await until(http, response["id"], "in_progress")
+            await eventually(lambda: stored(first, "SELECT COUNT(*) FROM responses_app_logpart") != [(0,)])
+        first.kill()
+        await asyncio.to_thread(second.start)
+        async with http_client(second) as http:
+            ended = await until(http, response["id"], "completed", timeout=30)
+            assert text_of(ended) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}"
+            again = await asked(http, previous_response_id=response["id"])
+            assert text_of(again) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}"
+        await asyncio.to_thread(second.stop)
+        assert "Traceback" not in second.output
+    finally:
+        for server in (first, second):
+            if server.process is not None and server.is_running:
+                server.kill()
+
+
+async def test_nobody_reaches_the_images_of_another_project(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with ClosedServer(tmp_path_factory.mktemp("closed")) as server:
+        keys = [server.new_key("--project", project) for project in ("ann", "bob")]
+        ann, bob = (httpx.Client(base_url=server.base_url, headers={"Authorization": f"Bearer {key}"}) for key in keys)
+        with ann, bob:
+            body = {"input": [message(image())], "enable_response_messages": True}
+            response = ann.post("/responses", json=body).json()
+            assert text_of(response) == f"Image 1: {SAYS_RED}"
+            item = ann.get(f"/responses/{response['id']}/input_items").json()["data"][0]["id"]
+            # Her digest stands in what her model has read: he says that his has read it, too.
+            told = {"input": "describe", "previous_input_messages": response.get("input_messages") or []}
+            said = bob.post("/responses", json=told)
+            assert "mostly" not in said.text
+            for fields in (
+                {"previous_response_id": response["id"], "input": "describe"},
+                {"input": [{"type": "item_reference", "id": item}, message()]},
+            ):
+                assert bob.post("/responses", json=fields).status_code == 400
+        rows = stored(server, "SELECT project, COUNT(*) FROM responses_app_picture GROUP BY project")
+        assert [tuple(row) for row in rows] == [("ann", 1)]
