@@ -55,19 +55,21 @@ async def asked(http: httpx.AsyncClient, *parts: Frame, **fields: object) -> Fra
 
 
 async def test_it_is_seen_again_by_what_continues_it(seeing: Server, http: httpx.AsyncClient) -> None:
-    first = await asked(http, image(), image(BLUE))
-    assert text_of(first) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}"
+    counted = "SELECT (SELECT COUNT(*) FROM responses_app_picture), (SELECT COUNT(*) FROM responses_app_pictureuse)"
+    before, red = stored(seeing, counted), picture("#ff0001")
+    first = await asked(http, image(red), image(picture("#0000fa")))
+    says = "Image 1: PNG, 8 × 8, mostly #ff0001. Image 2: PNG, 8 × 8, mostly #0000fa."
+    assert text_of(first) == says
     assert first["usage"]["input_tokens"] > 100
     second = await asked(http, image(picture("#00ff00", made_as="WEBP")), previous_response_id=first["id"])
     assert "Image 1: WEBP, 8 × 8, mostly #0" in text_of(second)
     third = await asked(http, previous_response_id=second["id"])
-    assert text_of(third).startswith(f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE} Image 3: WEBP")
+    assert text_of(third).startswith(f"{says} Image 3: WEBP")
     listed = (await http.get(f"/responses/{first['id']}/input_items?include=message.input_image.image_url")).json()
-    assert listed["data"][0]["content"][1]["image_url"] == data_url(RED), "what was sent is given back"
+    assert listed["data"][0]["content"][1]["image_url"] == data_url(red), "what was sent is given back"
     for response in (third, second, first):
         await http.delete(f"/responses/{response['id']}")
-    assert stored(seeing, "SELECT COUNT(*) FROM responses_app_pictureuse") == [(0,)]
-    assert stored(seeing, "SELECT COUNT(*) FROM responses_app_picture") == [(0,)]
+    assert stored(seeing, counted) == before
 
 
 async def test_over_a_websocket_without_a_store(seeing: Server) -> None:
@@ -222,12 +224,14 @@ async def test_another_worker_goes_on_with_the_images_of_one_that_died(
 
 
 async def test_nobody_reaches_the_images_of_another_project(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with ClosedServer(tmp_path_factory.mktemp("closed")) as server:
+    with ClosedServer(tmp_path_factory.mktemp("closed"), auth="on", responses_compatibility_mode="false") as server:
         keys = [server.new_key("--project", project) for project in ("ann", "bob")]
         ann, bob = (httpx.Client(base_url=server.base_url, headers={"Authorization": f"Bearer {key}"}) for key in keys)
         with ann, bob:
             body = {"input": [message(image())], "enable_response_messages": True}
-            response = ann.post("/responses", json=body).json()
+            said = ann.post("/responses", json=body)
+            assert said.status_code == 200, said.text
+            response = said.json()
             assert text_of(response) == f"Image 1: {SAYS_RED}"
             item = ann.get(f"/responses/{response['id']}/input_items").json()["data"][0]["id"]
             # Her digest stands in what her model has read: he says that his has read it, too.
