@@ -29,6 +29,9 @@ def claude(demo_server: Server) -> Iterator[Anthropic]:
         yield client
 
 
+DESCRIBE: Any = {"type": "text", "text": "describe"}
+
+
 def user(content: Any) -> Any:
     """Return a message of the user."""
     return {"role": "user", "content": content}
@@ -191,6 +194,10 @@ def test_images_and_documents_are_taken(claude: Anthropic) -> None:
     ]
     message = claude.messages.create(model=MODEL, max_tokens=500, messages=[user(content)])
     assert message.stop_reason == "end_turn"
+    seen = claude.messages.create(model=MODEL, max_tokens=500, messages=[user([content[0], DESCRIBE])])
+    assert [block.text for block in seen.content if block.type == "text"] == ["Image 1: PNG, 1 × 1, mostly #00ff00."]
+    counted = claude.messages.count_tokens(model=MODEL, messages=[user([content[0], DESCRIBE])])
+    assert 0 < counted.input_tokens <= seen.usage.input_tokens + (seen.usage.cache_read_input_tokens or 0)
 
 
 def test_models_are_anthropics(claude: Anthropic, client: OpenAI) -> None:

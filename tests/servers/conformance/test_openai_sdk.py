@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import openai
@@ -10,6 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.kit.laws import assert_laws
 from tests.kit.oracle import validate_event, validate_response
+from tests.kit.pictures import data_url, picture
 from tests.kit.sdk import MODEL, TWO_CALLS, WEATHER, AsyncChat, Chat, Refused, run_tools, server_sent
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -111,6 +113,17 @@ def test_a_client_that_replays_everything_gets_the_same(client: OpenAI) -> None:
 
 
 # WebSocket.
+
+
+def test_an_image_is_seen_in_responses_and_in_chats(client: OpenAI) -> None:
+    url, says = data_url(picture("#00ff00", (12, 8))), "Image 1: PNG, 12 × 8, mostly #00ff00."
+    content: Any = [{"type": "input_text", "text": "describe"}, {"type": "input_image", "image_url": url}]
+    response = client.responses.create(model=MODEL, input=[{"role": "user", "content": content}])
+    assert response.output_text == says
+    assert client.responses.create(model=MODEL, input="describe", previous_response_id=response.id).output_text == says
+    parts: Any = [{"type": "text", "text": "describe"}, {"type": "image_url", "image_url": {"url": url}}]
+    said = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": parts}])
+    assert said.choices[0].message.content == says
 
 
 def test_a_chat_of_three_turns_on_a_socket(chat: Chat) -> None:
