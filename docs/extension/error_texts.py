@@ -42,6 +42,11 @@ REQUESTS: Mapping[str, Told] = {
         "The request's `Host` is not one of this server's names.",
         "Use another name of the server; its operator can add one to `ALLOWED_HOSTS`.",
     ),
+    "failed_to_download_image": (
+        "An image of the request could not be fetched from its URL, or lies at an address that is not public.",
+        "Check the URL, or send the image as a data URL. The operator can allow hosts with "
+        "`INPUT_IMAGES_ALLOWED_HOSTS`.",
+    ),
     "invalid_api_key": (
         "The `Authorization` header has no API key, the key is unknown, expired or revoked, or the session has ended.",
         "Send a valid key, or sign in again. The operator makes keys with `respsite manage create_key`.",
@@ -49,6 +54,11 @@ REQUESTS: Mapping[str, Told] = {
     "invalid_encrypted_content": (
         "An encrypted item was changed, or encrypted by another server, for another project, or with a removed key.",
         "Send the item unchanged, or leave it out.",
+    ),
+    "invalid_image": (
+        "An image of the request cannot be shown to the model: it is damaged, too large, of a format that is not read, "
+        "or one too many. The message says which.",
+        "Send it as PNG, JPEG, WebP or GIF, smaller, or leave it out ([Images](../how-to/images.md)).",
     ),
     "invalid_json": ("The body, or the message, is not one JSON object.", "Send one JSON object, as text in UTF-8."),
     "invalid_stream_id": (
