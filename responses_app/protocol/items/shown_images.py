@@ -72,8 +72,14 @@ def with_images(items: Sequence[InputItem], raw: Sequence[JsonObject], seen: See
 
 def decoded_url(url: str) -> bytes | None:
     """Return what a data URL holds, None where that is not base64."""
+    encoded = url[url.find(",") + 1 :]
     try:
-        return base64.b64decode("".join(url.partition(",")[2].split()), validate=True)
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        # It may be broken into lines.
+        encoded = "".join(encoded.split())
+    try:
+        return base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         return None
 

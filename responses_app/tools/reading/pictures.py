@@ -2,9 +2,9 @@
 
     python -m responses_app.tools.reading.pictures
 
-Headers have `low` (scale it down) and `max_pixels`, and answers `media_type`, `width`, `height` and `content` (base64),
-or a `message` where there is none (see `processes`). What a picture is, its content says: no name and no media type
-counts.
+Headers have `low` (scale it down) and `max_pixels`, and answers `media_type`, `width` and `height`, and behind them the
+picture; or a `message` where there is none (see `processes`). What a picture is, its content says: no name and no media
+type counts.
 
 Of an animation the first frame is taken, turned upright as its EXIF says; then it is written anew, so that nothing is
 left of what stood beside the pixels: no place, no camera, no profile, no text, nothing behind the end. The same picture
@@ -12,7 +12,6 @@ always gives the same bytes.
 """
 
 import io
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 from responses_app.tools.reading.processes import serve
@@ -126,16 +125,15 @@ def _written(picture: "Image.Image", made_as: str, *, as_it_is: bool, lossless: 
 
 
 def answer(header: dict[str, Any], body: bytes) -> dict[str, Any]:
-    """Return a picture, or why there is none, as JSON."""
+    """Return a picture's fields and its `content`, or why there is none."""
     try:
-        made = picture_of(body, low=header["low"], max_pixels=header["max_pixels"])
+        return picture_of(body, low=header["low"], max_pixels=header["max_pixels"])
     except UnreadablePicture as problem:
         return {"message": str(problem)}
     except MemoryError:
         return {"message": "It takes more memory to read than this server gives."}
     except Exception:  # noqa: BLE001 - whatever the parser raises is about the picture
         return {"message": "It is damaged, or incomplete."}
-    return {**made, "content": b64encode(made["content"]).decode()}
 
 
 if __name__ == "__main__":

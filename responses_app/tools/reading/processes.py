@@ -4,7 +4,7 @@
 by a process that lives no longer than that; `PictureReader` has pictures read by a pool.
 
     in   the length of a header (4 bytes, big-endian), the header (JSON, with the `size` of what follows), and the body
-    out  the length of the answer (4 bytes), and the answer (JSON)
+    out  the length of the answer (4 bytes), and the answer (JSON, with the `size` of what follows, if anything does)
 
 Whoever writes a document can make it costly to read (a parser that walks in circles, one that fills memory, a crash):
 so it is read where that harms no response. The server ends a process that takes too long; should the server be gone,
@@ -16,7 +16,6 @@ import json
 import logging
 import resource
 import sys
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -70,7 +69,8 @@ class ReadingProcess:
         assert source is not None
         assert target is not None
         written = json.dumps({**header, "size": len(body)}).encode()
-        source.write(len(written).to_bytes(LENGTH_BYTES) + written + body)
+        source.write(len(written).to_bytes(LENGTH_BYTES) + written)
+        source.write(body)
         # Waits where the process does not read: its pipe is full then.
         await source.drain()
         size = int.from_bytes(await target.readexactly(LENGTH_BYTES))
@@ -80,6 +80,10 @@ class ReadingProcess:
         content = await target.readexactly(size)
         # A long answer is parsed on a thread; a short one takes less than that.
         answer: dict[str, Any] = await asyncio.to_thread(json.loads, content) if size > 2**20 else json.loads(content)
+        if (size := answer.pop("size", None)) is not None:
+            if not 0 <= int(size) <= self._max_answer:
+                raise OSError("what follows the answer is too long")
+            answer["content"] = await target.readexactly(int(size))
         self.answers += 1
         return answer
 
@@ -175,8 +179,13 @@ def _serve(answer: Answer, source: BinaryIO, target: BinaryIO, cpu_seconds: int)
         used = resource.getrusage(resource.RUSAGE_SELF)
         # Used so far, and this much more: the limit counts from the start of the process.
         limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu_seconds)
-        written = json.dumps(answer(header, source.read(header.pop("size")))).encode()
+        answered = answer(header, source.read(header.pop("size")))
+        content = answered.pop("content", None)
+        if content is not None:
+            answered["size"] = len(content)
+        written = json.dumps(answered).encode()
         target.write(len(written).to_bytes(LENGTH_BYTES) + written)
+        target.write(content or b"")
         target.flush()
 
 
@@ -192,7 +201,7 @@ logger = logging.getLogger("respsite.tools")
 MODULE = "responses_app.tools.reading.documents"
 READ_SECONDS = 60.0  # for one file; a PDF of a hundred pages takes 2
 PICTURES = "responses_app.tools.reading.pictures"
-MAX_PICTURE_ANSWER = 64 * 1024 * 1024  # bytes: the largest picture as base64, and what is said of it
+MAX_PICTURE_ANSWER = 32 * 1024 * 1024  # bytes: the largest picture
 MAX_ANSWER = 256 * 1024 * 1024  # bytes: the longest text, all of it twice, with what JSON adds
 
 
@@ -269,5 +278,4 @@ class PictureReader(ReadingPool):
             raise PictureUnreadable("It broke the program that reads it.") from None
         if "message" in answer:
             raise PictureUnreadable(answer["message"])
-        content = await asyncio.to_thread(b64decode, answer["content"])
-        return ReadPicture(answer["media_type"], answer["width"], answer["height"], content)
+        return ReadPicture(answer["media_type"], answer["width"], answer["height"], answer["content"])

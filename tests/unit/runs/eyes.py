@@ -1,7 +1,6 @@
 """What tests of images share: what reads and fetches them, and what the model was shown."""
 
 import asyncio
-from base64 import b64decode
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture
@@ -36,7 +35,7 @@ class Eyes:
         made = answer({"low": low, "max_pixels": 1_000_000}, content)
         if "message" in made:
             raise PictureUnreadable(made["message"])
-        return ReadPicture(**{**made, "content": b64decode(made["content"])})
+        return ReadPicture(**made)
 
     async def fetch(self, url: str, max_bytes: int) -> bytes:
         self.fetched.append(url)
