@@ -82,7 +82,7 @@ def _checked_url(url: object) -> object:
 
 
 class MediaPart(ClientModel):
-    """An image, file or sound; `shown_files` has the files that a model can read, `shown_images` those it can see."""
+    """An image, file or sound; a note replaces what the model can neither read nor see."""
 
     type: Literal["input_image", "computer_screenshot", "input_file", "input_audio"]
     filename: str | None = None

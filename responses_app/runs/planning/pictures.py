@@ -51,9 +51,9 @@ async def no_fetch(url: str, max_bytes: int) -> bytes:
 class ImageProblem(PictureUnreadable):
     """An image of a request cannot be shown."""
 
-    def __init__(self, message: str, *, code: str = "invalid_image") -> None:
-        super().__init__(message)
-        self.code = code
+
+class NotDownloaded(ImageProblem):
+    """An image of the web cannot be had."""
 
 
 @dataclass(slots=True)
@@ -159,7 +159,10 @@ class PictureReading:
                     logger.info("an image of a conversation cannot be shown: %s", problem)
                     return
                 at = f"input{source.path}"
-                raise invalid_request(f"Invalid image at '{at}': {problem}", param=at, code=problem.code) from None
+                message = f"Invalid image at '{at}': {problem}"
+                if isinstance(problem, NotDownloaded):
+                    raise invalid_request(message, param=at, code="failed_to_download_image") from None
+                raise invalid_request(message, param=at, code="invalid_image") from None
         reading.bytes += len(picture.content)
         if reading.bytes > MAX_READ_BYTES:
             raise invalid_request(
@@ -205,7 +208,7 @@ class PictureReading:
         try:
             content = await self._fetch(url, self.settings.input_image_max_bytes)
         except NetworkError as problem:
-            raise ImageProblem(str(problem), code="failed_to_download_image") from None
+            raise NotDownloaded(str(problem)) from None
         picture = await self.of_bytes(project, content, low=low)
         self._urls[key] = (picture.digest, monotonic() + URL_SECONDS)
         while len(self._urls) > MAX_URLS:

@@ -12,6 +12,10 @@ CREATE INDEX "file_expires" ON "responses_app_storedfile" ("expires_at") WHERE "
 CREATE INDEX "file_project" ON "responses_app_storedfile" ("project",
   "id");
 CREATE INDEX "file_unfinished" ON "responses_app_storedfile" ("created_at") WHERE NOT "is_whole";
+CREATE INDEX "picture_project" ON "responses_app_picture" ("project",
+  "id");
+CREATE INDEX "pictureuse_created" ON "responses_app_pictureuse" ("created_at");
+CREATE INDEX "pictureuse_picture" ON "responses_app_pictureuse" ("picture_id");
 CREATE INDEX "response_key" ON "responses_app_response" ("key_id") WHERE NOT ("key_id" = '');
 CREATE INDEX "response_listed" ON "responses_app_response" ("created_at",
   "status",
@@ -127,6 +131,21 @@ CREATE TABLE "responses_app_logpart" ("id" integer NOT NULL PRIMARY KEY AUTOINCR
   "response_id" varchar(64) NOT NULL,
   CONSTRAINT "logpart_position" UNIQUE ("response_id",
   "position"));
+CREATE TABLE "responses_app_picture" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "digest" varchar(64) NOT NULL,
+  "media_type" varchar(32) NOT NULL,
+  "width" integer unsigned NOT NULL CHECK ("width" >= 0),
+  "height" integer unsigned NOT NULL CHECK ("height" >= 0),
+  "data" BLOB NOT NULL,
+  "created_at" datetime NOT NULL,
+  "used_at" datetime NOT NULL);
+CREATE TABLE "responses_app_pictureuse" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "owner" varchar(64) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "picture_id" varchar(64) NOT NULL,
+  CONSTRAINT "pictureuse_owner" UNIQUE ("owner",
+  "picture_id"));
 CREATE TABLE "responses_app_project" ("requests_per_minute" bigint unsigned NULL CHECK ("requests_per_minute" >= 0),
   "input_tokens_per_minute" bigint unsigned NULL CHECK ("input_tokens_per_minute" >= 0),
   "output_tokens_per_minute" bigint unsigned NULL CHECK ("output_tokens_per_minute" >= 0),
