@@ -6,8 +6,13 @@ whoever goes on with the response has it from there.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
-from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
+from engine.formats.base import Picture
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, response_not_found
+from responses_app.protocol.items.shown_images import images_in_output
+from responses_app.protocol.items.tool_items import body_and_omissions
+from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.protocol.requests.resources import RUNNING, ResponseObject
 from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
@@ -91,8 +96,30 @@ class GivenOutputs:
             raise ApiError(str(error["message"]), **{name: error[name] for name in _ERROR[1:]})
 
 
+async def _seen(run: Run, output: OutputGiven) -> OutputGiven:
+    """Return an output with its images as pictures, where the model sees. Raises `ApiError` for one that is wrong."""
+    plan = run.plan
+    if isinstance(output.output, str) or not plan.format.sees:
+        return output
+    digests: dict[int, Picture] = {}
+    for source in images_in_output(output.output):
+        try:
+            digest = await plan.pictures.show(source, owner=plan.response_id, stored=plan.stored)
+        except PictureUnreadable as problem:
+            at = f"output{source.path}"
+            message = f"Invalid image at '{at}': {problem}"
+            raise invalid_request(message, param=at, code="invalid_image") from None
+        digests[source.key] = Picture(digest)
+    if not digests:
+        return output
+    body, _ = body_and_omissions([digests.get(id(part), part) for part in output.output])
+    return output if isinstance(body, str) else replace(output, seen=tuple(body))
+
+
 async def _take(run: Run, output: OutputGiven) -> None:
     refused: ApiError | None = None
+    with store_errors():
+        output = await _seen(run, output)
     try:
         run.take_output(output)
     except ApiError as error:

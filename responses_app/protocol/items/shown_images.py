@@ -70,6 +70,11 @@ def with_images(items: Sequence[InputItem], raw: Sequence[JsonObject], seen: See
     return [_seen(item, kept, seen) for item, kept in zip(items, raw, strict=True)]
 
 
+def images_in_output(output: Sequence[JsonObject]) -> Iterator[ImageSource]:
+    """Yield the images of one output, whose paths begin in it."""
+    return _of_list(output, "")
+
+
 def decoded_url(url: str) -> bytes | None:
     """Return what a data URL holds, None where that is not base64."""
     encoded = url[url.find(",") + 1 :]

@@ -125,7 +125,7 @@ class ClientCalls:
                 self._read.add(call_id)
                 output = _output_item(item, answer, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
                 tool = function_tool(call.called)
-                events += self._stream.add_output(output, self._format.output(tool.name, answer.text))
+                events += self._stream.add_output(output, self._format.output(tool.name, answer.body))
         return events
 
     def _calls(self) -> Mapping[str, tuple[Call, JsonObject]]:

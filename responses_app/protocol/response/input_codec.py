@@ -171,8 +171,24 @@ def _logprob(written: float | None) -> float:
 
 def _write_output(input: OutputGiven) -> tuple[object, ...]:
     """Write what the model reads of it only where that is something else than what was sent."""
+    if input.seen:
+        return (input.call_id, input.output, input.text, _write_seen(input.seen))
     same = input.text == input.output
     return (input.call_id, input.output) if same else (input.call_id, input.output, input.text)
+
+
+def _read_output(
+    call_id: str, output: str | list[JsonObject], text: str | None = None, seen: Sequence[Any] = ()
+) -> OutputGiven:
+    return OutputGiven(call_id, output, str(output) if text is None else text, _read_seen(seen))
+
+
+def _write_seen(seen: Sequence[str | Picture]) -> list[object]:
+    return [{"image": part.digest} if isinstance(part, Picture) else part for part in seen]
+
+
+def _read_seen(written: Sequence[Any]) -> Sequence[str | Picture]:
+    return tuple(part if isinstance(part, str) else Picture(part["image"]) for part in written)
 
 
 def _write_offered(input: Offered) -> tuple[object, ...]:
@@ -221,16 +237,14 @@ def _read_asked(
 def _write_returned(input: ToolReturned) -> tuple[object, ...]:
     further: tuple[object, ...] = (input.shown, input.state) if input.shown or input.state is not None else ()
     if input.seen:
-        seen = [{"image": part.digest} if isinstance(part, Picture) else part for part in input.seen]
-        further = (input.shown, input.state, seen)
+        further = (input.shown, input.state, _write_seen(input.seen))
     return (input.text, input.failed, *further)
 
 
 def _read_returned(
     text: str, failed: bool, shown: JsonObject | None = None, state: JsonObject | None = None, seen: Sequence[Any] = ()
 ) -> ToolReturned:
-    parts = tuple(part if isinstance(part, str) else Picture(part["image"]) for part in seen)
-    return ToolReturned(text, failed, shown or {}, state, parts)
+    return ToolReturned(text, failed, shown or {}, state, _read_seen(seen))
 
 
 _Writer = tuple[str, Callable[[Any], tuple[object, ...]]]
@@ -270,7 +284,7 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "progress": ToolProgressed,
     "tool": _read_returned,
     "wait": WaitBegan,
-    "output": lambda call_id, output, text=None: OutputGiven(call_id, output, output if text is None else text),
+    "output": _read_output,
     "timed_out": TimedOut,
     "failed": Failed,
     "stopped": lambda reason: Stopped(StopReason(reason)),

@@ -168,6 +168,12 @@ class OutputGiven:
     call_id: str
     output: str | list[JsonObject]  # as it was sent
     text: str  # what the model reads of it
+    seen: Sequence[str | Picture] = ()  # what it reads and sees in place of that, where there are pictures
+
+    @property
+    def body(self) -> Body:
+        """What the model reads and sees of it."""
+        return self.seen or self.text
 
 
 @dataclass(frozen=True, slots=True)

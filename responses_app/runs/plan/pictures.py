@@ -12,11 +12,12 @@ from weakref import WeakValueDictionary
 from engine.errors import PictureGone
 from engine.types import PictureSource
 from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.items.shown_images import ImageSource
 from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import StoreError
 from responses_app.stores.pictures import BasePictureStore
 
-ReadBytes = Callable[[str, bytes], Awaitable[StoredPicture]]  # a project and an image → its picture
+Read = Callable[[str, bytes | ImageSource], Awaitable[StoredPicture]]  # a project and an image → its picture
 _Key = tuple[str, str]  # a project and a digest
 
 
@@ -65,7 +66,7 @@ class PictureShelf:
 class ShownPictures:
     """The pictures of one response's prompts, of its `project`."""
 
-    def __init__(self, shelf: PictureShelf, project: str, read: ReadBytes) -> None:
+    def __init__(self, shelf: PictureShelf, project: str, read: Read) -> None:
         self._shelf = shelf
         self._project = project
         self._read = read
@@ -113,12 +114,12 @@ class ShownPictures:
             # From now on they can be read again: many responses may wait in a queue.
             self.release()
 
-    async def show(self, content: bytes, *, owner: str, stored: bool) -> str:
+    async def show(self, image: bytes | ImageSource, *, owner: str, stored: bool) -> str:
         """Have an image that came while its response runs; return its digest.
 
         Raises `PictureUnreadable` for what cannot be shown, and `StoreError`.
         """
-        picture = await self._read(self._project, content)
+        picture = await self._read(self._project, image)
         if stored:
             await self._shelf.store.keep(self._project, owner, [picture])
         else:

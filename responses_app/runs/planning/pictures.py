@@ -87,7 +87,7 @@ class PictureReading:
 
     def shown(self, project: str) -> ShownPictures:
         """Return what a response of a project is to show: nothing yet."""
-        return ShownPictures(self.shelf, project, self.of_bytes)
+        return ShownPictures(self.shelf, project, self.picture)
 
     async def read(self, project: str, before: Items, own: Items, shown: ShownPictures) -> tuple[Items, Items]:
         """Return items whose images are pictures, which `shown` holds. Raises `ApiError`, and `StoreError`."""
@@ -135,7 +135,7 @@ class PictureReading:
         """Return the picture that an image is, known or read. Raises `ImageProblem`, and `StoreError`."""
         if len(content) > self.settings.input_image_max_bytes:
             raise self._too_large()
-        digest = await asyncio.to_thread(_digest, content, low)
+        digest = await asyncio.to_thread(picture_digest, content, low=low)
         known = await self.shelf.find(project, digest)
         if known is not None:
             return known
@@ -153,7 +153,7 @@ class PictureReading:
         """Read an image, and note which picture it is."""
         async with reading.places:
             try:
-                picture = await self._picture(reading.project, source)
+                picture = await self.picture(reading.project, source)
             except ImageProblem as problem:
                 if not is_own or source.is_history:
                     logger.info("an image of a conversation cannot be shown: %s", problem)
@@ -173,7 +173,10 @@ class PictureReading:
         reading.shown.hold([picture])
         seen[source.key] = picture.digest
 
-    async def _picture(self, project: str, source: ImageSource) -> StoredPicture:
+    async def picture(self, project: str, source: bytes | ImageSource) -> StoredPicture:
+        """Return the picture that an image is. Raises `ImageProblem`, and `StoreError`."""
+        if isinstance(source, bytes):
+            return await self.of_bytes(project, source)
         if source.url is not None and source.url[:5].lower() != "data:":
             return await self._of_url(project, source.url, source.low)
         content = await self._content(project, source)
@@ -220,7 +223,8 @@ class PictureReading:
         return ImageProblem(f"It has more than {most:,} bytes (INPUT_IMAGE_MAX_BYTES).")
 
 
-def _digest(content: bytes, low: bool) -> str:
+def picture_digest(content: bytes, *, low: bool = False) -> str:
+    """Return what the picture of an image is known by: whoever has the image finds the picture."""
     hashed = sha256(_VERSION + (b" low\0" if low else b"\0"))
     hashed.update(content)
     return hashed.hexdigest()

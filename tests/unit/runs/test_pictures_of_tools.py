@@ -2,18 +2,23 @@
 
 from dataclasses import replace
 
+import pytest
+
 from engine.formats.base import IMAGE_OMITTED, Picture
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.steps import Sampled, ToolReturned
+from responses_app.protocol.response.steps import OutputGiven, Sampled, ToolReturned
+from responses_app.protocol.session.tool_outputs import parse_tool_output
 from responses_app.runs.driving import looking
 from responses_app.stores.base import AcceptedResponse
 from responses_app.tools.base import ToolImage, ToolResult
-from tests.kit.fakes import FakeEngine, Site
+from tests.kit.fakes import CALL_F, TOOL_F, FakeEngine, Site
 from tests.kit.laws import assert_laws
 from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.pictures import data_url
+from tests.kit.waiting import eventually
 from tests.unit.runs.eyes import BLUE, RED, Eyes, image, message, shown
 from tests.unit.runs.test_server_tools import ANSWER, ASKED, CALL, Shell
 from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over
@@ -105,3 +110,22 @@ def test_the_log_keeps_digests_and_the_length_of_prompts() -> None:
     returned = ToolReturned("text", False, {"a": 1}, None, ("text", Picture("ab" * 32), "more"))
     sampled = Sampled([1], None, 3, None, 900)
     assert list(decode(encode([returned, sampled]))) == [returned, sampled]
+
+
+async def test_an_output_that_a_response_waits_for_shows_its_images() -> None:
+    site = seeing(FakeEngine([CALL_F, ANSWER]), shell())
+    begun = await site.begin(input="hi", tools=[TOOL_F], awaits_tools=True, transport="sse")
+    await begun.until("response.output_item.done")
+    await eventually(lambda: getattr(begun.run._machine.due, "until", None) is not None)
+    [call] = [item for item in begun.run._machine.stream.output if item["type"] == "function_call"]
+    response_id, body = begun.reader.source.response_id, {"tool_call_id": call["call_id"]}
+    bad = parse_tool_output({**body, "output": [image(b"no image")]}, max_bytes=10_000)
+    with pytest.raises(ApiError, match="Invalid image at 'output\\[0\\]'"):
+        await site.outputs.give("default", response_id, bad)
+    parts = [{"type": "input_text", "text": "drawn:"}, image(BLUE)]
+    await site.outputs.give("default", response_id, parse_tool_output({**body, "output": parts}, max_bytes=10_000))
+    await begun.to_the_end()
+    assert await shown(site) == ["#0000ff"]
+    [given] = [each for each in decode(site.store.saved[0].log) if isinstance(each, OutputGiven)]
+    assert given.body[0] == "drawn:"
+    assert list(decode(encode([given]))) == [given]
