@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from responses_app.stores.database.transfer.lines import Imported, NotAnExport, take_in
+from tests.kit.pictures import data_url, picture
 from tests.kit.server import Server
 from tests.servers.command_line.program import respsite, settings_of
 
@@ -22,7 +23,7 @@ EAGER = (
 )
 
 
-def ask(server: Server, text: str, **fields: object) -> Any:
+def ask(server: Server, text: object, **fields: object) -> Any:
     """Create a response and return it."""
     body = {"input": text, **fields}
     answer = httpx.post(f"{server.base_url}/responses", json=body, timeout=60)
@@ -38,7 +39,8 @@ def get(server: Server, path: str) -> Any:
 
 
 def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, tmp_path: Path) -> None:
-    first = ask(daphne_server, "Hello")
+    image = {"type": "input_image", "image_url": data_url(picture("#123456"))}
+    first = ask(daphne_server, [{"role": "user", "content": [image]}])
     gone = ask(daphne_server, "And then", previous_response_id=first["id"])
     last = ask(daphne_server, "count to 4", previous_response_id=gone["id"])
     assert httpx.delete(f"{daphne_server.base_url}/responses/{gone['id']}").status_code == 200
@@ -80,6 +82,8 @@ def test_what_is_exported_continues_where_it_is_imported(daphne_server: Server, 
         assert [get(elsewhere, path) for path in paths] == kept
         answer = ask(elsewhere, "Hello", previous_response_id=last["id"])
         assert "user message 4" in answer["output"][-1]["content"][0]["text"]
+        answer = ask(elsewhere, "describe", previous_response_id=last["id"])
+        assert answer["output"][-1]["content"][0]["text"] == "Image 1: PNG, 8 × 8, mostly #123456."
         answer = ask(elsewhere, "Hello", conversation=conversation)
         assert "user message 2" in answer["output"][-1]["content"][0]["text"]
 
