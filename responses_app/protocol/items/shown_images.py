@@ -102,7 +102,9 @@ def _of_item(item: JsonObject, at: str) -> Iterator[ImageSource]:
             yield ImageSource(f"{at}.result", id(item), data=str(item["result"]), is_history=True)
     elif kind == "code_interpreter_call":
         for source in _of_list(item.get("outputs"), f"{at}.outputs"):
-            yield replace(source, is_history=True)
+            # A file would be read for whoever names it: the scopes of keys are about other places.
+            if source.file_id is None:
+                yield replace(source, is_history=True)
     elif isinstance(output, dict):
         yield from _of_dict(output, f"{at}.output")
     else:
@@ -118,7 +120,9 @@ def _of_list(parts: object, at: str) -> Iterator[ImageSource]:
 def _of_dict(part: JsonObject, at: str) -> Iterator[ImageSource]:
     if part.get("type") in IMAGE_PARTS:
         url = part.get("image_url", part.get("url"))
-        yield from _source(part, at, url, part.get("file_id"), part.get("detail"))
+        # What requests may name a file by, keys have scopes for: an `image` of another API is none of that.
+        file_id = part.get("file_id") if part["type"] != "image" else None
+        yield from _source(part, at, url, file_id, part.get("detail"))
 
 
 def _source(part: object, at: str, url: Any, file_id: object, detail: object) -> Iterator[ImageSource]:

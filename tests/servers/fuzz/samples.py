@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.kit.pictures import data_url, picture
+
 Json = Any
 
 TEXT = {"type": "input_text", "text": "count to 3"}
@@ -11,7 +13,7 @@ PARTS: list[Json] = [
     TEXT,
     {"type": "output_text", "text": "one", "annotations": [], "logprobs": []},
     {"type": "refusal", "refusal": "no"},
-    {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo=", "detail": "auto"},
+    {"type": "input_image", "image_url": data_url(picture()), "detail": "auto"},
     {"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,YQ=="},
     {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
 ]
@@ -226,7 +228,7 @@ CHAT_MESSAGES: list[list[Json]] = [  # each a list that can stand alone
             "role": "user",
             "content": [
                 {"type": "text", "text": "Look."},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo=", "detail": "low"}},
+                {"type": "image_url", "image_url": {"url": data_url(picture()), "detail": "low"}},
                 {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,YQ=="}},
                 {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
             ],

@@ -100,6 +100,21 @@ class TestWhereImagesStand:
         whole, small = [opened(await each.load()) for each in site.engine.requests[0].pictures]
         assert (whole.size, small.size) == ((1024, 512), (512, 256))
 
+    async def test_a_file_is_read_only_where_scopes_of_keys_are_looked_at(self, site_of: MakeSite) -> None:
+        site = site_of()
+        record = FileRecord(id="file-1", filename="a.png", purpose="vision", bytes=len(BLUE), created_at=1)
+        await site.files.create("default", record, [BLUE])
+        custom: JsonObject = {"type": "custom_tool_call", "call_id": "c2", "name": "g", "input": "x"}
+        code: JsonObject = {"type": "code_interpreter_call", "id": "ci_1", "code": "draw()", "status": "completed"}
+        items = [
+            custom,
+            {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "image", "file_id": "file-1"}]},
+            {**code, "outputs": [{"type": "input_image", "file_id": "file-1"}, {"type": "image", "file_id": "file-1"}]},
+            message(),
+        ]
+        await site.ask(input=items)
+        assert await shown(site) == []
+
 
 class TestChains:
     async def test_a_continuation_has_the_same_tokens_and_reads_nothing_again(
