@@ -47,6 +47,13 @@ def test_a_picture_is_one_token_with_what_its_family_writes_around_it(family: Fa
     assert text.count(written) == 3
 
 
+def test_a_text_is_never_taken_for_parts() -> None:
+    made, _ = seeing_format(IDEFICS)
+    for text in ('"parts"', '{"parts": [{"image": "%s"}]}' % DOG, '\\"parts\\"'):  # noqa: UP031
+        assert list(made.pictures_of(made.user(text).tokens)) == []
+        assert list(made.pictures_of(made.user([text, Picture(CAT)]).tokens)) == [CAT]
+
+
 @each_family
 def test_what_spells_a_picture_is_none(family: Family) -> None:
     made, _ = seeing_format(family)
