@@ -3,8 +3,11 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -19,7 +22,9 @@ from engine.models.formats import make_format
 from engine.types import TokenChunk
 from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery
-from tests.kit.pictures import picture
+from tests.kit.pictures import data_url, picture
+from tests.kit.sdk import MODEL
+from tests.kit.server import Server
 from tests.servers.vllm.chat_models import MAX_MODEL_LEN
 from tests.servers.vllm.chat_servers import KV_BLOCKS
 from tests.servers.vllm.engines import cached, full_blocks
@@ -179,3 +184,52 @@ async def test_what_vllm_does_not_take_is_the_request_s_fault(engine: BaseEngine
     fine = Talk(engine, server, gallery)
     fine.chat.user(["", gallery.add(RED)])
     await fine.ask()
+
+
+@pytest.fixture(scope="module")
+def front(
+    server: SeeingServer, engines: dict[str, BaseEngine], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """Daphne over the vLLM server."""
+    with Server(
+        tmp_path_factory.mktemp("front-of-seeing"),
+        engine="vllm-server",
+        engine_url=server.url,
+        engine_api_key=API_KEY,
+        model="seeing",
+        model_name=MODEL,
+        model_format="chat-template",
+        tokenizer=server.model,
+    ) as front:
+        yield front
+
+
+async def test_a_conversation_with_images_computes_nothing_twice(front: Server, server: SeeingServer) -> None:
+    """From the request's JSON to vLLM's own counters; a generation that is cut by its length goes on as any other."""
+
+    def metric(name: str) -> int:
+        return int(server.metric(f"vllm:mm_cache_{name}_total"))
+
+    async with httpx.AsyncClient(base_url=front.base_url, timeout=60) as client:
+
+        async def ask(*contents: bytes, **fields: object) -> dict[str, Any]:
+            parts = [{"type": "input_image", "image_url": data_url(content)} for content in contents]
+            said = {"role": "user", "content": [{"type": "input_text", "text": "Look. " * BLOCK_SIZE}, *parts]}
+            body = {"model": MODEL, "input": [said], "max_output_tokens": SAMPLED, "temperature": 0.0, **fields}
+            answer = (await client.post("/responses", json=body)).raise_for_status()
+            assert "respsite-ignored" not in answer.headers
+            return dict(answer.json())
+
+        queries, hits = metric("queries"), metric("hits")
+        first = await ask(picture("#0a0b0c"), picture("#0d0e0f", (20, 10)))
+        assert (metric("queries") - queries, metric("hits") - hits) == (2, 0)
+        turns = [first]
+        for _ in range(3):
+            turns.append(await ask(previous_response_id=turns[-1]["id"]))
+        assert (metric("queries") - queries, metric("hits") - hits) == (8, 6), "each was seen once"
+        for before, after in pairwise(turn["usage"] for turn in turns):
+            known = full_blocks(before["input_tokens"])
+            assert after["input_tokens_details"]["cached_tokens"] >= known
+        again = await ask(picture("#0a0b0c"), picture("#0d0e0f", (20, 10)))
+        assert [item["content"] for item in again["output"]] == [item["content"] for item in first["output"]]
+        assert metric("hits") - hits == 8, "an image is the same whoever sends it again"
