@@ -40,10 +40,9 @@ def _says(when: str, text: str, mark: str = "") -> dict[str, object]:
     return {"when": when, "say": f"{THOUGHT}<|channel|>final{mark}<|message|>{text}<|return|>"}
 
 
-def _calls(when: str, name: str, arguments: str) -> dict[str, object]:
-    """Call a function. How a call ends is left to the grammar, where there is one."""
-    call = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}"
-    return {"when": when, "say": THOUGHT + call, "behind": "brief"}
+def _calls(when: str, name: str, arguments: str, end: str) -> dict[str, object]:
+    call = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}{end}"
+    return {"when": when, "say": THOUGHT + call}
 
 
 def _begins(when: str, name: str) -> dict[str, object]:
@@ -51,23 +50,24 @@ def _begins(when: str, name: str) -> dict[str, object]:
     return {"when": when, "say": f"{THOUGHT}<|channel|>commentary to={name}", "behind": "brief"}
 
 
-def _script(json_mark: str) -> list[dict[str, object]]:
+def _script(json_mark: str, end: str) -> list[dict[str, object]]:
     """Return what a model would say to the prompts of the checks; the first that the last message has in it counts.
 
-    `json_mark` is what vLLM's own grammar wants before JSON in an answer. A message without any of the last letters
-    gets what is sampled: with such ones it is tried whether a grammar holds.
+    `json_mark` is what vLLM's own grammar wants before JSON in an answer, and `end` what it lets end a call. A message
+    without any of the last letters gets what is sampled: with such ones it is tried whether a grammar holds.
     """
+    patch = '{"type": "create_file", "path": "a.txt", "diff": "+hello"}'
     return [
         _says(facts.NO_CALL, "I cannot."),
         _says(facts.ASK_SURE, '{"answer": "yes", "sure": true}', json_mark),
         _says(structured.ASK_NESTED, '{"items": [{"size": 1}], "kind": null}', json_mark),
-        _calls(facts.ASK_TIME, "get_time", '{"city": "Paris"}'),
-        _calls(facts.ASK_WEATHER, "get_weather", '{"city": "Paris", "days": 2}'),
-        _calls(tools.ASK_PING, "ping", "{}"),
-        _calls(tools.ASK_NAMESPACE, "weather.get_weather", '{"city": "London", "days": 2}'),
+        _calls(facts.ASK_TIME, "get_time", '{"city": "Paris"}', end),
+        _calls(facts.ASK_WEATHER, "get_weather", '{"city": "Paris", "days": 2}', end),
+        _calls(tools.ASK_PING, "ping", "{}", end),
+        _calls(tools.ASK_NAMESPACE, "weather.get_weather", '{"city": "London", "days": 2}', end),
+        _calls(tools.ASK_PATCH, "apply_patch", patch, end),
+        _calls(tools.ASK_SHELL, "shell", '{"commands": ["ls"]}', end),
         _begins(tools.LIST_FILES, "functions.run"),
-        _begins(tools.ASK_PATCH, "functions.apply_patch"),
-        _begins(tools.ASK_SHELL, "functions.shell"),
         _begins("Use code_interpreter", "python"),
         _says(facts.LONG, " ".join(map(str, range(3000)))),
         _says(chats.COUNT, "1 2 3 4 5 6 7 8 9"),
@@ -83,10 +83,10 @@ def main() -> None:
         ConformanceBench(Steps(), Path(name), small()) as bench,
     ):
         folder, own = Path(name), bench.own
-        bench.speak(_script(""))
+        bench.speak(_script("", "<|call|>"))
         ours = bench.by_server
         told = {"respsite": _checked(bench, "respsite", ours.url)}
-        bench.speak(_script(" <|constrain|>json"))
+        bench.speak(_script(" <|constrain|>json", "<|return|>"))
         with (
             litellm(folder, own, router_settings={"disable_cooldowns": True}) as gateway,
             agentic_api(folder, own) as agentic,

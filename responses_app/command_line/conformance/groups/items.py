@@ -6,6 +6,7 @@ from responses_app.command_line.conformance.asking import sources
 from responses_app.command_line.conformance.asking.checks import Group
 from responses_app.command_line.conformance.asking.facts import (
     ASK_WEATHER,
+    FEW_TOKENS,
     HARMONY_TEXT,
     HELLO,
     PIXEL,
@@ -219,7 +220,7 @@ async def _unknown(talk: Talk) -> None:
 @GROUP.check("empty", sources.CREATE)
 async def _empty(talk: Talk) -> None:
     """An empty message is taken, or refused with a 400."""
-    answer = await talk.there("POST", "/responses", talk.body({"input": [user("")]}))
+    answer = await talk.there("POST", "/responses", talk.body({"input": [user("")], "max_output_tokens": FEW_TOKENS}))
     if answer.status == 400:
         raise Absent(f"refused: {answer.error['message']}")
     good(answer)

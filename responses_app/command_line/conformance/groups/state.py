@@ -61,9 +61,8 @@ async def readable(talk: Talk) -> str:
 
 @GROUP.check("stored", sources.CREATE)
 async def _stored(talk: Talk) -> None:
-    """A request with `store: true` is answered, and the answer says so."""
-    made = await talk.create(input=HELLO, store=True)
-    expect(made.get("store", True) is True, f"'store' is {made.get('store')!r}")
+    """A request with `store: true` is answered."""
+    await talk.create(input=HELLO, store=True)
 
 
 @GROUP.check("kept", sources.RETRIEVE)
@@ -105,9 +104,8 @@ async def _deleted(talk: Talk) -> None:
 
 @GROUP.check("not_stored", sources.CREATE)
 async def _not_stored(talk: Talk) -> None:
-    """A response with `store: false` says so, and cannot be read."""
+    """A response with `store: false` cannot be read."""
     made = await talk.create(input=HELLO, store=False)
-    expect(made.get("store") is False, f"'store' is {made.get('store')!r}")
     await talk.once(readable)
     _unknown(await talk.ask("GET", f"/responses/{made['id']}"))
 
