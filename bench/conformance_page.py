@@ -1,14 +1,16 @@
 """The page that `make conformance-table` prints: Markdown, with what respsite fails first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from responses_app.command_line.conformance.pains import PAINS
+from responses_app.command_line.conformance.asking.verdicts import Verdict
+from responses_app.command_line.conformance.pains import PAINS, verdict_of
 from responses_app.command_line.conformance.table import GROUPS
 
 OURS = "respsite"
+PIPE = "\\|"
 MOST = 160  # characters of what came
-MARKS = {"passed": "✓", "failed": "✗", "absent": "–", "skipped": "?", None: "·"}
+MARKS = {Verdict.PASSED: "✓", Verdict.FAILED: "✗", Verdict.ABSENT: "–", Verdict.SKIPPED: "?", None: "·"}
 INTRODUCTION = """\
 # Conformance
 
@@ -59,7 +61,7 @@ def page(told: Told, environment: Mapping[str, str]) -> str:
 
 def _not_passed(results: Mapping[str, Any], verdicts: tuple[str, ...]) -> str:
     rows = [
-        f"| `{check['name']}` | {verdict} | {cell(check['expected'])} | {cell(check['came'])} |"
+        f"| `{check['name']}` | {verdict} | {check['expected'].replace('|', PIPE)} | {cell(check['came'])} |"
         for verdict in verdicts
         for check in results["checks"]
         if check["verdict"] == verdict
@@ -74,9 +76,14 @@ def cell(text: str) -> str:
     line = " ".join(text.split())
     line = line if len(line) <= MOST else f"{line[:MOST]} …"
     shown = "".join(each for each in line if each.isprintable())
-    for mark in "\\|<>*_[]":
+    for mark in "\\|<>*_[]`~#$":
         shown = shown.replace(mark, f"\\{mark}")
     return shown
+
+
+def _mark(checks: Sequence[Mapping[str, Any]], pain: str) -> str:
+    verdict = verdict_of([Verdict(check["verdict"]) for check in checks if check["pain"] == pain])
+    return MARKS[verdict]
 
 
 def _groups(told: Told) -> str:
@@ -105,7 +112,7 @@ def _counted(checks: list[Mapping[str, Any]]) -> str:
 def _pains(told: Told) -> str:
     lines = [f"| | {' | '.join(told)} |", "|---|" + ":---:|" * len(told)]
     for key, pain in PAINS.items():
-        marks = (MARKS[told[who]["pains"][key]["verdict"]] for who in told)
+        marks = (_mark(told[who]["checks"], key) for who in told)
         lines.append(f"| {pain.text} | {' | '.join(marks)} |")
     unseen = [f"{pain.text}: {pain.unseen}" for pain in PAINS.values() if pain.unseen]
     legend = "✓ does not happen, ✗ happens, – the server lacks what it is about, ? could not be tried"

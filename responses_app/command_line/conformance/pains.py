@@ -3,7 +3,10 @@
 A check names its pain by the key. What no check can see from outside says why.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from responses_app.command_line.conformance.asking.verdicts import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +36,12 @@ PAINS = {
         "single sign-on is behind a paywall", unseen="who may sign on, and at what price, does not show in an answer"
     ),
 }
+
+
+def verdict_of(verdicts: Collection[Verdict]) -> Verdict | None:
+    """Return what the checks of a pain say together; None without any.
+
+    One that fails is enough; what is absent counts only where nothing could be tried.
+    """
+    order = (Verdict.FAILED, Verdict.PASSED, Verdict.ABSENT, Verdict.SKIPPED)
+    return min(verdicts, key=order.index, default=None)

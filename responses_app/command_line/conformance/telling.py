@@ -15,7 +15,7 @@ from rich.text import Text
 
 from responses_app.command_line.conformance.asking.checks import Check, Group, Result
 from responses_app.command_line.conformance.asking.verdicts import Verdict
-from responses_app.command_line.conformance.pains import PAINS
+from responses_app.command_line.conformance.pains import PAINS, verdict_of
 from responses_app.command_line.terminal import console, one_line
 
 MARKS = {
@@ -98,13 +98,8 @@ def _add(table: Table, title: str, results: Sequence[Result]) -> None:
 
 
 def pains_of(results: Sequence[Result]) -> dict[str, Verdict | None]:
-    """Return for each pain the worst verdict of its checks that were tried; None where no check can tell."""
-    found: dict[str, Verdict | None] = {}
-    for key in PAINS:
-        verdicts = [result.verdict for result in results if result.check.pain == key]
-        tried = [verdict for verdict in verdicts if verdict is not Verdict.SKIPPED] or verdicts
-        found[key] = min(tried, key=list(Verdict).index, default=None)
-    return found
+    """Return for each pain what its checks say together; None where no check can tell."""
+    return {key: verdict_of([result.verdict for result in results if result.check.pain == key]) for key in PAINS}
 
 
 def pains_table(results: Sequence[Result]) -> Table:

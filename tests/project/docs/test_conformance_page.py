@@ -14,11 +14,11 @@ def told(**others: tuple[str, str]) -> dict[str, Any]:
     """Return results: all passed but the given ones, by names with `__` for the dot."""
     given = {name.replace("__", "."): value for name, value in others.items()}
     checks = [
-        {"name": check.name, "expected": check.rule, "verdict": verdict, "came": came}
+        {"name": check.name, "expected": check.rule, "pain": check.pain, "verdict": verdict, "came": came}
         for check in CHECKS
         for verdict, came in [given.get(check.name, ("passed", ""))]
     ]
-    return {"checks": checks, "pains": {key: {"verdict": None if PAINS[key].unseen else "passed"} for key in PAINS}}
+    return {"checks": checks}
 
 
 def test_what_we_fail_stands_first() -> None:
