@@ -12,8 +12,9 @@ which shows nothing, and whose seal has:
     for each such item: a digest of what a client sees of it, and all the tokens that it stands for
 
 No id is needed, since SDKs leave ids out or make their own. An item that a client has changed has another digest, and
-is rendered as it is now. A reasoning item that comes back without its content or its summary is not changed: clients
-leave out what they do not show.
+is rendered as it is now. Arguments of calls count as JSON, however they are spelled: where clients are given objects,
+calls whose white space is lost on the way are carried, too. A reasoning item that comes back without its content or its
+summary is not changed: clients leave out what they do not show.
 
 A seal is the 4-byte length of a JSON object, that object, and the tokens in three planes: all their lowest bytes, then
 their middle ones, then their highest; a fourth where a token needs one. It holds for one model format: another one

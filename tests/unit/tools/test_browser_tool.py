@@ -120,6 +120,30 @@ async def test_sources_are_shown_where_they_are_asked_for(web: WebServer, tool: 
     assert "sources" not in opened["action"]  # type: ignore[operator]
 
 
+async def test_results_are_shown_where_they_are_asked_for_and_lead_on(web: WebServer, tool: BrowserTool) -> None:
+    """Also where nothing but the items comes back: links of a search go by its results."""
+    site = site_of(tool, *LOOK_UP, CITED)
+    response = await site.ask(input="Shells?", tools=SEARCH, include=["web_search_call.results"])
+    search, opened = searches(response)
+    url = web.url("/turtles")
+    assert search["results"] == [{"url": url, "title": "Turtles, all", "text": "They have a shell."}]
+    [page] = opened["results"]  # type: ignore[misc]
+    assert (page["url"], "bone" in page["text"], "T" in page["retrieved_at"]) == (url, True, True)
+    elsewhere = site_of(tool, call("open", id=0, cursor=0), CITED)
+    items = [{"role": "user", "content": "Shells?"}, search, {"role": "user", "content": "And?"}]
+    [again] = searches(await elsewhere.ask(input=items, tools=SEARCH))
+    assert (again["status"], again["action"]) == ("completed", {"type": "open_page", "url": url})
+
+
+async def test_pages_of_blocked_domains_are_neither_found_nor_opened(web: WebServer, tool: BrowserTool) -> None:
+    site = site_of(tool, call("search", query="turtles"), call("open", id=web.url("/turtles")), CITED)
+    tools = [{"type": "web_search", "filters": {"blocked_domains": ["127.0.0.1"]}}]
+    response = await site.ask(input="Shells?", tools=tools, include=["web_search_call.results"])
+    search, opened = searches(response)
+    assert (search["results"], opened["status"]) == ([], "failed")
+    assert "pages of its domain are not allowed" in opened["error"]["message"]  # type: ignore[index]
+
+
 async def test_a_chain_goes_on_with_its_cursors_on_another_worker(web: WebServer, tool: BrowserTool) -> None:
     site = site_of(tool, *LOOK_UP, CITED)
     first = await site.ask(input="Shells?", tools=SEARCH)
