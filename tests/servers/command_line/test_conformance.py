@@ -27,7 +27,8 @@ ABSENT = {
     "messages.web_search",
 }
 # What cannot be tried without a key, or with an engine that caches nothing.
-SKIPPED = {"errors.key", "state.cache_kept", "messages.changing_header", "tools.code_interpreter"}
+SKIPPED = {"errors.key", "state.cache_kept", "messages.changing_header"}
+EITHER = {"tools.code_interpreter", "background.cancelled"}  # by the sandbox of the machine; by how busy it is
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
@@ -38,12 +39,12 @@ def verdicts(told: Any, verdict: str) -> set[str]:
 
 def test_this_server_passes_all(daphne_server: Server, tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
-    done = respsite("conformance", daphne_server.url, "--json", "--junit", junit)
+    done = respsite("conformance", daphne_server.url, "--json", "--junit", junit, "--seconds", "120")
     told = json.loads(done.stdout)
     failed = {check["name"]: check["came"] for check in told["checks"] if check["verdict"] == "failed"}
     assert (failed, done.returncode) == ({}, 0), done.stderr
-    assert verdicts(told, "absent") == ABSENT
-    assert verdicts(told, "skipped") <= SKIPPED
+    assert verdicts(told, "absent") - EITHER == ABSENT
+    assert verdicts(told, "skipped") - EITHER == SKIPPED
     assert [check["name"] for check in told["checks"]] == [check.name for check in CHECKS]
     assert sum(told["counts"].values()) == len(CHECKS)
     assert told["model"] == "demo"
