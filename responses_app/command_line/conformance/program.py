@@ -59,7 +59,8 @@ def _report(options: Namespace, endpoint: RemoteServer, checks: Sequence[Check])
 
 
 async def _run(options: Namespace, endpoint: RemoteServer, checks: Sequence[Check]) -> tuple[str, list[Result]]:
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection for each request: one that is kept may be closed while the next request is on its way.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     jar = aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(connector=connector, cookie_jar=jar, **session_options(endpoint)) as session:
         server = Server(session, endpoint, options.model or "", options.seconds)

@@ -181,13 +181,9 @@ class Talk:
         body: object = None,
         *,
         headers: Mapping[str, str] | None = None,
-        fresh: bool = False,
     ) -> Answer:
-        """Return the answer to one request, whatever it is. A body of bytes is sent as it is.
-
-        `fresh`: over a connection of its own.
-        """
-        return (await self._exchange(method, path, body, headers, fresh=fresh)).answer
+        """Return the answer to one request, whatever it is. A body of bytes is sent as it is."""
+        return (await self._exchange(method, path, body, headers)).answer
 
     async def stream(
         self,
@@ -244,7 +240,6 @@ class Talk:
         headers: Mapping[str, str] | None,
         *,
         until: Callable[[Event], bool] | None = None,
-        fresh: bool = False,
     ) -> Stream:
         given: dict[str, Any] = {"headers": {**(headers or {})}, "allow_redirects": False}
         if body is not None:
@@ -252,8 +247,6 @@ class Talk:
             # A long one is sent piece by piece.
             given |= {"data": io.BytesIO(raw) if len(raw) > PIECE else raw}
             given["headers"].setdefault("content-type", "application/json")
-        if fresh:
-            given["headers"]["connection"] = "close"
         told = body.decode(errors="replace") if isinstance(body, bytes) else body
         try:
             async with self.server.session.request(method, f"{self.server.endpoint.base_url}{path}", **given) as came:

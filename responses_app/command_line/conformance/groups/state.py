@@ -76,9 +76,12 @@ async def _kept(talk: Talk) -> None:
 
 @GROUP.check("connections", sources.STATE, pain="state-in-dicts")
 async def _connections(talk: Talk) -> None:
-    """A stored response is known on every connection, and so to every process of the server."""
+    """A stored response is known on every connection, and so to every process of the server.
+
+    Each request of these checks has a connection of its own.
+    """
     path = await talk.once(readable)
-    answers = await asyncio.gather(*(talk.ask("GET", path, fresh=True) for _ in range(CONNECTIONS)))
+    answers = await asyncio.gather(*(talk.ask("GET", path) for _ in range(CONNECTIONS)))
     statuses = [answer.status for answer in answers]
     expect(set(statuses) == {200}, f"{CONNECTIONS} connections got {statuses}")
 
@@ -123,13 +126,20 @@ async def _continued(talk: Talk) -> None:
 
 @GROUP.check("continued_in_stream", sources.STATE, pain="parent-while-streaming")
 async def _continued_in_stream(talk: Talk) -> None:
-    """A stream continues as JSON does: every response in it names the previous one, and its turns are in the input."""
+    """A stream continues as JSON does: the turns of the previous response are in its input."""
+    first = await talk.once(said)
+    events = await talk.events(input=HELLO, previous_response_id=first["id"])
+    tokens = (first["usage"]["input_tokens"], events[-1]["response"]["usage"]["input_tokens"])
+    expect(tokens[1] > tokens[0], f"the same input has {tokens[0]} tokens alone, and {tokens[1]} behind a turn")
+
+
+@GROUP.check("named_in_stream", sources.STATE)
+async def _named_in_stream(talk: Talk) -> None:
+    """Every response in a stream names the previous one by the id that the request had."""
     first = await talk.once(said)
     events = await talk.events(input=HELLO, previous_response_id=first["id"])
     named = {event["response"].get("previous_response_id") for event in events if "response" in event}
     expect(named == {first["id"]}, f"previous_response_id is {named}")
-    tokens = (first["usage"]["input_tokens"], events[-1]["response"]["usage"]["input_tokens"])
-    expect(tokens[1] > tokens[0], f"the same input has {tokens[0]} tokens alone, and {tokens[1]} behind a turn")
 
 
 @GROUP.check("continues_a_stream", sources.STATE, pain="parent-while-streaming")

@@ -177,7 +177,7 @@ async def _fork(talk: Talk) -> None:
         await _answered(line, input=HELLO, store=False, previous_response_id=first["id"])
 
 
-@GROUP.check("unknown_previous", sources.WEBSOCKET, pain="parent-while-streaming")
+@GROUP.check("unknown_previous", sources.WEBSOCKET)
 async def _unknown_previous(talk: Talk) -> None:
     """An unknown `previous_response_id` is an error frame with status 400 and its code; the connection goes on."""
     async with socket(talk) as line:
@@ -216,7 +216,7 @@ async def _no_json(talk: Talk) -> None:
         await _answered(line, input=HELLO)
 
 
-@GROUP.check("bad_field", sources.WEBSOCKET, pain="swallowed-errors")
+@GROUP.check("bad_field", sources.WEBSOCKET)
 async def _bad_field(talk: Talk) -> None:
     """A create that is wrong is an error with status 400, with its lane; other lanes go on."""
     async with socket(talk) as line:
