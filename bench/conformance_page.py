@@ -26,7 +26,8 @@ others run with their defaults, but that LiteLLM does not rest a model after an 
 
 A check **passes** or **fails**. It is **absent** if the server does not have what is checked: it answers 404 or 405,
 does not upgrade to a WebSocket, or refuses an optional feature with a clear 400. It is **skipped** if a precondition
-was not met; then the reason is given. No check depends on what a model says.
+was not met; then the reason is given. No check depends on what a model says: where the model without weights did not
+keep to a grammar that a gateway sent, as a real one would, the check is skipped.
 """
 CLOSING = """\
 ## What the checks leave out
