@@ -52,16 +52,16 @@ def picture_of(body: bytes, *, low: bool, max_pixels: int) -> dict[str, Any]:
         raise UnreadablePicture(
             f"It has {width:,} × {height:,} pixels, and this server reads at most {max_pixels:,}: scale it down."
         )
-    made_as = "PNG" if opened.format == "GIF" else str(opened.format)
+    # MPO is a JPEG with further ones behind it, as many phones and cameras write them.
+    made_as = {"GIF": "PNG", "MPO": "JPEG"}.get(str(opened.format), str(opened.format))
     picture = _upright(opened)
-    # What the file says beside its pixels: it would be written again.
-    info = dict(picture.info)
-    picture.info.clear()
     small = low and max(picture.size) > LOW_SIDE
     # JPEG is written with its own tables where its pixels are as they were: so it loses next to nothing.
-    as_it_is = made_as == "JPEG" and picture is opened and picture.mode in ("L", "RGB") and not small
+    as_it_is = opened.format == "JPEG" and picture is opened and picture.mode in ("L", "RGB") and not small
     if not as_it_is:
-        picture = _plain(picture, transparent="transparency" in info)
+        picture = _plain(picture)
+    # What the file says beside its pixels: it would be written again.
+    picture.info.clear()
     if small:
         picture.thumbnail((LOW_SIDE, LOW_SIDE))
     content = _written(picture, made_as, as_it_is=as_it_is, lossless=b"VP8L" in body[:_BEGINNING])
@@ -104,8 +104,10 @@ def _upright(opened: "Image.Image") -> "Image.Image":
     return opened if turn is None else opened.transpose(turn)
 
 
-def _plain(picture: "Image.Image", *, transparent: bool) -> "Image.Image":
+def _plain(picture: "Image.Image") -> "Image.Image":
     """Return a picture of red, green and blue, and its transparency if it has one."""
+    # One colour of it may be what is transparent; `convert` reads that there, too.
+    transparent = "transparency" in picture.info
     if picture.mode.startswith("I"):  # 16 bits of grey; `convert` alone would make all that is bright white
         picture = picture.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     has_alpha = transparent or picture.mode in ("RGBA", "LA", "PA", "La", "RGBa")

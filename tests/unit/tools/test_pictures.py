@@ -79,6 +79,24 @@ def test_one_pixel_transparency_and_the_first_of_ten_thousand_frames() -> None:
     assert opened(read(film)["content"]).convert("RGB").getpixel((0, 0)) == (255, 0, 0)
 
 
+@pytest.mark.parametrize("made_as", ["PNG", "GIF"])
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_a_colour_that_is_transparent_stays_so(mode: str, made_as: str) -> None:
+    source, target = Image.new("RGB", (4, 4), "#000000").convert(mode), io.BytesIO()
+    source.save(target, made_as, transparency=(0, 0, 0) if (mode, made_as) == ("RGB", "PNG") else 0)
+    assert opened(read(target.getvalue())["content"]).getpixel((0, 0))[3] == 0  # type: ignore[index]
+
+
+def test_of_the_pictures_that_a_phone_writes_into_one_jpeg_the_first_is_seen() -> None:
+    target = io.BytesIO()
+    more = [Image.new("RGB", (6, 4), "#00ff00")]
+    Image.new("RGB", (12, 8), "#ff0000").save(target, "MPO", save_all=True, append_images=more)
+    for low in (True, False):
+        made = read(target.getvalue(), low=low)
+        assert (made["media_type"], made["width"], made["height"]) == ("image/jpeg", 12, 8)
+        assert opened(made["content"]).getpixel((1, 1))[0] > 250  # type: ignore[index]
+
+
 def test_what_hides_behind_or_before_a_picture_is_gone_or_refused() -> None:
     page = b"<html><script>alert(1)</script></html>PK\x03\x04"
     assert page not in read(picture() + page)["content"]
