@@ -7,8 +7,6 @@ other tools than functions are kept as JSON (`PassedThrough`): there a `Picture`
 no client can send.
 """
 
-import base64
-import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +23,7 @@ from responses_app.protocol.items.items import (
     PassedThrough,
     SeenImage,
 )
+from responses_app.protocol.items.shown_files import decoded
 
 IMAGE_PARTS = ("input_image", "computer_screenshot", "image")
 _BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
@@ -77,16 +76,7 @@ def images_in_output(output: Sequence[JsonObject]) -> Iterator[ImageSource]:
 
 def decoded_url(url: str) -> bytes | None:
     """Return what a data URL holds, None where that is not base64."""
-    encoded = url[url.find(",") + 1 :]
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        # It may be broken into lines.
-        encoded = "".join(encoded.split())
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return None
+    return decoded(url[url.find(",") + 1 :])
 
 
 def _of_parts(parts: Sequence[Part], at: str) -> Iterator[ImageSource]:

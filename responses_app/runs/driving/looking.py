@@ -5,11 +5,10 @@ The pictures are kept before the model is shown them: the log has their digests 
 
 import asyncio
 import logging
-from base64 import b64decode
-from binascii import Error
 from collections.abc import Awaitable, Callable, Sequence
 
 from engine.formats.base import Picture
+from responses_app.protocol.items.shown_files import decoded
 from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.stores.base import StoreError
@@ -55,14 +54,12 @@ def look_of(plan: RunPlan) -> Look:
 async def _picture(plan: RunPlan, image: ToolImage) -> str | Picture:
     """Return the picture that an image is, which is kept for the response, or a note."""
     try:
-        content = image.data
-        if isinstance(content, str):
-            content = await asyncio.to_thread(b64decode, content, validate=True)
+        content = image.data if isinstance(image.data, bytes) else await asyncio.to_thread(decoded, image.data)
+        if content is None:
+            return _note("its data is not base64")
         return Picture(await plan.pictures.show(content, owner=plan.response_id, stored=plan.stored))
     except PictureUnreadable as problem:
         return _note(f"{str(problem)[:1].lower()}{str(problem)[1:].rstrip('.')}")
-    except (Error, ValueError):
-        return _note("its data is not base64")
     except StoreError as problem:
         logger.warning("response %s: an image of a tool is not kept: %s", plan.response_id, problem)
         return _note("it cannot be kept now")
