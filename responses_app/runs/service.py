@@ -47,6 +47,7 @@ from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.log.replay import Machines, as_begun
 from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.runs.plan.failures import engine_errors, refusal, store_away, store_errors
+from responses_app.runs.plan.pictures import named_in
 from responses_app.runs.plan.plan import Origin, RunPlan
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
@@ -265,7 +266,10 @@ class ResponseService:
         # Early, since a full server has to refuse cheaply; the admission checks again.
         self.registry.check_capacity()
         info = await self._ready(model, origin)
-        context = await self.history.context(origin, request, recall, dialect=dialect, model_format=model.format)
+        named = named_in(accepted.request if accepted else None)
+        context = await self.history.context(
+            origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named
+        )
         response_id = accepted.response["id"] if accepted else self.new_id(ids.RESPONSE)
         draft = Draft(
             response_id=response_id,

@@ -41,6 +41,11 @@ class ImageSource:
     low: bool = False  # a small picture is enough (`detail`)
     is_history: bool = False  # a server made it, and its client sends it back: a note will do where it cannot be shown
 
+    @property
+    def is_of_the_web(self) -> bool:
+        """Whether its bytes are to be fetched."""
+        return self.url is not None and self.url[:5].lower() != "data:"
+
 
 Seen = Mapping[int, str]  # the digests of images, by the identities of their parts
 

@@ -22,6 +22,7 @@ from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
 from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure
+from responses_app.runs.plan.pictures import NAMED_PICTURES
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.stores.base import (
     AcceptedResponse,
@@ -224,6 +225,8 @@ class RunPersistence:
         """Return what another worker needs to run it; a public id may stand for a later response there."""
         request, parent = self._plan.request, self._plan.parent
         fields = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
+        if self._plan.pictures.named:
+            fields[NAMED_PICTURES] = dict(self._plan.pictures.named)
         if request.previous_response_id is None or parent is None:
             return fields
         return {**fields, "previous_response_id": parent.response_id}

@@ -5,20 +5,27 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
 from engine.errors import PictureGone
 from engine.types import PictureSource
-from responses_app.protocol.errors import invalid_request
+from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.shown_images import ImageSource
 from responses_app.protocol.pictures import StoredPicture
 from responses_app.stores.base import StoreError
 from responses_app.stores.pictures import BasePictureStore
 
 Read = Callable[[str, bytes | ImageSource], Awaitable[StoredPicture]]  # a project and an image → its picture
+NAMED_PICTURES = "named_pictures"  # what has `ShownPictures.named` in a request that is kept
 _Key = tuple[str, str]  # a project and a digest
+
+
+def named_in(request: JsonObject | None) -> Mapping[str, str]:
+    """Return the `ShownPictures.named` of a request that was kept."""
+    named = (request or {}).get(NAMED_PICTURES)
+    return {name: str(digest) for name, digest in named.items()} if isinstance(named, dict) else {}
 
 
 class PictureShelf:
@@ -71,6 +78,9 @@ class ShownPictures:
         self._project = project
         self._read = read
         self._own: dict[str, StoredPicture] = {}  # those that came with it, by their digests: they stay in memory
+        # The digests of images that the request only names (a URL, a file), "" for one that could not be shown: who
+        # goes on with the response shows it the same, whatever there is by then.
+        self.named: dict[str, str] = {}
 
     def held(self, digests: Iterable[str]) -> Sequence[StoredPicture]:
         """Return those of these that it holds in memory."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
+from types import MappingProxyType
 
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage
 from responses_app.protocol import ids
@@ -110,13 +111,16 @@ class History:
         *,
         dialect: Dialect = OPENAI,
         model_format: ModelFormat,
+        named_pictures: Mapping[str, str] = MappingProxyType({}),
     ) -> Context:
         """Return what a request continues, as the model of this format reads and sees it.
 
+        `named_pictures` are those that its response was shown before (`ShownPictures.named`).
         Raises `ApiError` for what cannot be found, or cannot be shown.
         """
         with store_errors():
-            context = await self._context(origin, request, recall, dialect, sees=model_format.sees)
+            pictures = self.pictures.shown(origin.project, named_pictures)
+            context = await self._context(origin, request, recall, dialect, pictures, sees=model_format.sees)
         if not model_format.sees:
             self._leave_images_out(request, context)
         return context
@@ -157,10 +161,16 @@ class History:
         return Unsealing(self._sealer, project).opened(Items(*parse_input(list(kept))), named=False)
 
     async def _context(
-        self, origin: Origin, request: CreateRequest, recall: Recall, dialect: Dialect, *, sees: bool
+        self,
+        origin: Origin,
+        request: CreateRequest,
+        recall: Recall,
+        dialect: Dialect,
+        pictures: ShownPictures,
+        *,
+        sees: bool,
     ) -> Context:
         project, own = origin.project, await self._resolved(origin, request)
-        pictures = self.pictures.shown(project)
         context = Context(parent=None, before=_NOTHING, own=own, sampled={}, pictures=pictures)
         if request.previous_response_id is not None:
             completed = dialect.completed_calls_are_answered

@@ -10,7 +10,7 @@ items becomes a note: nobody could send it anew.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
@@ -85,9 +85,11 @@ class PictureReading:
         self._fetch = fetch
         self._urls: OrderedDict[tuple[str, str, bool], tuple[str, float]] = OrderedDict()  # → digest, and until when
 
-    def shown(self, project: str) -> ShownPictures:
-        """Return what a response of a project is to show: nothing yet."""
-        return ShownPictures(self.shelf, project, self.picture)
+    def shown(self, project: str, named: Mapping[str, str]) -> ShownPictures:
+        """Return what a response of a project is to show: nothing yet, but what it was shown by these names before."""
+        shown = ShownPictures(self.shelf, project, self.picture)
+        shown.named |= named
+        return shown
 
     async def read(self, project: str, before: Items, own: Items, shown: ShownPictures) -> tuple[Items, Items]:
         """Return items whose images are pictures, which `shown` holds. Raises `ApiError`, and `StoreError`."""
@@ -151,12 +153,19 @@ class PictureReading:
 
     async def _note(self, reading: _Reading, source: ImageSource, seen: dict[int, str], *, is_own: bool) -> None:
         """Read an image, and note which picture it is."""
+        named, name = reading.shown.named, _name(source)
+        known = named.get(name)
+        if known == "":
+            return
         async with reading.places:
             try:
-                picture = await self.picture(reading.project, source)
+                picture = await self.shelf.find(reading.project, known) if known else None
+                picture = picture or await self.picture(reading.project, source)
             except ImageProblem as problem:
                 if not is_own or source.is_history:
                     logger.info("an image of a conversation cannot be shown: %s", problem)
+                    if name:
+                        named[name] = ""
                     return
                 at = f"input{source.path}"
                 message = f"Invalid image at '{at}': {problem}"
@@ -172,12 +181,15 @@ class PictureReading:
             )
         reading.shown.hold([picture])
         seen[source.key] = picture.digest
+        if name:
+            named[name] = picture.digest
 
     async def picture(self, project: str, source: bytes | ImageSource) -> StoredPicture:
         """Return the picture that an image is. Raises `ImageProblem`, and `StoreError`."""
         if isinstance(source, bytes):
             return await self.of_bytes(project, source)
-        if source.url is not None and source.url[:5].lower() != "data:":
+        if source.is_of_the_web:
+            assert source.url is not None, "it is one"
             return await self._of_url(project, source.url, source.low)
         content = await self._content(project, source)
         return await self.of_bytes(project, content, low=source.low)
@@ -221,6 +233,13 @@ class PictureReading:
     def _too_large(self) -> ImageProblem:
         most = self.settings.input_image_max_bytes
         return ImageProblem(f"It has more than {most:,} bytes (INPUT_IMAGE_MAX_BYTES).")
+
+
+def _name(source: ImageSource) -> str:
+    """Return what stands for an image whose bytes are elsewhere, and may be others later; "" for any other one."""
+    if not (source.file_id or source.is_of_the_web):
+        return ""
+    return sha256(f"{source.low} {source.file_id} {source.url}".encode(errors="replace")).hexdigest()
 
 
 def picture_digest(content: bytes, *, low: bool = False) -> str:

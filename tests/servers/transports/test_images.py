@@ -18,7 +18,7 @@ from tests.kit.web_server import answer, redirect, web_server
 
 pytestmark = pytest.mark.any_database
 
-RED, BLUE = picture("#ff0000"), picture("#0000ff", (20, 10), "JPEG")
+LIME, RED, BLUE = picture("#00ff00"), picture("#ff0000"), picture("#0000ff", (20, 10), "JPEG")
 SAYS_RED, SAYS_BLUE = "PNG, 8 × 8, mostly #ff0000.", "JPEG, 20 × 10, mostly #0000fe."
 
 
@@ -199,22 +199,29 @@ async def test_another_worker_goes_on_with_the_images_of_one_that_died(
 ) -> None:
     folder = tmp_path_factory.mktemp("takeover")
     options = {"tokens_per_second": 15}
-    first, second = (Server(folder, engine_options=options, worker_lease_seconds=1.0) for _ in range(2))
+    settings: Any = {"worker_lease_seconds": 1.0, "input_images_allowed_hosts": "127.0.0.1"}
+    first, second = (Server(folder, engine_options=options, **settings) for _ in range(2))
     first.log, second.log = folder / "a.log", folder / "b.log"
     try:
         await asyncio.to_thread(first.start)
-        async with http_client(first) as http:
-            sent: Any = [message(image(), image(BLUE))]
+        async with http_client(first) as http, web_server() as web:
+            web.pages["/red"] = answer(RED)
+            file = (await http.post("/files", files={"file": ("x", BLUE)}, data={"purpose": "vision"})).json()["id"]
+            by_url: Frame = {"type": "input_image", "image_url": web.url("/red")}
+            sent: Any = [message(by_url, {"type": "input_image", "file_id": file}, image(LIME))]
             response = await begin(http, sent)
             await until(http, response["id"], "in_progress")
             await eventually(lambda: stored(first, "SELECT COUNT(*) FROM responses_app_logpart") != [(0,)])
+            await http.delete(f"/files/{file}")
+        # Nothing is left of where two of them came from.
         first.kill()
         await asyncio.to_thread(second.start)
         async with http_client(second) as http:
             ended = await until(http, response["id"], "completed", timeout=30)
-            assert text_of(ended) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}"
+            says = f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE} Image 3: PNG, 8 × 8, mostly #00ff00."
+            assert text_of(ended) == says
             again = await asked(http, previous_response_id=response["id"])
-            assert text_of(again) == f"Image 1: {SAYS_RED} Image 2: {SAYS_BLUE}"
+            assert text_of(again) == says
         await asyncio.to_thread(second.stop)
         assert "Traceback" not in second.output
     finally:
