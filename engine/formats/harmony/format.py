@@ -28,14 +28,20 @@ from engine.formats.harmony.encoding import (
     MESSAGE,
     SPECIAL_TOKENS,
     STOP_TOKENS,
-    decode_tokens,
     encode_harmony_slices,
     encode_text,
     longest_token,
     token_bytes,
 )
 from engine.formats.harmony.grammar import problem_of_turn, turn_grammar
-from engine.formats.harmony.messages import MAX_NAME, TOOL_NAME, messages_of, pictures_in, render_messages
+from engine.formats.harmony.messages import (
+    MAX_NAME,
+    TOOL_NAME,
+    content_parts,
+    messages_of,
+    pictures_in,
+    render_messages,
+)
 from engine.formats.harmony.parser import (
     ANALYSIS,
     COMMENTARY,
@@ -215,7 +221,7 @@ class HarmonyFormat(ModelFormat):
         return self.output(name, f"Error: this tool does not exist. Available tools: {names}.", hosted=True)
 
     def text_of(self, tokens: "Tokens[int]") -> str:
-        return decode_tokens(tokens[tokens.index(MESSAGE) + 1 : -1])
+        return without_pictures(content_parts(tokens[tokens.index(MESSAGE) + 1 : -1]))
 
     def messages_of(self, tokens: "Tokens[int]") -> list[dict[str, Any]]:
         return messages_of(tokens)

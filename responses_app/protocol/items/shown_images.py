@@ -31,7 +31,7 @@ _BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a")
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """An image in an item, and where its bytes are: one of the three is there."""
+    """An image in an item, and where its bytes are: one of the three is there, or its client has forgotten it."""
 
     path: str  # where it stands among the items, as errors name it: `[2].content[0]`
     key: int  # the identity of its part, which nobody changes while a request is read
@@ -86,8 +86,11 @@ def decoded_url(url: str) -> bytes | None:
 
 def _of_parts(parts: Sequence[Part], at: str) -> Iterator[ImageSource]:
     for place, part in enumerate(parts):
-        if isinstance(part, MediaPart) and part.type in IMAGE_PARTS:
-            yield from _source(part, f"{at}[{place}]", part.image_url, part.file_id, part.detail)
+        # A file that is an image is seen already.
+        if isinstance(part, MediaPart) and part.type in IMAGE_PARTS and not isinstance(part, SeenImage):
+            found = list(_source(part, f"{at}[{place}]", part.image_url, part.file_id, part.detail))
+            # One that says nowhere what it is, is told of, too.
+            yield from found or [ImageSource(f"{at}[{place}]", id(part))]
 
 
 def _of_item(item: JsonObject, at: str) -> Iterator[ImageSource]:

@@ -205,7 +205,8 @@ class PictureReading:
                 raise self._too_large()
             return content
         text = source.data if source.url is None else source.url
-        assert text is not None, "one of the three is there"
+        if text is None:
+            raise ImageProblem("It has neither an 'image_url', which is a text, nor a 'file_id'.")
         # Base64 has 4 characters for 3 bytes, and the head of a data URL a few more.
         if len(text) > most * 4 // 3 + 1024:
             raise self._too_large()

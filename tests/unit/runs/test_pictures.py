@@ -189,7 +189,10 @@ class TestChains:
         reader, messages = await site.service.compact(asked, Origin(transport="test", project="default"))
         await Reading(site, reader).to_the_end()
         assert await shown(site) == ["#ff0000"]
-        assert messages
+        [told] = messages
+        content: Any = told["content"]
+        assert content[0]["text"].endswith(IMAGE_OMITTED), "no digest, and no tokens of the format"
+        assert "<|" not in content[0]["text"]
 
 
 class TestBadImages:
@@ -202,8 +205,10 @@ class TestBadImages:
             ({"type": "input_image", "file_id": "file-none"}, "invalid_image", "no file 'file-none'"),
             ({"type": "input_image", "image_url": "http://10.0.0.1/a.png"}, "failed_to_download_image", "internet"),
             (image(RED + b" " * 5000), "invalid_image", "INPUT_IMAGE_MAX_BYTES"),
+            ({"type": "input_image"}, "invalid_image", "neither an 'image_url'"),
+            ({"type": "input_image", "image_url": {"url": 3}}, "invalid_image", "neither an 'image_url'"),
         ],
-        ids=["text", "cut", "pixels", "file", "inward", "bytes"],
+        ids=["text", "cut", "pixels", "file", "inward", "bytes", "nothing", "a number"],
     )
     async def test_it_is_a_400_that_names_its_place(
         self, site_of: MakeSite, part: JsonObject, code: str, reason: str
