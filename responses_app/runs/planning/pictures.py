@@ -10,12 +10,14 @@ items becomes a note: nobody could send it anew.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from time import monotonic
 
-from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.errors import ApiError, invalid_request, overloaded
 from responses_app.protocol.items.shown_files import Shown, data_of, omitted_file
 from responses_app.protocol.items.shown_images import ImageSource, Seen, decoded_url, images_in, with_images
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
@@ -23,11 +25,14 @@ from responses_app.protocol.prompt.prompt import Items
 from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.network import NetworkError
+from responses_app.tools.places import SharedPlaces
 from responses_app.tools.settings import PictureSettings
 
 logger = logging.getLogger("respsite.runs")
 
-AT_ONCE = 4  # images of one request that are fetched and read at once
+# Images that are fetched and read at once, each with INPUT_IMAGE_MAX_BYTES at most: of one request, of one project, and
+# in this process.
+OF_REQUEST, OF_PROJECT, AT_ONCE = 4, 12, 16
 READ_SECONDS = 60.0  # for the images of one request, together
 MAX_READ_BYTES = 256 * 1024 * 1024  # of the pictures of one request, as models are shown them
 URL_SECONDS = 600.0  # that an image is known by its URL
@@ -62,7 +67,8 @@ class _Reading:
 
     project: str
     shown: ShownPictures  # holds them
-    places: asyncio.Semaphore  # as many at once as there are places
+    own: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, OF_REQUEST))
+    waiting: int = 0  # of them, for images of other requests
     bytes: int = 0  # of all of them so far
 
 
@@ -83,6 +89,7 @@ class PictureReading:
         self._files = files
         self._read = read
         self._fetch = fetch
+        self._places = SharedPlaces(most=AT_ONCE, share=OF_PROJECT)  # READ_SECONDS bounds how long they are waited for
         self._urls: OrderedDict[tuple[str, str, bool], tuple[str, float]] = OrderedDict()  # → digest, and until when
 
     def shown(self, project: str, named: Mapping[str, str]) -> ShownPictures:
@@ -106,7 +113,7 @@ class PictureReading:
                 param=at,
                 code="invalid_image",
             )
-        reading = _Reading(project, shown, asyncio.Semaphore(AT_ONCE))
+        reading = _Reading(project, shown)
         seen: dict[int, str] = {}
         try:
             async with asyncio.timeout(READ_SECONDS), asyncio.TaskGroup() as group:
@@ -116,6 +123,8 @@ class PictureReading:
                 for source in earlier[max(0, len(earlier) - (most - len(sources))) :]:
                     group.create_task(self._note(reading, source, seen, is_own=False))
         except TimeoutError:
+            if reading.waiting:
+                raise overloaded("Too many images of other requests are read. Try again.", retry_after=5) from None
             raise invalid_request(
                 "The images of this request take too long to read.", param="input", code="invalid_image"
             ) from None
@@ -157,7 +166,7 @@ class PictureReading:
         known = named.get(name)
         if known == "":
             return
-        async with reading.places:
+        async with self._place(reading):
             try:
                 picture = await self.shelf.find(reading.project, known) if known else None
                 picture = picture or await self.picture(reading.project, source)
@@ -183,6 +192,16 @@ class PictureReading:
         seen[source.key] = picture.digest
         if name:
             named[name] = picture.digest
+
+    @asynccontextmanager
+    async def _place(self, reading: _Reading) -> AsyncIterator[None]:
+        """Wait until an image of a request may be read, and have its place for as long as this lasts."""
+        async with reading.own:
+            # Not given back where it does not come: then the time is over, and somebody looks who has waited.
+            reading.waiting += 1
+            async with self._places.taken(reading.project):
+                reading.waiting -= 1
+                yield
 
     async def picture(self, project: str, source: bytes | ImageSource) -> StoredPicture:
         """Return the picture that an image is. Raises `ImageProblem`, and `StoreError`."""

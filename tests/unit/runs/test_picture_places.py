@@ -1,0 +1,52 @@
+"""How many images are read at once: of one request, of one project, of all."""
+
+import asyncio
+
+import pytest
+
+from engine.formats.harmony.format import HarmonyFormat
+from responses_app.protocol.errors import ApiError
+from responses_app.runs.planning import pictures
+from tests.kit.fakes import ANSWER, FakeEngine, Site
+from tests.kit.waiting import eventually
+from tests.unit.runs.eyes import RED, Eyes, image, message
+
+
+class SlowWeb:
+    """A web that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.open = 0  # fetches under way
+        self.answers = asyncio.Event()
+
+    async def fetch(self, url: str, max_bytes: int) -> bytes:
+        """Return a picture."""
+        self.open += 1
+        try:
+            await self.answers.wait()
+        finally:
+            self.open -= 1
+        return RED
+
+
+async def test_no_project_has_all_places_and_who_had_none_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    web = SlowWeb()
+    site = Site(
+        FakeEngine([ANSWER]),
+        model_format=HarmonyFormat(sees=True),
+        read_picture=Eyes().read,
+        fetch_picture=web.fetch,
+    )
+    urls = [image(image_url=f"https://slow.example/{each}") for each in range(10)]
+    asked = [asyncio.create_task(site.begin(input=[message(*urls)], project="greedy")) for _ in range(5)]
+    await eventually(lambda: web.open == 12)
+    reading = await site.begin(input=[message(image())], project="other")
+    await reading.to_the_end()
+    assert web.open == 12
+    monkeypatch.setattr(pictures, "READ_SECONDS", 0.0)
+    with pytest.raises(ApiError) as refused:
+        await site.begin(input=[message(*urls)], project="greedy")
+    assert (refused.value.status, refused.value.code) == (503, "server_is_overloaded")
+    web.answers.set()
+    for reading in await asyncio.gather(*asked):
+        await reading.to_the_end()
