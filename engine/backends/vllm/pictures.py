@@ -19,6 +19,7 @@ from engine.errors import EngineError, PicturesRefused, PromptTooLong
 from engine.types import GenerationRequest, PictureSource, TokenChunk
 
 MAX_KEPT = 16_384  # names of pictures that one server has, of some 150 bytes each; the least recently used goes first
+MAX_LOADED = 512 * 1024 * 1024  # bytes of the pictures of one prompt that are sent at once
 MAX_REFUSALS = 3  # after which a server is taken to keep no pictures
 MISS = "Cache miss for"  # vllm/multimodal/processing/processor.py
 # What vLLM says of pictures that it does not take (multimodal/processing/context.py, multimodal/media/image.py).
@@ -48,12 +49,22 @@ class KeptPictures:
     async def data_of(
         self, pictures: Sequence[PictureSource], names: Sequence[str], *, every: bool
     ) -> list[bytes | None]:
-        """Return the data of pictures, None for those that it has, unless `every` is wanted. Raises `PictureGone`."""
+        """Return the data of pictures, None for those that it has, unless `every` is wanted.
+
+        Raises `PictureGone`, and `PicturesRefused` where they are too many bytes.
+        """
         kept: Collection[str] = () if every or not self._keeps else self._names
         loaded: dict[str, bytes] = {}  # a picture that is there twice is loaded once
+        left = MAX_LOADED
         for picture, name in zip(pictures, names, strict=True):
             if name not in kept and name not in loaded:
                 loaded[name] = await picture.load()
+                left -= len(loaded[name])
+                if left < 0:
+                    raise PicturesRefused(
+                        f"The images of this conversation have more than {MAX_LOADED // 2**20} MiB together. Begin a "
+                        "new one with some of them."
+                    )
         return [loaded.get(name) for name in names]
 
     def keep(self, names: Iterable[str]) -> None:

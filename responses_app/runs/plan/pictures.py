@@ -7,7 +7,7 @@
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from engine.errors import PictureGone
 from engine.types import PictureSource
@@ -28,8 +28,14 @@ def named_in(request: JsonObject | None) -> Mapping[str, str]:
     return {name: str(digest) for name, digest in named.items()} if isinstance(named, dict) else {}
 
 
+OVERHEAD = 1024  # bytes of memory that a picture takes beside its file, about
+
+
 class PictureShelf:
-    """The pictures that a process finds; `max_bytes` bounds those that it keeps in memory beside what others hold."""
+    """The pictures that a process finds; `max_bytes` bounds those that it keeps in memory beside what others hold.
+
+    `held_bytes` is what all of them take that are in memory.
+    """
 
     def __init__(self, store: BasePictureStore, *, max_bytes: int) -> None:
         self.store = store
@@ -37,6 +43,7 @@ class PictureShelf:
         self._latest: OrderedDict[_Key, StoredPicture] = OrderedDict()  # the one that was asked for last is the last
         self._bytes = 0  # of `_latest`
         self._held: WeakValueDictionary[_Key, StoredPicture] = WeakValueDictionary()  # as long as anybody holds them
+        self.held_bytes = 0
 
     def get(self, project: str, digest: str) -> StoredPicture | None:
         """Return a picture that is in memory."""
@@ -48,14 +55,21 @@ class PictureShelf:
     def put(self, project: str, picture: StoredPicture) -> StoredPicture:
         """Have a picture in memory, before others; return the one that is there."""
         key = (project, picture.digest)
-        picture = self._held.setdefault(key, picture)
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = picture
+            self.held_bytes += _size(held)
+            finalize(held, self._gone, _size(held)).atexit = False
         if self._latest.pop(key, None) is None:
-            self._bytes += len(picture.content)
-        self._latest[key] = picture
+            self._bytes += _size(held)
+        self._latest[key] = held
         while self._bytes > self._max_bytes:
             _, oldest = self._latest.popitem(last=False)
-            self._bytes -= len(oldest.content)
-        return picture
+            self._bytes -= _size(oldest)
+        return held
+
+    def _gone(self, size: int) -> None:
+        self.held_bytes -= size
 
     async def find(self, project: str, digest: str) -> StoredPicture | None:
         """Return a picture, of the store where memory has it no more. Raises `StoreError`."""
@@ -68,6 +82,10 @@ class PictureShelf:
     async def has(self, project: str, digest: str) -> bool:
         """Whether a picture is here. Raises `StoreError`."""
         return self.get(project, digest) is not None or bool(await self.store.known(project, [digest]))
+
+
+def _size(picture: StoredPicture) -> int:
+    return len(picture.content) + OVERHEAD
 
 
 class ShownPictures:

@@ -35,6 +35,7 @@ logger = logging.getLogger("respsite.runs")
 OF_REQUEST, OF_PROJECT, AT_ONCE = 4, 12, 16
 READ_SECONDS = 60.0  # for the images of one request, together
 MAX_READ_BYTES = 256 * 1024 * 1024  # of the pictures of one request, as models are shown them
+MAX_HELD_BYTES = 1024 * 1024 * 1024  # of all pictures in memory, those that responses and connections hold included
 URL_SECONDS = 600.0  # that an image is known by its URL
 MAX_URLS = 1000  # that are known
 _VERSION = b"respsite picture 1"  # of what is made of an image: another one needs another number
@@ -167,6 +168,8 @@ class PictureReading:
         if known == "":
             return
         async with self._place(reading):
+            if self.shelf.held_bytes > MAX_HELD_BYTES:
+                raise overloaded("The images of other requests take all memory for images. Try again.", retry_after=5)
             try:
                 picture = await self.shelf.find(reading.project, known) if known else None
                 picture = picture or await self.picture(reading.project, source)

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 
 import pytest
 
-from engine.backends.vllm.pictures import MAX_REFUSALS
+from engine.backends.vllm import pictures
+from engine.backends.vllm.pictures import MAX_REFUSALS, KeptPictures
 from engine.errors import (
     EngineUnavailable,
     GenerationCut,
@@ -14,6 +16,7 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.formats.base import Body, Picture
+from engine.types import PictureSource
 from tests.contracts.engine import collect, joined
 from tests.kit.gallery import Gallery
 from tests.kit.pictures import picture
@@ -149,6 +152,22 @@ async def test_one_picture_twice_in_a_prompt_is_loaded_once(open_seeing: OpenSee
     chat.user(["", same, " and ", same])
     assert chat.take(await collect(engine, chat.asked()))
     assert gallery.loaded == [same.digest]
+
+
+async def test_a_prompt_loads_no_more_pictures_than_memory_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+
+    async def load(name: str) -> bytes:
+        loads.append(name)
+        return b"x" * 100
+
+    shown = [PictureSource(name, partial(load, name)) for name in "abcaabcd"]
+    monkeypatch.setattr(pictures, "MAX_LOADED", 300)
+    with pytest.raises(PicturesRefused, match="together"):
+        await KeptPictures().data_of(shown, [each.digest for each in shown], every=True)
+    assert loads == ["a", "b", "c", "d"]
+    data = await KeptPictures().data_of(shown[:7], [each.digest for each in shown[:7]], every=True)
+    assert None not in data
 
 
 async def test_two_salts_share_no_picture(open_seeing: OpenSeeing, vllm_over: OpenEngine) -> None:

@@ -1,13 +1,17 @@
 """How many images are read at once: of one request, of one project, of all."""
 
 import asyncio
+import gc
 
 import pytest
 
 from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.pictures import StoredPicture
+from responses_app.runs.plan.pictures import PictureShelf
 from responses_app.runs.planning import pictures
 from tests.kit.fakes import ANSWER, FakeEngine, Site
+from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.waiting import eventually
 from tests.unit.runs.eyes import RED, Eyes, image, message
 
@@ -50,3 +54,30 @@ async def test_no_project_has_all_places_and_who_had_none_may_try_again(monkeypa
     web.answers.set()
     for reading in await asyncio.gather(*asked):
         await reading.to_the_end()
+
+
+def stored(number: int, size: int) -> StoredPicture:
+    """Return a picture of so many bytes."""
+    return StoredPicture(digest=f"{number:064x}", media_type="image/png", width=1, height=1, content=b"x" * size)
+
+
+async def test_memory_counts_what_it_keeps_and_what_others_hold() -> None:
+    shelf = PictureShelf(MemoryPictureStore(), max_bytes=50_000)
+    for number in range(100):
+        shelf.put("p", stored(number, 1))
+    assert sum(shelf.get("p", f"{number:064x}") is not None for number in range(100)) < 50, "small ones count, too"
+    held = [shelf.put("p", stored(number, 20_000)) for number in range(100, 110)]
+    assert shelf.held_bytes > 200_000
+    assert shelf.put("p", stored(100, 20_000)) is held[0]
+    del held
+    gc.collect()
+    assert shelf.held_bytes <= 50_000
+
+
+async def test_where_all_memory_is_held_no_further_image_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    eyes = Eyes()
+    site = Site(FakeEngine([ANSWER]), model_format=HarmonyFormat(sees=True), read_picture=eyes.read)
+    monkeypatch.setattr(pictures, "MAX_HELD_BYTES", -1)
+    with pytest.raises(ApiError) as refused:
+        await site.begin(input=[message(image())])
+    assert (refused.value.status, eyes.read_count) == (503, 0)
