@@ -269,13 +269,21 @@ class PictureReader(ReadingPool):
     async def read(self, body: bytes, *, low: bool) -> ReadPicture:
         """Return a picture, with `low` a small one. Raises `PictureUnreadable`."""
         try:
-            answer = await self.ask({"low": low, "max_pixels": self._max_pixels}, body)
+            answer = await self._answer({"low": low, "max_pixels": self._max_pixels}, body)
         except TimeoutError:
             logger.warning("a picture of %d bytes was not read in time", len(body))
             raise PictureUnreadable("It could not be read in time: scale it down.") from None
         except NO_ANSWER:
-            logger.warning("the process that read a picture of %d bytes ended", len(body))
+            logger.warning("two processes that read a picture of %d bytes ended", len(body))
             raise PictureUnreadable("It broke the program that reads it.") from None
         if "message" in answer:
             raise PictureUnreadable(answer["message"])
         return ReadPicture(answer["media_type"], answer["width"], answer["height"], answer["content"])
+
+    async def _answer(self, header: Mapping[str, object], body: bytes) -> dict[str, Any]:
+        try:
+            return await self.ask(header, body)
+        # It may have ended for another reason: while it had nothing to do, or for want of this machine's memory.
+        except NO_ANSWER:
+            logger.warning("the process that read a picture of %d bytes ended: another one reads it", len(body))
+            return await self.ask(header, body)

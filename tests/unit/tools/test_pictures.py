@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import os
 import re
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -149,6 +151,15 @@ async def test_a_process_reads_one_picture_after_the_other(reader: PictureReader
     both = await asyncio.gather(*(reader.read(picture(size=(9, 9)), low=low) for low in (True, False)))
     assert [each.width for each in both] == [9, 9]
     assert set(first) < set(reader.pids)
+
+
+async def test_the_end_of_a_process_is_not_the_fault_of_the_next_picture(reader: PictureReader) -> None:
+    await reader.read(picture(), low=False)
+    [pid] = reader.pids
+    os.kill(pid, signal.SIGKILL)
+    # Nothing is awaited in between: nobody has noticed.
+    assert (await reader.read(picture(), low=False)).width == 8
+    assert reader.pids != [pid]
 
 
 async def test_a_bomb_takes_bounded_memory_and_time(reader: PictureReader, monkeypatch: pytest.MonkeyPatch) -> None:
