@@ -228,7 +228,9 @@ class ResponseService:
     async def _keep_pictures(self, plan: RunPlan) -> None:
         """Keep what the prompts of a response show, before it is accepted: another worker may go on with it."""
         with store_errors():
-            await plan.pictures.keep(plan.response_id, plan.new_pictures, stored=plan.stored)
+            await plan.pictures.keep(
+                plan.response_id, plan.new_pictures, stored=plan.stored, shown=plan.prompt_pictures
+            )
 
     async def _in_thread(
         self, draft: Draft, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs

@@ -116,15 +116,16 @@ class ShownPictures:
         """Return what gives an engine these pictures."""
         return [PictureSource(digest, partial(self._load, digest)) for digest in digests]
 
-    async def keep(self, owner: str, digests: Collection[str], *, stored: bool) -> None:
+    async def keep(self, owner: str, digests: Collection[str], *, stored: bool, shown: Iterable[str] = ()) -> None:
         """Look that these pictures are there, and with `stored` keep them for a response that is about to be accepted.
 
-        Raises `ApiError` where one is gone, and `StoreError`.
+        It keeps others that it has `shown` as well, as far as they are there: what it continues may be deleted while it
+        runs. Raises `ApiError` where one is gone, and `StoreError`.
         """
-        wanted = set(digests)
-        if not wanted:
+        wanted, others = set(digests), set(shown) if stored else set()
+        if not (wanted or others):
             return
-        there = set(await self._shelf.store.use(self._project, owner, wanted)) if stored else set()
+        there = set(await self._shelf.store.use(self._project, owner, wanted | others)) if stored else set()
         in_memory = {digest: picture for digest in wanted - there if (picture := self._in_memory(digest)) is not None}
         missing = wanted - there - in_memory.keys()
         if missing and not stored:

@@ -223,6 +223,11 @@ class RunPlan:
         return found
 
     @property
+    def prompt_pictures(self) -> Sequence[str]:
+        """The digests of the pictures that its prompt shows."""
+        return self.format.pictures_of(self.draft) if self.format.sees else ()
+
+    @property
     def stored_parent(self) -> str:
         """The stored response it continues by its id, which the store must still know; "" for none."""
         named = self.request.previous_response_id is not None

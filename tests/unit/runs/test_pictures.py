@@ -168,6 +168,17 @@ class TestChains:
         with pytest.raises(PictureGone, match="not there any more"):
             await shown(site)
 
+    async def test_what_continues_it_keeps_it_though_its_own_response_is_deleted_meanwhile(
+        self, site_of: MakeSite
+    ) -> None:
+        site = site_of(input_images_memory_bytes=0)
+        first = await site.ask(input=[message(image())])
+        reading = await site.begin(input=[message(image(BLUE))], previous_response_id=first["id"])
+        owners = site.pictures.owners.values()  # type: ignore[attr-defined]
+        assert sorted(map(len, owners)) == [1, 2]
+        assert all(reading.run.response_id in each for each in owners)
+        await reading.to_the_end()
+
     async def test_it_is_kept_for_the_response_before_it_runs(self, site_of: MakeSite) -> None:
         site = site_of()
         reading = await site.begin(input=[message(image())])
