@@ -25,7 +25,7 @@ from responses_app.wiring.site import get_site
 
 Served = ServedModel | ServedEmbeddings
 
-GENERATES = ("/v1/responses", "/v1/chat/completions", "/v1/completions", "/v1/decisions")
+GENERATES = ("/v1/responses", "/v1/chat/completions", "/v1/messages", "/v1/completions", "/v1/decisions")
 EMBEDS = ("/v1/embeddings",)
 
 

@@ -29,7 +29,7 @@ def test_openais_list(demo_server: Server, query: str) -> None:
 def test_each_model_says_what_it_can_do(demo_server: Server) -> None:
     generates, embeds = httpx.get(f"{demo_server.base_url}/models").json()["data"]
     assert {"generate", "structured_outputs", "images"} <= set(generates["capabilities"])
-    assert {"/v1/responses", "/v1/completions"} <= set(generates["endpoints"])
+    assert {"/v1/responses", "/v1/completions", "/v1/messages"} <= set(generates["endpoints"])
     assert (embeds["capabilities"], embeds["endpoints"], embeds["dimensions"]) == (["embed"], ["/v1/embeddings"], 256)
     assert embeds["max_model_len"] == 8192
     for model in (generates, embeds):
