@@ -26,9 +26,8 @@ class Target:
 
     base_url: str  # as OpenAI's SDKs have it
     models: tuple[str, ...]  # that it serves, as far as they are known; an agent begins with the first
-    context: (
-        int | None
-    )  # the first model's length in tokens; None: what the agent takes a model for that it does not know
+    # The first model's length in tokens; None: what the agent takes a model for that it does not know.
+    context: int | None
     key_variable: str  # the environment variable with the API key, where the agent runs; it may be unset
 
     @property
