@@ -99,12 +99,17 @@ def omitted_file(filename: str | None, why: str) -> Shown:
     return Shown(f"[file omitted: {_name(filename)}: {why}]" if filename else f"[file omitted: {why}]", omitted=True)
 
 
+def as_reason(problem: Exception) -> str:
+    """Return the sentence that a problem says as a part of a note: without a capital, and without a full stop."""
+    said = str(problem)
+    return f"{said[:1].lower()}{said[1:].rstrip('.')}"
+
+
 def plain_text(content: bytes) -> str | None:
     """Return what is in a file of plain text, None for any other."""
     if content.startswith(_UTF_16):
         return content.decode("utf-16", errors="replace")
     # No text has a zero byte. The other two are PDF, and ZIP, which office documents are: their beginning may be text.
-    # text.
     if b"\x00" in content or content.startswith((b"%PDF-", b"PK\x03\x04")):
         return None
     try:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from engine.formats.base import Picture
-from responses_app.protocol.items.shown_files import decoded
+from responses_app.protocol.items.shown_files import as_reason, decoded
 from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.stores.base import StoreError
@@ -59,7 +59,7 @@ async def _picture(plan: RunPlan, image: ToolImage) -> str | Picture:
             return _note("its data is not base64")
         return Picture(await plan.pictures.show(content, owner=plan.response_id, stored=plan.stored))
     except PictureUnreadable as problem:
-        return _note(f"{str(problem)[:1].lower()}{str(problem)[1:].rstrip('.')}")
+        return _note(as_reason(problem))
     except StoreError as problem:
         logger.warning("response %s: an image of a tool is not kept: %s", plan.response_id, problem)
         return _note("it cannot be kept now")

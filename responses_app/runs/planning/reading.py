@@ -24,6 +24,7 @@ from responses_app.protocol.items.shown_files import (
     DocumentUnreadable,
     ReadDocument,
     Shown,
+    as_reason,
     data_of,
     files_in,
     omitted_file,
@@ -118,7 +119,7 @@ class FileReading:
                 return omitted_file(name, "the files of this request take too long to read")
             except DocumentUnreadable as problem:
                 logger.info("a file of %d bytes could not be read: %s", len(content), problem)
-                return omitted_file(name, f"{str(problem)[:1].lower()}{str(problem)[1:].rstrip('.')}")
+                return omitted_file(name, as_reason(problem))
         return await asyncio.to_thread(shown_file, name, text, room=room)
 
     async def _document(self, project: str, name: str, content: bytes) -> str:
