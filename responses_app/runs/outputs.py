@@ -18,7 +18,7 @@ from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import OtherWorkers
-from responses_app.runs.plan.failures import not_answered, out_of_reach, store_away, store_errors
+from responses_app.runs.plan.failures import not_answered, out_of_reach, store_away, store_errors, too_many_images
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoreError
 
@@ -31,10 +31,14 @@ _ERROR = ("message", "status", "type", "code", "param", "retry_after")
 class GivenOutputs:
     """Takes the outputs of calls that clients give, to the run that waits for them. There is one in a process."""
 
-    def __init__(self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers) -> None:
+    def __init__(
+        self, store: BaseResponseStore, registry: RunRegistry, *, others: OtherWorkers, images_max: int
+    ) -> None:
+        """Take at most `images_max` images of an output."""
         self._store = store
         self._registry = registry
         self._others = others
+        self._images_max = images_max
 
     async def give(self, project: str, response_id: str, output: OutputGiven) -> None:
         """Give an output to the response that waits for it; it is kept when this returns.
@@ -44,7 +48,7 @@ class GivenOutputs:
         """
         run = self._run(project, response_id)
         if run is not None and not run.journal.closed:
-            await _take(run, output)
+            await self._take(run, output)
             return
         # Nothing here: the store tells whether it has ended, runs elsewhere, or is known to no store.
         with store_errors():
@@ -59,7 +63,7 @@ class GivenOutputs:
         if run is None:
             return None
         try:
-            await _take(run, from_json(output))
+            await self._take(run, from_json(output))
         except ApiError as error:
             return {"error": {name: getattr(error, name) for name in _ERROR}}
         return {}
@@ -95,14 +99,36 @@ class GivenOutputs:
         if isinstance(error, dict):
             raise ApiError(str(error["message"]), **{name: error[name] for name in _ERROR[1:]})
 
+    async def _take(self, run: Run, output: OutputGiven) -> None:
+        refused: ApiError | None = None
+        with store_errors():
+            output = await _seen(run, output, self._images_max)
+        try:
+            run.take_output(output)
+        except ApiError as error:
+            # 409: the output is there, or the response has ended.
+            if error.status != 409:
+                raise
+            refused = error  # it says that the output is there already: that is to hold, too
+        try:
+            await run.keep_inputs()
+        except StoreError as problem:
+            logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
+            raise store_away(problem) from problem
+        if refused is not None:
+            raise refused
 
-async def _seen(run: Run, output: OutputGiven) -> OutputGiven:
+
+async def _seen(run: Run, output: OutputGiven, images_max: int) -> OutputGiven:
     """Return an output with its images as pictures, where the model sees. Raises `ApiError` for one that is wrong."""
     plan = run.plan
     if isinstance(output.output, str) or not plan.format.sees:
         return output
+    sources = list(images_in_output(output.output))
+    if len(sources) > images_max:
+        raise too_many_images(f"output{sources[images_max].path}", len(sources), images_max)
     digests: dict[int, Picture] = {}
-    for source in images_in_output(output.output):
+    for source in sources:
         try:
             digest = await plan.pictures.show(source, owner=plan.response_id, stored=plan.stored)
         except PictureUnreadable as problem:
@@ -114,23 +140,3 @@ async def _seen(run: Run, output: OutputGiven) -> OutputGiven:
         return output
     body, _ = body_and_omissions([digests.get(id(part), part) for part in output.output])
     return output if isinstance(body, str) else replace(output, seen=tuple(body))
-
-
-async def _take(run: Run, output: OutputGiven) -> None:
-    refused: ApiError | None = None
-    with store_errors():
-        output = await _seen(run, output)
-    try:
-        run.take_output(output)
-    except ApiError as error:
-        # 409: the output is there, or the response has ended.
-        if error.status != 409:
-            raise
-        refused = error  # it says that the output is there already: that is to hold, too
-    try:
-        await run.keep_inputs()
-    except StoreError as problem:
-        logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
-        raise store_away(problem) from problem
-    if refused is not None:
-        raise refused

@@ -329,7 +329,7 @@ def _runs(base: _Base) -> _Runs:
         responses=ResponsesById(
             stores.responses, registry, forgetting, machines=machines, followers=followers, others=relay
         ),
-        outputs=GivenOutputs(stores.responses, registry, others=relay),
+        outputs=GivenOutputs(stores.responses, registry, others=relay, images_max=settings.input_images_max),
     )
 
 

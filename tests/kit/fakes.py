@@ -317,7 +317,8 @@ class Site:
             followers=self.followers,
             others=self.others,
         )
-        self.outputs = GivenOutputs(self.store, self.registry, others=self.others)
+        images_max = self.picture_settings.input_images_max
+        self.outputs = GivenOutputs(self.store, self.registry, others=self.others, images_max=images_max)
         self.others.connect(self)
 
     async def begin(

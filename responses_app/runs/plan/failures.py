@@ -142,3 +142,13 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
     return {"code": "server_error", "message": server_error(request_id).message}
+
+
+def too_many_images(at: str, count: int, most: int) -> ApiError:
+    """A request has more images than are read of one; `at` is the place of the first that is too many (400)."""
+    return invalid_request(
+        f"Too many images: this request has {count}, and this server takes {most} in one. Leave '{at}' and those "
+        "behind it out.",
+        param=at,
+        code="invalid_image",
+    )

@@ -18,10 +18,11 @@ from hashlib import sha256
 from time import monotonic
 
 from responses_app.protocol.errors import ApiError, invalid_request, overloaded
-from responses_app.protocol.items.shown_files import Shown, data_of, omitted_file
+from responses_app.protocol.items.shown_files import Shown, as_reason, data_of, omitted_file
 from responses_app.protocol.items.shown_images import ImageSource, Seen, decoded_url, images_in, with_images
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
 from responses_app.protocol.prompt.prompt import Items
+from responses_app.runs.plan.failures import too_many_images
 from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.network import NetworkError
@@ -107,13 +108,7 @@ class PictureReading:
             return before, own
         most = self.settings.input_images_max
         if len(sources) > most:
-            at = f"input{sources[most].path}"
-            raise invalid_request(
-                f"Too many images: this request has {len(sources)}, and this server takes {most} in one. Leave '{at}' "
-                "and those behind it out.",
-                param=at,
-                code="invalid_image",
-            )
+            raise too_many_images(f"input{sources[most].path}", len(sources), most)
         reading = _Reading(project, shown)
         seen: dict[int, str] = {}
         try:
@@ -139,7 +134,7 @@ class PictureReading:
         try:
             picture = await self.of_bytes(project, content)
         except ImageProblem as problem:
-            return omitted_file(name, f"{str(problem)[:1].lower()}{str(problem)[1:].rstrip('.')}")
+            return omitted_file(name, as_reason(problem))
         shown.hold([picture])
         return Shown("", digest=picture.digest)
 

@@ -122,6 +122,9 @@ async def test_an_output_that_a_response_waits_for_shows_its_images() -> None:
     bad = parse_tool_output({**body, "output": [image(b"no image")]}, max_bytes=10_000)
     with pytest.raises(ApiError, match="Invalid image at 'output\\[0\\]'"):
         await site.outputs.give("default", response_id, bad)
+    many = parse_tool_output({**body, "output": [image(BLUE)] * 101}, max_bytes=100_000)
+    with pytest.raises(ApiError, match=r"takes 100 in one.*'output\[100\]'"):
+        await site.outputs.give("default", response_id, many)
     parts = [{"type": "input_text", "text": "drawn:"}, image(BLUE)]
     await site.outputs.give("default", response_id, parse_tool_output({**body, "output": parts}, max_bytes=10_000))
     await begun.to_the_end()
