@@ -52,10 +52,8 @@ class RemoteServer:
 
     def unreachable(self, error: BaseException) -> CommandFailed:
         """Return the error of a server that does not answer."""
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error) or type(error).__name__
         start = " Start one with `respsite serve`, or name another with --url." if self.is_here else " Check the URL."
-        return CommandFailed(f"{self.base_url} cannot be reached ({reason}).{start}")
+        return CommandFailed(f"{self.base_url} cannot be reached ({reason_of(error)}).{start}")
 
     def refused(self, status: int, body: object) -> CommandFailed:
         """Return the error that an answer tells, in the server's own words; `body` is None without any."""
@@ -69,6 +67,13 @@ class RemoteServer:
         if status == 404 and not isinstance(body, Mapping):  # not an API's own answer
             return " Does the base URL end as it should, with /v1 in most cases?"
         return ""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a connection was not made. What finds no host has numbers of its own, below 0, and says it itself."""
+    number = getattr(error, "errno", None) or 0
+    said = getattr(error, "strerror", None) if number < 0 else None
+    return os.strerror(number) if number > 0 else said or str(error) or type(error).__name__
 
 
 def message_of(body: object) -> str:

@@ -15,7 +15,7 @@ from responses_app import __version__
 from responses_app.command_line.conformance import table, telling
 from responses_app.command_line.conformance.asking.checks import Check, Result
 from responses_app.command_line.conformance.asking.talk import NOT_THERE, Server, Talk, attempt
-from responses_app.command_line.conformance.asking.verdicts import Unmet, Verdict
+from responses_app.command_line.conformance.asking.verdicts import Unmet, Unreachable, Verdict
 from responses_app.command_line.conformance.running import run_checks
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.command_line.terminal import console, progress
@@ -84,6 +84,8 @@ async def _first_model(server: Server) -> str:
         answer = await attempt(Talk(server).ask("GET", "/models"), server.seconds)
         if answer.status == 200:
             return str(answer.json["data"][0]["id"])
+    except Unreachable as problem:
+        raise CommandFailed(f"{server.endpoint.base_url} {telling.shown(str(problem))}. Check the URL.") from None
     except (Unmet, LookupError, TypeError) as problem:
         told = f"{problem}" if isinstance(problem, Unmet) else "the list of models has another form"
         raise CommandFailed(f"{server.endpoint.base_url}: {telling.shown(told)}. {advice}") from None

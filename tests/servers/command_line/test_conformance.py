@@ -11,6 +11,7 @@ import pytest
 from responses_app.command_line import main
 from responses_app.command_line.conformance.pains import PAINS
 from responses_app.command_line.conformance.table import CHECKS
+from responses_app.command_line.endpoint import RemoteServer
 from tests.kit.closed import ClosedServer
 from tests.kit.server import Server, free_port
 from tests.servers.command_line.hostile import WAYS, HostileServer
@@ -90,9 +91,14 @@ def test_what_was_typed_wrong_is_said(daphne_server: Server, capsys: pytest.Capt
         said = capsys.readouterr()
         assert (said.out, said.err.startswith("respsite: ")) == ("", True)
     assert main(["conformance", f"http://127.0.0.1:{free_port()}/v1"]) == 1
-    assert "Name one with --model" in capsys.readouterr().err
+    assert "cannot be reached (Connection refused). Check the URL." in capsys.readouterr().err
     assert main(["conformance", daphne_server.url, "--only", "models", "--junit", "/nowhere/a.xml"]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_host_that_nobody_knows_is_told_in_words() -> None:
+    unknown = RemoteServer("http://nowhere.invalid/v1").unreachable(OSError(-2, "Name or service not known"))
+    assert "cannot be reached (Name or service not known)" in str(unknown)
 
 
 def test_failures_are_told_with_what_was_sent(daphne_server: Server, capsys: pytest.CaptureFixture[str]) -> None:

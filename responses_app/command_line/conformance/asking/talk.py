@@ -13,8 +13,16 @@ from typing import Any, TypeVar
 import aiohttp
 
 from responses_app.command_line.conformance.asking.shapes import Json, response_of
-from responses_app.command_line.conformance.asking.verdicts import Absent, Exchange, Failed, Lost, Skipped, Unmet
-from responses_app.command_line.endpoint import RemoteServer
+from responses_app.command_line.conformance.asking.verdicts import (
+    Absent,
+    Exchange,
+    Failed,
+    Lost,
+    Skipped,
+    Unmet,
+    Unreachable,
+)
+from responses_app.command_line.endpoint import RemoteServer, reason_of
 
 MAX_BODY = 16 * 1024 * 1024  # bytes of an answer or a stream
 MAX_EVENTS = 50_000  # of a stream
@@ -144,6 +152,8 @@ async def attempt(work: Awaitable[T], seconds: float) -> T:
             return await work
     except TimeoutError:
         raise Lost(f"no end within {seconds:.0f} s") from None
+    except aiohttp.ClientConnectorError as error:
+        raise Unreachable(f"cannot be reached ({reason_of(error)})") from None
     except LOST as error:
         raise Lost(f"the connection was lost ({str(error) or type(error).__name__})") from None
     except TRIPPED as error:

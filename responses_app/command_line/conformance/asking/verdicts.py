@@ -27,6 +27,10 @@ class Lost(Failed):
     """No whole answer came: in time, or before the connection was lost."""
 
 
+class Unreachable(Lost):
+    """No connection was made."""
+
+
 class Absent(Unmet):
     """The server does not have what is checked."""
 
