@@ -39,6 +39,7 @@ class ImageSource:
     file_id: str | None = None
     data: str | None = field(default=None, repr=False)  # base64
     low: bool = False  # a small picture is enough (`detail`)
+    is_misplaced: bool = False  # it stands where models are shown none: in what the developer or the model has said
     is_history: bool = False  # a server made it, and its client sends it back: a note will do where it cannot be shown
 
     @property
@@ -59,8 +60,9 @@ def images_in(items: Sequence[InputItem], raw: Sequence[JsonObject]) -> Iterator
     """Yield the images of items, in their order; files are not among them (`shown_files`)."""
     for place, (item, kept) in enumerate(zip(items, raw, strict=True)):
         match item:
-            case Message(content=parts):
-                yield from _of_parts(parts, f"[{place}].content")
+            case Message(role=role, content=parts):
+                for source in _of_parts(parts, f"[{place}].content"):
+                    yield source if role == "user" else replace(source, is_misplaced=True)
             case FunctionCallOutput(output=parts):
                 yield from _of_parts(parts, f"[{place}].output")
             case FunctionCall(output=list() as output):

@@ -103,12 +103,20 @@ class PictureReading:
     async def read(self, project: str, before: Items, own: Items, shown: ShownPictures) -> tuple[Items, Items]:
         """Return items whose images are pictures, which `shown` holds. Raises `ApiError`, and `StoreError`."""
         sources = list(images_in(own.parsed, own.raw))
-        earlier = list(images_in(before.parsed, before.raw))
+        earlier = [source for source in images_in(before.parsed, before.raw) if not source.is_misplaced]
         if not sources and not earlier:
             return before, own
         most = self.settings.input_images_max
         if len(sources) > most:
             raise too_many_images(f"input{sources[most].path}", len(sources), most)
+        misplaced = next((source.path for source in sources if source.is_misplaced), None)
+        if misplaced is not None:
+            raise invalid_request(
+                f"Invalid image at 'input{misplaced}': messages of the user and outputs of tools can have images, and "
+                "messages of other roles cannot.",
+                param=f"input{misplaced}",
+                code="invalid_image",
+            )
         reading = _Reading(project, shown)
         seen: dict[int, str] = {}
         try:

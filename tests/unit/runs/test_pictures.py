@@ -230,6 +230,15 @@ class TestBadImages:
         assert re.search(reason, error.message), error.message
         assert not site.pictures.kept  # type: ignore[attr-defined]
 
+    @pytest.mark.parametrize("role", ["system", "developer", "assistant"])
+    async def test_messages_of_other_roles_than_the_user_s_can_have_none(
+        self, site_of: MakeSite, eyes: Eyes, role: str
+    ) -> None:
+        error = await site_of().refusal(input=[message(image()), {"role": role, "content": [image()]}])
+        assert (error.status, error.code, error.param) == (400, "invalid_image", "input[1].content[0]")
+        assert "messages of the user and outputs of tools" in error.message
+        assert eyes.read_count == 0
+
     async def test_too_many_are_refused_before_any_is_read(self, site_of: MakeSite, eyes: Eyes) -> None:
         error = await site_of().refusal(input=[message(*(image() for _ in range(500)))])
         assert (error.param, error.code) == ("input[0].content[101]", "invalid_image")
