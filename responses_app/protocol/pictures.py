@@ -1,6 +1,7 @@
 """Pictures as models are shown them: the one form in which images are kept, in memory and in stores."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -26,3 +27,5 @@ class ReadPicture:
 
 class PictureUnreadable(Exception):
     """An image cannot be shown to a model; the message says why, to its owner."""
+
+    code: ClassVar = "invalid_image"  # of the error, where it is one

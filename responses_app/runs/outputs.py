@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.formats.base import Picture
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, response_not_found
+from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.protocol.items.shown_images import images_in_output
 from responses_app.protocol.items.tool_items import body_and_omissions
 from responses_app.protocol.pictures import PictureUnreadable
@@ -18,7 +18,14 @@ from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import OtherWorkers
-from responses_app.runs.plan.failures import not_answered, out_of_reach, store_away, store_errors, too_many_images
+from responses_app.runs.plan.failures import (
+    invalid_image,
+    not_answered,
+    out_of_reach,
+    store_away,
+    store_errors,
+    too_many_images,
+)
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import BaseResponseStore, StoreError
 
@@ -132,9 +139,7 @@ async def _seen(run: Run, output: OutputGiven, images_max: int) -> OutputGiven:
         try:
             digest = await plan.pictures.show(source, owner=plan.response_id, stored=plan.stored)
         except PictureUnreadable as problem:
-            at = f"output{source.path}"
-            message = f"Invalid image at '{at}': {problem}"
-            raise invalid_request(message, param=at, code="invalid_image") from None
+            raise invalid_image(f"output{source.path}", problem) from None
         digests[source.key] = Picture(digest)
     if not digests:
         return output

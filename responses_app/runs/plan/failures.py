@@ -25,6 +25,7 @@ from responses_app.protocol.errors import (
     rate_limited,
     server_error,
 )
+from responses_app.protocol.pictures import PictureUnreadable
 from responses_app.stores.base import NotMigrated, StoreError
 
 logger = logging.getLogger("respsite.runs")
@@ -142,6 +143,11 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}
     return {"code": "server_error", "message": server_error(request_id).message}
+
+
+def invalid_image(at: str, problem: PictureUnreadable) -> ApiError:
+    """The image at this place of a request cannot be shown (400)."""
+    return invalid_request(f"Invalid image at '{at}': {problem}", param=at, code=problem.code)
 
 
 def too_many_images(at: str, count: int, most: int) -> ApiError:

@@ -22,7 +22,7 @@ from responses_app.protocol.items.shown_files import Shown, as_reason, data_of, 
 from responses_app.protocol.items.shown_images import ImageSource, Seen, decoded_url, images_in, with_images
 from responses_app.protocol.pictures import PictureUnreadable, ReadPicture, StoredPicture
 from responses_app.protocol.prompt.prompt import Items
-from responses_app.runs.plan.failures import too_many_images
+from responses_app.runs.plan.failures import invalid_image, too_many_images
 from responses_app.runs.plan.pictures import PictureShelf, ShownPictures
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.tools.network import NetworkError
@@ -61,6 +61,8 @@ class ImageProblem(PictureUnreadable):
 
 class NotDownloaded(ImageProblem):
     """An image of the web cannot be had."""
+
+    code = "failed_to_download_image"
 
 
 @dataclass(slots=True)
@@ -182,11 +184,7 @@ class PictureReading:
                     if name:
                         named[name] = ""
                     return
-                at = f"input{source.path}"
-                message = f"Invalid image at '{at}': {problem}"
-                if isinstance(problem, NotDownloaded):
-                    raise invalid_request(message, param=at, code="failed_to_download_image") from None
-                raise invalid_request(message, param=at, code="invalid_image") from None
+                raise invalid_image(f"input{source.path}", problem) from None
         reading.bytes += len(picture.content)
         if reading.bytes > MAX_READ_BYTES:
             raise invalid_request(

@@ -7,7 +7,7 @@ import pytest
 from engine.formats.base import IMAGE_OMITTED, Picture
 from engine.formats.harmony.encoding import decode_tokens
 from engine.formats.harmony.format import HarmonyFormat
-from responses_app.protocol.errors import ApiError
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import OutputGiven, Sampled, ToolReturned
 from responses_app.protocol.session.tool_outputs import parse_tool_output
@@ -122,6 +122,11 @@ async def test_an_output_that_a_response_waits_for_shows_its_images() -> None:
     bad = parse_tool_output({**body, "output": [image(b"no image")]}, max_bytes=10_000)
     with pytest.raises(ApiError, match="Invalid image at 'output\\[0\\]'"):
         await site.outputs.give("default", response_id, bad)
+    inward: JsonObject = {"type": "input_image", "image_url": "http://10.0.0.1/a.png"}
+    away = parse_tool_output({**body, "output": [inward]}, max_bytes=10_000)
+    with pytest.raises(ApiError) as refused:
+        await site.outputs.give("default", response_id, away)
+    assert (refused.value.code, refused.value.param) == ("failed_to_download_image", "output[0]")
     many = parse_tool_output({**body, "output": [image(BLUE)] * 101}, max_bytes=100_000)
     with pytest.raises(ApiError, match=r"takes 100 in one.*'output\[100\]'"):
         await site.outputs.give("default", response_id, many)
