@@ -28,4 +28,4 @@ class ReadPicture:
 class PictureUnreadable(Exception):
     """An image cannot be shown to a model; the message says why, to its owner."""
 
-    code: ClassVar = "invalid_image"  # of the error, where it is one
+    is_away: ClassVar = False  # it is on the web, and cannot be had from there

@@ -147,7 +147,10 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
 
 def invalid_image(at: str, problem: PictureUnreadable) -> ApiError:
     """The image at this place of a request cannot be shown (400)."""
-    return invalid_request(f"Invalid image at '{at}': {problem}", param=at, code=problem.code)
+    message = f"Invalid image at '{at}': {problem}"
+    if problem.is_away:
+        return invalid_request(message, param=at, code="failed_to_download_image")
+    return invalid_request(message, param=at, code="invalid_image")
 
 
 def too_many_images(at: str, count: int, most: int) -> ApiError:

@@ -62,7 +62,7 @@ class ImageProblem(PictureUnreadable):
 class NotDownloaded(ImageProblem):
     """An image of the web cannot be had."""
 
-    code = "failed_to_download_image"
+    is_away = True
 
 
 @dataclass(slots=True)
