@@ -1,8 +1,8 @@
-"""What the forced model says: completions by the text of the last message, in a JSON file.
+"""What the forced model says: completions by the prompt they are said to, in a JSON file.
 
-The file's entries are those of the scripted engine (`engine/backends/scripted.py`), of which `when`, `say` and `tokens`
-count here, and beside them `behind`: what follows the completion. vLLM's worker process looks the file up, so one file
-speaks for an engine in process and for real servers.
+The file's entries are those of the scripted engine (`engine/backends/scripted.py`), of which `when`, `told`,
+`after_calls`, `say` and `tokens` count here, and beside them `behind`: what follows the completion. vLLM's worker
+process looks the file up, so one file speaks for an engine in process and for real servers.
 
     behind     what follows the forced tokens
     "return"   <|return|>, and so nothing; this where an entry says nothing of it
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from engine.backends.scripted import read_script, read_script_file
+from engine.backends.scripted import ScriptEntry, read_script, read_script_file
 from engine.backends.transcript import PromptTranscript, turn_beginnings
 from engine.errors import EngineConfigurationError
 from engine.formats.harmony.encoding import CALL, RETURN
@@ -59,7 +59,7 @@ class Completions:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_at = -1
-        self._entries: list[tuple[str | None, Completion]] = []
+        self._entries: list[tuple[ScriptEntry, Completion]] = []
 
     @classmethod
     def from_environ(cls) -> "Completions | None":
@@ -68,15 +68,15 @@ class Completions:
         return cls(Path(path)) if path else None
 
     def find(self, prompt: Sequence[int]) -> Completion | None:
-        """Return the completion of the first entry whose `when` occurs in the last message; None: sample freely.
+        """Return the completion of the first entry that fits the prompt; None: sample freely.
 
         Of a turn that goes on, whose prompt ends with what it has said, it is what is left.
         """
         self._refresh()
         for begin in turn_beginnings(prompt):
-            last, said = PromptTranscript(prompt[:begin]).last, tuple(prompt[begin:])
-            text = last.text() if last else ""
-            found = next((completion for when, completion in self._entries if when is None or when in text), None)
+            transcript, said = PromptTranscript(prompt[:begin]), tuple(prompt[begin:])
+            text = transcript.last.text() if transcript.last else ""
+            found = next((completion for entry, completion in self._entries if entry.fits(text, transcript)), None)
             if found is not None and found.tokens[: len(said)] == said:
                 return replace(found, tokens=found.tokens[len(said) :])
         return None
@@ -88,8 +88,8 @@ class Completions:
             self._read_at = changed_at
 
 
-def _read(script: Sequence[object]) -> list[tuple[str | None, Completion]]:
-    """Return each entry's `when` and completion; raises `EngineConfigurationError` for what is not an entry."""
+def _read(script: Sequence[object]) -> list[tuple[ScriptEntry, Completion]]:
+    """Return each entry and its completion; raises `EngineConfigurationError` for what is not an entry."""
     behind: list[Behind] = []
     bare: list[object] = []
     for entry in script:
@@ -99,4 +99,4 @@ def _read(script: Sequence[object]) -> list[tuple[str | None, Completion]]:
     if set(behind) - set(get_args(Behind)):
         raise EngineConfigurationError(f"What follows a completion is one of {', '.join(get_args(Behind))}.")
     read = zip(read_script(bare), behind, strict=True)
-    return [(entry.when, Completion(entry.completion(), follows)) for entry, follows in read]
+    return [(entry, Completion(entry.completion(), follows)) for entry, follows in read]

@@ -22,8 +22,8 @@ MODEL_FOLDER = Path(__file__).parent / "model"
 SERVED_MODEL = "openai/gpt-oss-20b"
 API_KEY = "a key of the vLLM server"
 BLOCK_SIZE = 32
-MAX_MODEL_LEN = 8192  # Codex' own prompt has 5,500 tokens
-KV_BLOCKS = 600  # of 32 tokens; the two groups of layers (sliding window, full attention) share them
+MAX_MODEL_LEN = 10_240  # the task of `tests/clients/agents` ends with 9,400 tokens, where Codex does it
+KV_BLOCKS = 720  # of 32 tokens; the two groups of layers (sliding window, full attention) share them
 # The model runs in the engine core's own process, as on one GPU. On a CPU vLLM would give it a process of its own, and
 # the two would wait for each other by calling sched_yield without end: on two cores others starve, for up to 10 s.
 EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"

@@ -19,7 +19,14 @@ from engine.backends.vllm.local import VllmEngine
 from engine.errors import EngineConfigurationError, EngineOverloaded, EngineUnavailable, GenerationFailed
 from engine.types import EngineInfo
 from tests.kit.waiting import eventually
-from tests.servers.vllm.server import ENGINE_OPTIONS, MODEL_FOLDER, START_SECONDS, descendants, wait_until_gone
+from tests.servers.vllm.server import (
+    ENGINE_OPTIONS,
+    MAX_MODEL_LEN,
+    MODEL_FOLDER,
+    START_SECONDS,
+    descendants,
+    wait_until_gone,
+)
 
 
 class TestOptions:
@@ -44,7 +51,7 @@ class TestOptions:
             ({"colour": "red"}, ["'colour'", "AsyncEngineArgs"]),
             ({"model": "other"}, ["'model'", "MODEL"]),
             ({"max_model_len": "lots"}, ["max_model_len", "valid integer"]),
-            ({"max_model_len": 10**9}, ["max_model_len", "8192"]),
+            ({"max_model_len": 10**9}, ["max_model_len", str(MAX_MODEL_LEN)]),
             ({"dtype": "float99"}, ["dtype"]),
         ],
         ids=str,
