@@ -34,16 +34,21 @@ def measured(tap: Wiretap, workers: Sequence[Server], generations: Sequence[Entr
     ended = [status for worker in workers for status, _ in ENDED.findall(worker.output)]
     frames = [frame for frame in tap.frames() if frame["type"] == "response.create"]
     asked = len(frames) + sum(path in GENERATES for path in tap.posts)
-    refused = [status for status in tap.statuses if status >= 400]
-    within = tap.times_answered(FAILED) + tap.times_answered(ERROR) - tap.times_answered(f"\r\n\r\n{ERROR}")
+    refused = _refused(tap)
     return Figures(
         requests=asked,
-        cut=asked - len(ended) - len(refused),
-        failed=len(refused) + within,
+        cut=asked - len(ended) - refused,
+        failed=failures(tap),
         turns=len(task),
         twice=sum(computed_twice(task[place], task[place + 1]) for place in range(turns - 1)),
         bytes_per_turn=tap.bytes_sent // turns,
     )
+
+
+def failures(tap: Wiretap) -> int:
+    """Return how many requests were answered with an error, or with one within their stream."""
+    within = tap.times_answered(FAILED) + tap.times_answered(ERROR) - tap.times_answered(f"\r\n\r\n{ERROR}")
+    return _refused(tap) + within
 
 
 def computed_twice(earlier: Entry, later: Entry) -> int:
@@ -52,3 +57,7 @@ def computed_twice(earlier: Entry, later: Entry) -> int:
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(history, prompt, strict=False)))
     # The last token that was sampled is in no cache: vLLM has not computed it.
     return max(0, (len(history) - 1) // BLOCK - same // BLOCK) * BLOCK
+
+
+def _refused(tap: Wiretap) -> int:
+    return sum(status >= 400 for status in tap.statuses)

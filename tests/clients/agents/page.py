@@ -35,6 +35,11 @@ the other one. `make agents` prints this page, and the test suite runs the same 
   that no renderer gives back: the recipient before or behind the channel, JSON with and without spaces.
 - **sent**: what the agent sends, headers and the repeated request too, divided by {len(STEPS)}. Over the WebSocket an
   agent only sends what is new of its conversation, with its instructions and tools; over HTTP it sends all of it.
+
+The tests on a real vLLM (`make test-vllm`) run the task too, with Codex over the WebSocket, and with Claude Code and
+four of its tools. The model has no weights, and vLLM is made to sample the same script, each token of which its own
+copy of the request's grammar has to accept. By the cached tokens that vLLM counts, it computes no full block (32 tokens
+there) of an earlier turn again, and no request fails.
 """
 
 

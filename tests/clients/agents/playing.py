@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from engine.formats.harmony.encoding import decode_tokens, encode_harmony
@@ -14,18 +13,20 @@ HALF_WAY = len(STEPS) // 2
 BEGIN, THOUGHT = "<|start|>assistant", "<|channel|>analysis<|message|>"
 
 
-def script(agent: Agent, work: Path, *, gate: Path, worker: str, steps: Sequence[Step] = STEPS) -> list[Entry]:
-    """Return what the model says on one worker: a step for each call that the prompt has, whatever its tools printed.
-
-    Half way it thinks `half_way(worker)`, and nothing more until `gate` exists.
-    """
+def script(agent: Agent, work: Path) -> list[Entry]:
+    """Return what the model says: a step for each call that the prompt has, whatever its tools printed."""
     asides: list[Entry] = [{"told": word, "say": _final(text)} for word, text in agent.asides.items()]
-    turns = [_turn(place, step, agent, work) for place, step in enumerate(steps)]
-    waiting = turns[HALF_WAY]
+    return [*asides, *(_turn(place, step, agent, work) for place, step in enumerate(STEPS))]
+
+
+def waiting_script(agent: Agent, work: Path, *, gate: Path, worker: str) -> list[Entry]:
+    """Return what it says on one worker: half way `half_way(worker)`, as a thought, and no more until `gate` exists."""
+    entries = script(agent, work)
+    (waiting,) = [entry for entry in entries if entry.get("after_calls") == HALF_WAY]
     thought = f"{THOUGHT}{half_way(worker)}"
     waiting["say"] = f"{thought} {waiting['say'].removeprefix(THOUGHT)}"
     waiting |= {"chunk_tokens": 100, "hang_after": len(encode_harmony(thought)), "wait_for_file": str(gate)}
-    return [*asides, *turns]
+    return entries
 
 
 def half_way(worker: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.clients.agents.agent import Agent, Way
 from tests.clients.agents.every import MODEL
 from tests.clients.agents.figures import Figures, measured
-from tests.clients.agents.playing import half_way, script
+from tests.clients.agents.playing import half_way, waiting_script
 from tests.clients.agents.task import DONE, PROMPT, STEPS, make_repository, require_done
 from tests.kit.balancer import Balancer
 from tests.kit.scripts import journal
@@ -62,7 +62,7 @@ def _worker(agent: Agent, name: str, *, work: Path, gate: Path, redis_url: str) 
     folder = work.parent / "server"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_text(json.dumps(script(agent, work, gate=gate, worker=name)))
+    path.write_text(json.dumps(waiting_script(agent, work, gate=gate, worker=name)))
     worker = Server(folder, model_name=MODEL, engine="scripted", engine_script=path, journal=True, redis_url=redis_url)
     worker.log = folder / f"{name}.log"
     return worker

@@ -1,0 +1,81 @@
+"""Coding agents do their task of thirty turns on a real vLLM, under the grammar, and vLLM computes no block twice.
+
+The model says what the script of `tests/clients/agents` has it say. vLLM's own copy of the grammar has to accept each
+token of it, else the response fails; how a patch ends is left to that grammar.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.clients.agents.agent import Agent, Way
+from tests.clients.agents.every import BARE_CLAUDE, CODEX, MODEL
+from tests.clients.agents.figures import failures
+from tests.clients.agents.playing import script
+from tests.clients.agents.task import DONE, PROMPT, STEPS, Edit, Write, make_repository, require_done
+from tests.kit.scripts import Entry
+from tests.kit.server import Server
+from tests.kit.wiretap import Wiretap
+from tests.servers.vllm.engines import full_blocks
+from tests.servers.vllm.script import SCRIPT_VARIABLE, write_script
+from tests.servers.vllm.server import API_KEY, SERVED_MODEL, VllmServer
+from tests.servers.vllm.transcripts import SCRIPT
+
+GENERATED = re.compile(r" completed input=(\d+) cached=(\d+) output=([1-9]\d*) ")
+END_OF_PATCH = "atch\n<|call|>"  # is left to the grammar; behind `*** End` it would take ` of File` too
+PATCHES = sum(isinstance(step, Edit | Write) for step in STEPS)
+RUNS = [
+    pytest.param(CODEX, Way.WEBSOCKET, PATCHES, id="codex"),
+    pytest.param(BARE_CLAUDE, Way.MESSAGES, 0, id="claude"),  # it edits with a function
+]
+
+
+@contextmanager
+def speaking(entries: list[Entry]) -> Iterator[None]:
+    """Have the model of all vLLMs here say this, and then again what it says in the other tests."""
+    path = Path(os.environ[SCRIPT_VARIABLE])
+    write_script(path, entries)
+    try:
+        yield
+    finally:
+        write_script(path, SCRIPT)
+
+
+def unended(entry: Entry) -> Entry:
+    """Return an entry without the end of its patch, where it is one."""
+    said = entry["say"].removesuffix(END_OF_PATCH)
+    return entry if said == entry["say"] else {**entry, "say": said, "behind": "brief"}
+
+
+@pytest.mark.parametrize(("agent", "way", "patches"), RUNS)
+async def test_a_task_of_thirty_turns(
+    vllm_server: VllmServer, tmp_path: Path, agent: Agent, way: Way, patches: int
+) -> None:
+    work = tmp_path / "work"
+    entries = [unended(entry) for entry in script(agent, work)]
+    assert sum("behind" in entry for entry in entries) == patches
+    front = Server(
+        tmp_path / "front",
+        engine="vllm-server",
+        engine_url=vllm_server.url,
+        engine_api_key=API_KEY,
+        model=SERVED_MODEL,
+        model_name=MODEL,
+    )
+    with front, speaking(entries):
+        async with Wiretap(front.port) as tap:
+            client = agent.open(tmp_path, f"http://127.0.0.1:{tap.port}", way)
+            make_repository(work)
+            turn = await client.ask(PROMPT)
+    assert (turn.exit_code, turn.last_message) == (0, DONE), turn
+    require_done(work)
+    assert failures(tap) == 0
+    turns = [tuple(map(int, each)) for each in GENERATED.findall(front.output)]
+    assert len(turns) == len(STEPS)
+    twice = [max(0, full_blocks(input + output) - cached) for (input, _, output), (_, cached, _) in pairwise(turns)]
+    assert twice == [0] * (len(STEPS) - 1), turns
