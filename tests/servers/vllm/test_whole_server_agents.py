@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -52,15 +53,22 @@ def unended(entry: Entry) -> Entry:
     return entry if said == entry["say"] else {**entry, "say": said, "behind": "brief"}
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path has few tokens: prompts name it often, and the context has room for so much."""
+    with TemporaryDirectory(prefix="task-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(("agent", "way", "patches"), RUNS)
 async def test_a_task_of_thirty_turns(
-    vllm_server: VllmServer, tmp_path: Path, agent: Agent, way: Way, patches: int
+    vllm_server: VllmServer, short_path: Path, agent: Agent, way: Way, patches: int
 ) -> None:
-    work = tmp_path / "work"
+    work = short_path / "work"
     entries = [unended(entry) for entry in script(agent, work)]
     assert sum("behind" in entry for entry in entries) == patches
     front = Server(
-        tmp_path / "front",
+        short_path / "front",
         engine="vllm-server",
         engine_url=vllm_server.url,
         engine_api_key=API_KEY,
@@ -69,13 +77,13 @@ async def test_a_task_of_thirty_turns(
     )
     with front, speaking(entries):
         async with Wiretap(front.port) as tap:
-            client = agent.open(tmp_path, f"http://127.0.0.1:{tap.port}", way)
+            client = agent.open(short_path, f"http://127.0.0.1:{tap.port}", way)
             make_repository(work)
             turn = await client.ask(PROMPT)
     assert (turn.exit_code, turn.last_message) == (0, DONE), turn
     require_done(work)
     assert failures(tap) == 0
     turns = [tuple(map(int, each)) for each in GENERATED.findall(front.output)]
-    assert len(turns) == len(STEPS)
+    assert len(turns) == len(STEPS), turns
     twice = [max(0, full_blocks(input + output) - cached) for (input, _, output), (_, cached, _) in pairwise(turns)]
     assert twice == [0] * (len(STEPS) - 1), turns
