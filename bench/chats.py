@@ -30,27 +30,21 @@ async def _sides(bench: Bench, path: str, body: bytes) -> list[Samples]:
 
 def chat(bench: Bench) -> list[Result]:
     """Chunks of chat completions beside the events of responses, both as server-sent events."""
-    response, chunk = asyncio.run(_sides(bench, "/v1/chat/completions", CHAT))
-    return [
-        Result(
-            name="chat",
-            what=f"Chat Completions, {CONNECTIONS} streams at once, CPU per chunk / per event of a response",
-            measured=median(ours / theirs for ours, theirs in zip(chunk.cpu, response.cpu, strict=True)),
-            target=1.1,
-            details={"chunk µs": chunk.cpu_us, "event µs": response.cpu_us},
-        )
-    ]
+    return [_beside(bench, "chat", "Chat Completions", "chunk", "/v1/chat/completions", CHAT)]
 
 
 def messages(bench: Bench) -> list[Result]:
     """Events of messages of Anthropic's API beside those of responses, both as server-sent events."""
-    response, event = asyncio.run(_sides(bench, "/v1/messages", MESSAGE))
-    return [
-        Result(
-            name="messages",
-            what=f"Messages, {CONNECTIONS} streams at once, CPU per event / per event of a response",
-            measured=median(ours / theirs for ours, theirs in zip(event.cpu, response.cpu, strict=True)),
-            target=1.1,
-            details={"message event µs": event.cpu_us, "event µs": response.cpu_us},
-        )
-    ]
+    return [_beside(bench, "messages", "Messages", "message event", "/v1/messages", MESSAGE)]
+
+
+def _beside(bench: Bench, name: str, title: str, unit: str, path: str, body: bytes) -> Result:
+    """Return the row of an API whose stream comes in such units."""
+    response, other = asyncio.run(_sides(bench, path, body))
+    return Result(
+        name=name,
+        what=f"{title}, {CONNECTIONS} streams at once, CPU per {unit} / per event of a response",
+        measured=median(ours / theirs for ours, theirs in zip(other.cpu, response.cpu, strict=True)),
+        target=1.1,
+        details={f"{unit} µs": other.cpu_us, "event µs": response.cpu_us},
+    )
