@@ -37,7 +37,7 @@ what an engine's prefix cache finds. The turn that settles shares the tokens up 
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from engine.formats.base import MessageKind, RenderedMessage, Tokens, as_tokens
 from responses_app.protocol.errors import JsonObject
@@ -125,6 +125,13 @@ class ChainLink:
         while link is not None:
             yield link
             link = link.parent
+
+    def unstored(self) -> "Iterator[ChainLink]":
+        """Yield this link, its parent, and so on to the first one of a response that is stored, without that one.
+
+        What the links behind it show is in the store, too: a stored response keeps what it continues.
+        """
+        return takewhile(lambda link: not link.stored, self.lineage())
 
     def _oldest_first(self) -> "Iterator[ChainLink]":
         return reversed(list(self.lineage()))

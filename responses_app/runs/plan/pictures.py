@@ -19,6 +19,7 @@ from responses_app.stores.pictures import BasePictureStore
 
 Read = Callable[[str, bytes | ImageSource], Awaitable[StoredPicture]]  # a project and an image → its picture
 NAMED_PICTURES = "named_pictures"  # what has `ShownPictures.named` in a request that is kept
+OVERHEAD = 1024  # bytes of memory that a picture takes beside its file, about
 _Key = tuple[str, str]  # a project and a digest
 
 
@@ -26,9 +27,6 @@ def named_in(request: JsonObject | None) -> Mapping[str, str]:
     """Return the `ShownPictures.named` of a request that was kept."""
     named = (request or {}).get(NAMED_PICTURES)
     return {name: str(digest) for name, digest in named.items()} if isinstance(named, dict) else {}
-
-
-OVERHEAD = 1024  # bytes of memory that a picture takes beside its file, about
 
 
 class PictureShelf:

@@ -216,9 +216,7 @@ class RunPlan:
         if not self.format.sees:
             return set()
         found = set(self.format.pictures_of(self.link.own.tokens))
-        for link in self.parent.lineage() if self.parent else ():
-            if link.stored:
-                break
+        for link in self.parent.unstored() if self.parent else ():
             found.update(self.format.pictures_of(link.own.tokens))
         return found
 

@@ -144,7 +144,7 @@ class History:
 
     async def _see(self, project: str, context: Context) -> None:
         """Read the images of a request, and have those in memory that only its connection knows."""
-        for link in context.parent.lineage() if context.parent else ():
+        for link in context.parent.unstored() if context.parent else ():
             context.pictures.hold(link.pictures)
         read = self.pictures.read(project, context.before, context.own, context.pictures)
         context.before, context.own = await read
