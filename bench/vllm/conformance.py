@@ -48,7 +48,7 @@ def _calls(when: str, name: str, arguments: str, end: str) -> dict[str, object]:
 
 
 def _begins(when: str, name: str) -> dict[str, object]:
-    """Call a tool that is no function; what it is called with is left to the grammar."""
+    """Call a tool that is not a function; what it is called with is left to the grammar."""
     return {"when": when, "say": f"{THOUGHT}<|channel|>commentary to={name}", "behind": "brief"}
 
 

@@ -41,7 +41,7 @@ def described(content: bytes) -> str:
             # One pixel that is the mean of all: transparent ones count as what they would be.
             red, green, blue = image.convert("RGB").resize((1, 1), Image.Resampling.BOX).tobytes()
             return f"{image.format}, {image.width} × {image.height}, mostly #{red:02x}{green:02x}{blue:02x}"
-    # Pillow's own say for what is no picture, is cut, or is far too large.
+    # Pillow's own say for what is not a picture, is cut, or is far too large.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise GenerationFailed(f"A picture cannot be read: {type(error).__name__}: {error}") from error
 

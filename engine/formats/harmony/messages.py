@@ -66,7 +66,7 @@ def content_parts(content: Sequence[int]) -> list[str | Picture]:
 def pictures_in(tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
     """Yield where pictures stand among tokens, from and to, and their digests.
 
-    A model may have sampled the sign of a picture in any place: what is no picture is text.
+    A model may have sampled the sign of a picture in any place: what is not a picture is text.
     """
     done = 0
     for begin, end in pairwise(_places(tokens, PICTURE)):

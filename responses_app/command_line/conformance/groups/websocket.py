@@ -188,7 +188,7 @@ async def _unknown_previous(talk: Talk) -> None:
 
 @GROUP.check("lane_name", sources.WEBSOCKET)
 async def _lane_name(talk: Talk) -> None:
-    """A `stream_id` that is no name is an error with the code `invalid_stream_id`; the connection goes on."""
+    """A `stream_id` that is not a name is an error with the code `invalid_stream_id`; the connection goes on."""
     async with socket(talk) as line:
         for name in ("", "two words", "x" * 257):
             _error(await line.create(input=HELLO, stream_id=name), code="invalid_stream_id")
