@@ -287,7 +287,7 @@ class Settings(
     responses_tool_mode: str = setting(
         "complete", choice("complete", "wait"),
         "what a streamed response does at calls of the client's tools: end (`complete`), or wait for their "
-        "outputs (`wait`; see Waiting for tools)",
+        "outputs (`wait`; see Wait for function outputs in the stream)",
     )  # fmt: skip
     responses_max_tool_output_bytes: int = setting(
         MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"

@@ -36,7 +36,7 @@ ASKED = f"count to {LAST}"
 ANSWER = " ".join(str(number) for number in range(1, LAST + 1))
 STREAMS = int(os.environ.get("CLUSTER_STREAMS", "200"))
 
-# What clients come again after; every SDK does, or its caller (docs/how-to/broken-streams.md).
+# What clients come again after; every SDK does, or its caller (docs/how-to/streaming.md).
 BROKEN = {"ReadError", "RemoteProtocolError", "ConnectError", "ConnectionResetError", "IncompleteReadError", "503"}
 BROKEN |= {"ConnectTimeout", "ReadTimeout", "TimeoutError", "503 frame", "the end", "WebSocket 503", SENT_AGAIN}
 BROKEN |= {f"WebSocket {code}" for code in (1001, 1006, 1012, "ConnectionResetError", "InvalidMessage", "TimeoutError")}
