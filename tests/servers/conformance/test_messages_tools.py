@@ -266,7 +266,8 @@ def test_a_stream_is_the_message_in_events(servers: tuple[Server, Server], text:
         for name in ("signature", "data", "id", "tool_use_id"):
             block.pop(name, None), other.pop(name, None)
         if block["type"] == "web_fetch_tool_result":  # each of the two requests fetched the page
-            assert block["content"].pop("retrieved_at") and other["content"].pop("retrieved_at")
+            assert block["content"].pop("retrieved_at")
+            assert other["content"].pop("retrieved_at")
         if block["type"] == "code_execution_tool_result":
             block["content"].pop("content"), other["content"].pop("content")
         assert without_nulls(block) == other
