@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from responses_app.api import (
     chat,
+    chats,
     completions,
     containers,
     conversations,
@@ -22,6 +23,7 @@ from responses_app.web.endpoint import Endpoint
 ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
+    *chats.ENDPOINTS,
     *messages.ENDPOINTS,
     *completions.ENDPOINTS,
     *embeddings.ENDPOINTS,

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from django.db import models
 
+from responses_app.models import chats as chat_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
 from responses_app.models import vector_stores as vector_store_models  # noqa: F401 - Django looks for models here
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
@@ -35,10 +36,14 @@ class Response(WithId):
     input_items = JSONTextField(default=list)  # what it was asked, each item with an id
     background = models.BooleanField(default=False)
     transport = models.CharField(max_length=16, default="")  # how its client was connected
-    # The API key it was asked for with; `session` where a user of the admin asked, empty where nobody was asked.
+    # The API key it was asked for with; `session:7` where the user 7 of the admin asked (`session` in older versions),
+    # empty where nobody was asked.
     key_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
     previous_response_id = models.CharField(max_length=ID_LENGTH, default="")
     conversation_id = models.CharField(max_length=ID_LENGTH, default="")
+    # The chat it belongs to, see `stores.database.responses.membership`; empty until that is found out, where an older
+    # version accepted it.
+    chat_id = models.CharField(max_length=ID_LENGTH, default="", db_default="")
     worker = models.CharField(max_length=ID_LENGTH, default="")  # the process that runs it; empty once it has ended
     epoch = models.IntegerField(default=1, db_default=1)  # how many have claimed it
     request = JSONTextField(null=True)  # in the background: what another worker needs to go on; until it has ended
@@ -56,6 +61,18 @@ class Response(WithId):
             models.Index(fields=["created_at", *LISTED], name="response_listed"),
             models.Index(fields=["worker"], name="response_running", condition=models.Q(status__in=RUNNING)),
             models.Index(fields=["key_id"], name="response_key", condition=~models.Q(key_id="")),
+            # Of a chat: its first response, its newest, and how many there are. Of a project: its newest chats.
+            models.Index(
+                fields=["chat_id", "created_at", "id", "key_id"],
+                name="response_chat",
+                condition=models.Q(chat_id__gt=""),
+            ),
+            models.Index(
+                fields=["project", "created_at", "id", "key_id", "chat_id"],
+                name="response_newest",
+                condition=models.Q(chat_id__gt=""),
+            ),
+            models.Index(fields=["created_at", "id"], name="response_no_chat", condition=models.Q(chat_id="")),
         ]
 
 

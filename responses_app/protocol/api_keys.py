@@ -60,7 +60,12 @@ SCOPES = (
     READS_METRICS,
 )
 
-BY_SESSION = "session"  # stands for the id of a key where a user of the admin comes in without one
+BY_SESSION = "session"  # stands for the id of a key where a user of the admin comes in without one, before the user's
+
+
+def is_by_session(key_id: str) -> bool:
+    """Whether a user of the admin asked, and no key; older versions did not keep which user."""
+    return key_id == BY_SESSION or key_id.startswith(f"{BY_SESSION}:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,7 @@ class Caller:
     key: KeyRecord | None = None  # None: nobody is asked for a key, or it is a user of the admin
     # The id of a user's session, "" for everybody else. It is a secret, so no `repr` shows it.
     session: str = field(default="", repr=False)
+    user: str = ""  # the id of the session's user
     own_scopes: Sequence[str] = ()  # of a user of the admin, who has no key to read them from
     own_limited: Sequence[LimitedSubject] = ()  # whose limits hold for such a user
 
@@ -118,8 +124,8 @@ class Caller:
 
     @property
     def key_id(self) -> str:
-        """The id of its key, `BY_SESSION` for a user of the admin, "" for none."""
-        return self.key.id if self.key else BY_SESSION if self.session else ""
+        """The id of its key, "session:7" for the user 7 of the admin, "" for none."""
+        return self.key.id if self.key else f"{BY_SESSION}:{self.user}" if self.session else ""
 
     def check_scope(self, scope: str | None) -> None:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""

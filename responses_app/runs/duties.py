@@ -361,8 +361,9 @@ class Upkeep:
         if files := await self._stores.files.purge():
             logger.info("%d files whose time was over were removed", files)
         await self._stores.pictures.purge()
+        more_chats = await self._stores.kept_chats.adopt()
         purged = await self._stores.responses.purge()
-        self._purge_goes_on = purged.more and bool(purged.responses)
+        self._purge_goes_on = more_chats or (purged.more and bool(purged.responses))
         await self._forgetting.everywhere(purged.ids)
         if purged.responses:
             logger.info("%d stored responses past their bounds were removed", purged.responses)

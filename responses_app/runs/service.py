@@ -15,7 +15,7 @@ from responses_app.limits.rates import Rates
 from responses_app.observing.metrics import Metrics
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import BY_SESSION
+from responses_app.protocol.api_keys import is_by_session
 from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import (
@@ -193,7 +193,7 @@ class ResponseService:
         """Return those whose limits hold for a response, whether its key still opens. Raises `StoreError`."""
         if self.keys is None or not accepted.key_id:
             return ()
-        if accepted.key_id == BY_SESSION:
+        if is_by_session(accepted.key_id):
             return await self.keys.limits_of_project(accepted.project)
         key = await self.keys.get(accepted.key_id)
         return key.limited if key is not None else ()

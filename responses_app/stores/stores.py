@@ -18,6 +18,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.stores.base import BaseResponseStore, StoreError
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.pictures import BasePictureStore
 
 
@@ -179,6 +180,7 @@ class Stores:
 
     responses: BaseResponseStore
     chats: BaseChatStore
+    kept_chats: BaseKeptChats
     conversations: BaseConversationStore
     files: BaseFileStore
     approvals: BaseApprovalStore

@@ -14,7 +14,7 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
-from responses_app.stores.nothing import NoChatStore, NoPictureStore, NoResponseStore
+from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore, NoResponseStore
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 
@@ -55,6 +55,7 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     from responses_app.stores.database.files.files import DatabaseFileStore
     from responses_app.stores.database.pictures import DatabasePictureStore
     from responses_app.stores.database.responses.chats import DatabaseChatStore
+    from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
     from responses_app.stores.database.responses.store import DatabaseResponseStore
 
     timeout = settings.database_timeout_seconds
@@ -62,11 +63,13 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
-        return Stores(NoResponseStore(), NoChatStore(), conversations, files, approvals, NoPictureStore())
+        none = NoResponseStore(), NoChatStore(), NoKeptChats()
+        return Stores(*none, conversations, files, approvals, NoPictureStore())
     responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout)
     chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)
+    kept_chats = DatabaseKeptChats(settings=settings, now=clock, timeout=timeout)
     pictures = DatabasePictureStore(timeout=timeout, now=clock)
-    return Stores(responses, chats, conversations, files, approvals, pictures)
+    return Stores(responses, chats, kept_chats, conversations, files, approvals, pictures)
 
 
 def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:

@@ -32,6 +32,7 @@ from responses_app.protocol.transport import AnswerHeaders
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
 from responses_app.runs.duties import Draining, Upkeep
+from responses_app.runs.kept_chats import KeptChats
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.replay import Machines
 from responses_app.runs.log.run_log import LiveLogs
@@ -75,7 +76,8 @@ class Site:
     completions: CompletionService
     decisions: DecisionService
     store: BaseResponseStore  # of responses
-    chats: StoredChats
+    chats: StoredChats  # chat completions
+    kept_chats: KeptChats  # of the playground
     conversations: BaseConversationStore
     files: BaseFileStore
     uploads: BaseUploads
@@ -177,6 +179,7 @@ class Site:
             self.service.known_turns.aclose(),
             self.store.aclose(),
             self.chats.aclose(),
+            self.kept_chats.aclose(),
             self.conversations.aclose(),
             self.files.aclose(),
             self.uploads.aclose(),
@@ -262,6 +265,7 @@ def build_site(settings: Settings) -> Site:
         decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
         chats=StoredChats(base.adapters.stores.chats, runs.responses, stores=settings.responses_store),
+        kept_chats=KeptChats(base.adapters.stores.kept_chats, runs.responses, sharing=False),
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
         uploads=base.adapters.uploads,

@@ -58,6 +58,7 @@ from responses_app.tools.base import BaseTool
 from responses_app.tools.settings import PictureSettings
 from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_kept_chats import MemoryKeptChats
 from tests.kit.memory_pictures import MemoryPictureStore
 from tests.kit.memory_stores import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
 
@@ -272,7 +273,15 @@ class Site:
         )
         meter = self.metrics.model("fake")
         model = ServedModel("fake", self.engine, lambda: self.engine.info, 0, self.model_format, meter, self.turns)
-        stores = Stores(self.store, self.chats, self.conversations, self.files, self.approvals, self.pictures)
+        stores = Stores(
+            self.store,
+            self.chats,
+            MemoryKeptChats(self.store),
+            self.conversations,
+            self.files,
+            self.approvals,
+            self.pictures,
+        )
         machines = Machines(ServedModels([model, *self.more_models], told=told_of), b"key", self.sealer)
         self.service = ResponseService(
             machines=machines,

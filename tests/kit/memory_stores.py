@@ -40,6 +40,7 @@ class _Kept:
     response: ResponseObject
     claim: Claim
     log: bytes = b""
+    chat_id: str = ""  # the chat it belongs to
 
     @property
     def runs(self) -> bool:
@@ -101,9 +102,9 @@ class MemoryResponseStore(BaseResponseStore):
         if accepted.again and not (before and before.runs):
             raise ClaimLost(f"{key[1]} was deleted, or has ended")
         if before is None or before.runs:
-            self._responses[key] = _Kept(
-                accepted, accepted.response, accepted.claim, before.log if before else accepted.log
-            )
+            log = before.log if before else accepted.log
+            chat_id = before.chat_id if before else self._chat_of(accepted, accepted.parent)
+            self._responses[key] = _Kept(accepted, accepted.response, accepted.claim, log, chat_id)
 
     async def begin(self, project: str, response_id: str, claim: Claim) -> None:
         kept = self._held((project, response_id), claim)
@@ -134,7 +135,9 @@ class MemoryResponseStore(BaseResponseStore):
         before = self._held(key, stored.claim)
         if stored.accepted if before is None else not before.runs:
             return
-        self._responses[key] = _Kept(stored, stored.response, stored.claim, stored.log)
+        parent = stored.link.parent.response_id if stored.link and stored.link.parent else ""
+        chat_id = before.chat_id if before else self._chat_of(stored, parent)
+        self._responses[key] = _Kept(stored, stored.response, stored.claim, stored.log, chat_id)
         self._owners |= {(stored.project, sampled.id): key for sampled in stored.sampled}
         self._forget_oldest()
 
@@ -202,6 +205,24 @@ class MemoryResponseStore(BaseResponseStore):
         for key, kept in list(self._responses.items()):
             if key[0] == project and isinstance(kept.of, StoredResponse) and not self._is_expired(kept):
                 yield kept.of
+
+    def chats(self, project: str) -> Mapping[str, Sequence[AcceptedResponse | StoredResponse]]:
+        """Return the chats of a project, each with its responses, the newest first."""
+        known = [kept for key, kept in self._responses.items() if key[0] == project and not self._is_expired(kept)]
+        found: dict[str, list[AcceptedResponse | StoredResponse]] = {}
+        for kept in sorted(known, key=lambda each: (each.created_at, each.response["id"]), reverse=True):
+            found.setdefault(kept.chat_id, []).append(replace(kept.of, response=kept.response))
+        return found
+
+    def name_of(self, project: str, response_id: str) -> str | None:
+        """Return what clients call a response, where that is not its own id."""
+        names = {name: legs.values() for (owner, name), legs in self._names.items() if owner == project}
+        return next((name for name, ids in names.items() if response_id in ids), None)
+
+    def _chat_of(self, of: AcceptedResponse | StoredResponse, parent: str) -> str:
+        conversation = (of.response.get("conversation") or {}).get("id")
+        before = self._responses.get((of.project, parent or of.response.get("previous_response_id") or ""))
+        return conversation or (before.chat_id if before else of.response["id"])
 
     def change(self, stored: StoredResponse) -> None:
         """Replace what is kept of a response that has ended."""

@@ -27,10 +27,10 @@ def in_the_database(server: Server, *lines: str) -> str:
     return manage("shell", "--no-imports", "-c", script, **settings_of(server))
 
 
-def log_in(server: Server) -> httpx.Client:
+def log_in(server: Server, name: str = NAME) -> httpx.Client:
     """Return a client that has logged in by the form; it follows redirects."""
     browser = httpx.Client(base_url=server.url, follow_redirects=True, timeout=60)
-    form = {**token(browser.get("/admin/")), "username": NAME, "password": PASSWORD, "next": "/admin/"}
+    form = {**token(browser.get("/admin/")), "username": name, "password": PASSWORD, "next": "/admin/"}
     assert "Log out" in browser.post("/admin/login/", data=form).text
     return browser
 

@@ -149,7 +149,8 @@ class DatabaseStaff(ThreadedStore[None], BaseStaff):
             # The same answer for a project that is not there, so that nobody learns which ones there are.
             if project != DEFAULT_PROJECT and (row is None or not user.is_superuser):
                 raise _no_project()
-            return Caller(project=project, session=given.key, own_scopes=SCOPES, own_limited=limited_in(row))
+            who = {"session": given.key, "user": str(user.pk)}
+            return Caller(project=project, **who, own_scopes=SCOPES, own_limited=limited_in(row))
 
         return await self._threads.run(read)
 

@@ -11,6 +11,7 @@ from django.db.backends.utils import CursorWrapper
 from django.db.models import Model
 
 from responses_app.models import ChainPart, ChatChoice, LogPart, PublicName, Response, SampledItem, Worker
+from responses_app.models.chats import ChatLabel
 from responses_app.protocol.requests import resources
 from responses_app.stores.base import Claim
 
@@ -86,10 +87,12 @@ SAMPLED = SampledItem._meta.db_table
 LOGS = LogPart._meta.db_table
 NAMES = PublicName._meta.db_table
 CHOICES = ChatChoice._meta.db_table
+LABELS = ChatLabel._meta.db_table
 WORKERS = Worker._meta.db_table
 
 KEEP_RESPONSE = _held(_upsert(Response))
-CHANGE_RESPONSE = _held(_update(Response, [column for column in _columns(Response) if column != "id"]))
+# Which chat it belongs to was decided when it was accepted first.
+CHANGE_RESPONSE = _held(_update(Response, [column for column in _columns(Response) if column not in ("id", "chat_id")]))
 BEGIN_RESPONSE = _held(
     Writing(
         f"UPDATE {RESPONSES} SET status = 'in_progress' WHERE status = 'queued' AND id = %s AND project = %s",

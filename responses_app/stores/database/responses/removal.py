@@ -26,6 +26,7 @@ from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.pictures import release
 from responses_app.stores.database.response_sql import (
     CHOICES,
+    LABELS,
     LOGS,
     NAMES,
     PARTS,
@@ -51,6 +52,11 @@ WITH RECURSIVE unneeded (id, parent_id) AS (
         AND NOT EXISTS (SELECT 1 FROM {PARTS} AS child WHERE child.parent_id = part.id AND child.id <> unneeded.id)
 )
 SELECT id, parent_id FROM unneeded
+"""
+_CHATS = f"SELECT DISTINCT chat_id FROM {RESPONSES} WHERE id IN ({{ids}}) AND chat_id > ''"
+_DROP_LABELS = f"""
+DELETE FROM {LABELS} WHERE id IN ({{ids}})
+AND NOT EXISTS (SELECT 1 FROM {RESPONSES} AS kept WHERE kept.chat_id = {LABELS}.id AND kept.chat_id > '')
 """
 
 
@@ -97,8 +103,11 @@ def remove_ended(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -
 
 def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
     """Remove these responses and what belongs to them, in a transaction; return how many parts went with them."""
+    chats: set[str] = set()
     with connection.cursor() as cursor:
         for some in in_parts(response_ids):
+            cursor.execute(_CHATS.format(ids=placeholders(some)), some)
+            chats |= {row[0] for row in cursor.fetchall()}
             # The response's own row goes last: whoever writes of it waits for its lock, and finds it gone.
             cursor.execute(f"DELETE FROM {SAMPLED} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {LOGS} WHERE response_id IN ({placeholders(some)})", some)
@@ -107,7 +116,15 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
             cursor.execute(f"DELETE FROM {RESPONSES} WHERE id IN ({placeholders(some)})", some)
     parts = {part for some in in_parts(response_ids) for part in _remove_parts(connection, some)}
     release(connection, parts.union(response_ids))
+    _remove_labels(connection, sorted(chats))
     return len(parts)
+
+
+def _remove_labels(connection: BaseDatabaseWrapper, chats: Sequence[str]) -> None:
+    """Remove what people have set of those of these chats that have no response any more."""
+    with connection.cursor() as cursor:
+        for some in in_parts(chats):
+            cursor.execute(_DROP_LABELS.format(ids=placeholders(some)), some)
 
 
 def _remove_parts(connection: BaseDatabaseWrapper, part_ids: Collection[str]) -> Collection[str]:

@@ -75,6 +75,7 @@ from responses_app.stores.database.response_sql import (
     in_parts,
     placeholders,
 )
+from responses_app.stores.database.responses.membership import in_chats
 from responses_app.stores.database.responses.rows import (
     accepted_row,
     choice_rows,
@@ -134,6 +135,18 @@ class ResponseStep:
             case StoredResponse(response=response):
                 return response["id"]
         return self.act.accepted.response["id"]
+
+    @property
+    def parent(self) -> str:
+        """The stored response that it goes on from; "" for none."""
+        match self.act:
+            case Acceptance(accepted=accepted):
+                return accepted.parent
+            case StoredResponse(link=link) if link is not None and link.parent is not None:
+                return link.parent.response_id
+            case StoredResponse(response=response):
+                return response.get("previous_response_id") or ""
+        return ""
 
     @property
     def claim(self) -> Claim:
@@ -236,7 +249,7 @@ def _accept(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
                 (changed if accepted.again else new).append((step, accepted_row(cursor.db, accepted)))
             case GivenBack(accepted=accepted):
                 changed.append((step, returned_row(cursor.db, accepted)))
-    _write(cursor, KEEP_RESPONSE, new)
+    _write(cursor, KEEP_RESPONSE, _in_chats(cursor, new))
     for step in _write(cursor, CHANGE_RESPONSE, changed):
         step.lost = step.lost or isinstance(step.act, Acceptance)  # it was deleted, or has ended: it is not to run
 
@@ -301,7 +314,8 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> N
     ends = [(step, stored_row(cursor.db, step.act)) for step in steps if isinstance(step.act, StoredResponse)]
     known = [(step, row) for step, row in ends if step.act.accepted]  # type: ignore[union-attr]
     moot = _write(cursor, END_RESPONSE, known)
-    moot += _write(cursor, KEEP_RESPONSE, [(step, row) for step, row in ends if not step.act.accepted])  # type: ignore[union-attr]
+    new = [(step, row) for step, row in ends if not step.act.accepted]  # type: ignore[union-attr]
+    moot += _write(cursor, KEEP_RESPONSE, _in_chats(cursor, new))
     batch: list[StoredResponse] = [step.act for step, _ in ends if step not in moot and not step.lost]  # type: ignore[misc]
     links = {stored.link.response_id: (stored.project, stored.link) for stored in batch if stored.link}
     links |= _unstored_ancestors(cursor, links)  # `store: false` responses that only a connection remembers
@@ -338,6 +352,11 @@ def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[Respons
         if status != row.get("status"):
             moot.append(step)
     return moot
+
+
+def _in_chats(cursor: CursorWrapper, new: Sequence[tuple[ResponseStep, Row]]) -> list[tuple[ResponseStep, Row]]:
+    parents = {step.response_id: step.parent for step, _ in new}
+    return [(step, row) for (step, _), row in zip(new, in_chats(cursor, [row for _, row in new], parents), strict=True)]
 
 
 def _append(cursor: CursorWrapper, batch: Sequence[StoredResponse], now: float) -> None:

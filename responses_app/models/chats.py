@@ -1,0 +1,39 @@
+"""What people set of the chats that the playground lists, and the setups that a project has named.
+
+A chat is no row: it is the responses that have its `chat_id`.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+
+from responses_app.models.fields import JSONTextField, WithId
+
+
+class ChatLabel(WithId):
+    """What people have set of a chat, whose id it has; it goes with the last response of the chat."""
+
+    project = models.CharField(max_length=64, default="default")
+    title = models.TextField(default="")  # empty: the first words of the chat
+    title_from = models.CharField(max_length=8, default="")  # whose title it is; empty without one
+    pinned = models.BooleanField(default=False)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["project", "changed_at"], name="chatlabel_project"),
+            models.Index(fields=["project"], name="chatlabel_pinned", condition=models.Q(pinned=True)),
+        ]
+
+
+class NamedSetup(WithId):
+    """A setup of the playground that a project keeps under a name."""
+
+    project = models.CharField(max_length=64, default="default")
+    name = models.TextField()
+    setup = JSONTextField(default=dict)
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["project", "name"], name="namedsetup_name")]

@@ -1,0 +1,308 @@
+"""Chats among the responses of a database: found by the column `chat_id`, of which two indexes hold all that is asked.
+
+The list walks a project's newest responses and takes those that are the newest of their chats. So it reads as many
+entries of an index as the chats it lists have responses, whatever else there is. Bodies are read of the first and the
+newest response of a listed chat alone.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models.chats import ChatLabel
+from responses_app.protocol.items.words import words_of_json
+from responses_app.stores.base import RetentionSettings
+from responses_app.stores.database.conversations import can_be_known
+from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, placeholders
+from responses_app.stores.database.responses.membership import adopt
+from responses_app.stores.database.responses.rows import response_of, time_value
+from responses_app.stores.database.threads import ThreadedStore
+from responses_app.stores.kept_chats import (
+    MAX_PINNED,
+    MAX_TURN_BYTES,
+    MAX_TURNS,
+    TITLE_WORDS,
+    BaseKeptChats,
+    ChatsQuery,
+    KeptChat,
+    KeptTurn,
+    KeptTurns,
+    TooManyPinned,
+)
+
+ADOPTED_AT_ONCE = 500  # responses a transaction
+TITLE_BYTES = 64 << 10  # characters of a root's input that are read for its title
+
+# `chat_id > ''` is said literally, else SQLite would not use the indexes.
+_NEWEST = f"""
+SELECT response.chat_id FROM {RESPONSES} AS response
+WHERE response.project = %s AND response.chat_id > '' AND response.created_at > %s {{further}}
+AND response.id = (
+    SELECT newer.id FROM {RESPONSES} AS newer WHERE newer.chat_id = response.chat_id AND newer.chat_id > '' {{own}}
+    ORDER BY newer.created_at DESC, newer.id DESC LIMIT 1)
+ORDER BY response.created_at DESC, response.id DESC LIMIT %s
+"""
+_PLACE = f"""
+SELECT created_at, id FROM {RESPONSES} AS newer
+WHERE newer.chat_id = %s AND newer.chat_id > '' AND newer.project = %s AND newer.created_at > %s {{own}}
+ORDER BY newer.created_at DESC, newer.id DESC LIMIT 1
+"""
+_TOTALS = f"""
+SELECT chat_id, COUNT(*), MIN(created_at), MAX(created_at), MAX(CASE WHEN key_id = %s THEN 1 ELSE 0 END),
+(SELECT a.id FROM {RESPONSES} AS a WHERE a.chat_id = chat.chat_id AND a.chat_id > '' AND a.created_at > %s
+ ORDER BY a.created_at, a.id LIMIT 1),
+(SELECT z.id FROM {RESPONSES} AS z WHERE z.chat_id = chat.chat_id AND z.chat_id > ''
+ ORDER BY z.created_at DESC, z.id DESC LIMIT 1)
+FROM {RESPONSES} AS chat WHERE chat_id IN ({{ids}}) AND chat_id > '' AND created_at > %s GROUP BY chat_id
+"""
+_CHAT_OF = f"""
+SELECT chat_id FROM {RESPONSES} AS response WHERE response.id = %s AND project = %s AND created_at > %s
+UNION ALL
+SELECT chat_id FROM (SELECT chat_id FROM {RESPONSES} WHERE chat_id = %s AND chat_id > '' AND project = %s
+AND created_at > %s LIMIT 1) AS known
+UNION ALL
+SELECT chat_id FROM (SELECT response.chat_id FROM {NAMES} AS named CROSS JOIN {RESPONSES} AS response
+WHERE response.id = named.id AND named.name = %s AND named.project = %s AND response.created_at > %s LIMIT 1) AS named
+"""
+_IDS = f"""
+SELECT id, size FROM {RESPONSES} WHERE chat_id = %s AND chat_id > '' AND project = %s AND created_at > %s
+ORDER BY created_at DESC, id DESC
+"""
+_TURNS = f"""
+SELECT response.id, response.body, response.status, response.input_items, response.previous_response_id, part.parent_id
+FROM {RESPONSES} AS response LEFT JOIN {PARTS} AS part ON part.id = response.id WHERE response.id IN ({{ids}})
+"""
+
+
+class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
+    """The chats of the database `using`.
+
+    Responses are known as long as `settings` say, by the clock `now`. `timeout` bounds, in seconds, whatever waits for
+    the database.
+    """
+
+    unlimited = RetentionSettings()
+
+    async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat] | None:
+        if query.after is not None and not can_be_known(query.after):
+            return None
+        since = self._settings.oldest(self._now())
+        return await self._threads.run(lambda db: _Chats(db, project, query.key_id, since).listed(query))
+
+    async def get(self, project: str, name: str, *, key_id: str) -> KeptChat | None:
+        if not can_be_known(name):
+            return None
+        since = self._settings.oldest(self._now())
+        return await self._threads.run(lambda db: _Chats(db, project, key_id, since).named(name))
+
+    async def turns(self, project: str, chat_id: str) -> KeptTurns:
+        since = self._settings.oldest(self._now())
+        return await self._threads.run(lambda db: _Chats(db, project, "", since).turns(chat_id))
+
+    async def change(self, project: str, chat_id: str, changes: Mapping[str, object]) -> None:
+        at, since = datetime.fromtimestamp(self._now(), UTC), self._settings.oldest(self._now())
+
+        def write(connection: BaseDatabaseWrapper) -> None:
+            labels = ChatLabel.objects.using(connection.alias)
+            with transaction.atomic(using=connection.alias):
+                if not _Chats(connection, project, "", since).ids(chat_id):
+                    return  # it has gone meanwhile
+                if changes.get("pinned"):
+                    pinned = labels.filter(project=project, pinned=True).exclude(pk=chat_id)
+                    if pinned.count() >= MAX_PINNED:
+                        raise TooManyPinned(f"{project} has {MAX_PINNED} pinned chats already")
+                labels.update_or_create(pk=chat_id, defaults={**changes, "project": project, "changed_at": at})
+
+        await self._threads.run(write)
+
+    async def responses(self, project: str, chat_id: str) -> Sequence[str]:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
+            chats = _Chats(connection, project, "", self._settings.oldest(self._now()))
+            return [row[0] for row in chats.ids(chat_id)]
+
+        return await self._threads.run(read)
+
+    async def adopt(self) -> bool:
+        def write(connection: BaseDatabaseWrapper) -> int:
+            with transaction.atomic(using=connection.alias):
+                return adopt(connection, at_most=ADOPTED_AT_ONCE)
+
+        return await self._threads.run(write) == ADOPTED_AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class _Chats:
+    """The chats of a project as one key sees them, `since` a time in Unix seconds."""
+
+    connection: BaseDatabaseWrapper
+    project: str
+    key_id: str
+    since: float
+
+    def listed(self, query: ChatsQuery) -> Sequence[KeptChat] | None:
+        """Return a part of the list."""
+        pinned = self._pinned()
+        place: Sequence[Any] | None = None
+        if query.after is not None:
+            place = self._place(query.after)
+            if place is None:
+                return None
+        ids = pinned
+        if query.after is not None:
+            ids = pinned[pinned.index(query.after) + 1 :] if query.after in pinned else []
+            place = None if query.after in pinned else place
+        ids = ids[: query.limit]
+        if len(ids) < query.limit:
+            ids = [*ids, *self._newest(pinned, place, query.limit - len(ids))]
+        return self.shown(ids)
+
+    def named(self, name: str) -> KeptChat | None:
+        """Return a chat by its id, or that of any of its responses."""
+        since = self._since
+        parameters = [name, self.project, since] * 3
+        for (chat_id,) in self._rows(_CHAT_OF, parameters):
+            if chats := self.shown([chat_id]):
+                return chats[0]
+        return None
+
+    def shown(self, ids: Sequence[str]) -> list[KeptChat]:
+        """Return those of these chats that there are, in this order."""
+        if not ids:
+            return []
+        since = self._since
+        rows = self._rows(_TOTALS.format(ids=placeholders(ids)), [self.key_id, since, *ids, since])
+        totals = {str(row[0]): row[1:] for row in rows}
+        firsts = [str(row[4]) for row in totals.values()]
+        words = self._texts(firsts)
+        models = self._models([str(row[5]) for row in totals.values()])
+        labels = {each.pk: each for each in self._labels().filter(pk__in=list(totals))}
+        chats = []
+        for chat_id in ids:
+            if chat_id not in totals:
+                continue
+            count, created_at, updated_at, is_own, first, newest = totals[chat_id]
+            label = labels.get(chat_id)
+            has_title = label is not None and bool(label.title)
+            chats.append(
+                KeptChat(
+                    id=chat_id,
+                    title=label.title if label is not None and has_title else words.get(first, ""),
+                    title_from=label.title_from if label is not None and has_title else "words",
+                    pinned=label is not None and label.pinned,
+                    model=models.get(newest, ""),
+                    created_at=_seconds(created_at),
+                    updated_at=_seconds(updated_at),
+                    newest=newest,
+                    responses=count,
+                    is_own=bool(is_own) or not self.key_id,
+                )
+            )
+        return chats
+
+    def ids(self, chat_id: str) -> list[tuple[str, int]]:
+        """Return the responses of a chat with their sizes, the newest first."""
+        return [(row[0], row[1]) for row in self._rows(_IDS, [chat_id, self.project, self._since])]
+
+    def turns(self, chat_id: str) -> KeptTurns:
+        """Return the newest turns of a chat, the oldest of them first."""
+        known = self.ids(chat_id)
+        left = MAX_TURN_BYTES
+        chosen: list[str] = []
+        for response_id, size in known[:MAX_TURNS]:
+            left -= size
+            if left < 0 and chosen:
+                break
+            chosen.append(response_id)
+        rows: dict[str, Sequence[Any]] = {}
+        for start in range(0, len(chosen), 100):
+            some = chosen[start : start + 100]
+            rows |= {row[0]: row for row in self._rows(_TURNS.format(ids=placeholders(some)), some)}
+        names = self._named(chosen)
+        turns, before = [], ""
+        newest: dict[str, str] = {}  # of those so far that clients call so
+        for response_id in reversed(chosen):
+            if response_id not in rows:
+                continue
+            _, body, status, input_items, previous, parent = rows[response_id]
+            parent = parent or newest.get(previous, previous) or (before if chat_id.startswith("conv_") else "")
+            turns.append(
+                KeptTurn(response=response_of(body, status), parent=parent or None, input_items=json.loads(input_items))
+            )
+            before = response_id
+            if response_id in names:
+                newest[names[response_id]] = response_id
+        return KeptTurns(turns=turns, more=len(chosen) < len(known))
+
+    def _named(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return what clients call these responses, where that is not their own id."""
+        named: dict[str, str] = {}
+        for start in range(0, len(ids), 100):
+            some = ids[start : start + 100]
+            sql = f"SELECT id, name FROM {NAMES} WHERE id IN ({placeholders(some)})"
+            named |= {row[0]: row[1] for row in self._rows(sql, some)}
+        return named
+
+    @property
+    def _since(self) -> object:
+        return time_value(self.connection, self.since)
+
+    def _labels(self) -> Any:
+        return ChatLabel.objects.using(self.connection.alias).filter(project=self.project)
+
+    def _pinned(self) -> list[str]:
+        """Return the caller's pinned chats, the one with the newest response first."""
+        ids = list(self._labels().filter(pinned=True).values_list("pk", flat=True)[:MAX_PINNED])
+        places = {each: place for each in ids if (place := self._place(each)) is not None}
+        return sorted(places, key=lambda each: (places[each][0], places[each][1]), reverse=True)
+
+    def _place(self, chat_id: str) -> Sequence[Any] | None:
+        """Return where a chat stands in the list: when its newest response was created, and the id of that."""
+        own, key = self._own("newer")
+        rows = self._rows(_PLACE.format(own=own), [chat_id, self.project, self._since, *key])
+        return rows[0] if rows else None
+
+    def _newest(self, without: Sequence[str], behind: Sequence[Any] | None, limit: int) -> list[str]:
+        further, parameters = self._own("response")
+        if behind is not None:
+            # `<=` is said by itself, too: else SQLite reads all that stands before the cursor.
+            further += "AND response.created_at <= %s AND (response.created_at, response.id) < (%s, %s)"
+            parameters = [*parameters, behind[0], *behind]
+        if without:
+            further += f" AND response.chat_id NOT IN ({placeholders(without)})"
+            parameters = [*parameters, *without]
+        own, key = self._own("newer")
+        sql = _NEWEST.format(further=further, own=own)
+        return [row[0] for row in self._rows(sql, [self.project, self._since, *parameters, *key, limit])]
+
+    def _own(self, table: str) -> tuple[str, list[object]]:
+        return (f" AND {table}.key_id = %s ", [self.key_id]) if self.key_id else ("", [])
+
+    def _texts(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the first words of what these responses were asked."""
+        # One at a time: twenty pictures in one answer of the database would be a lot of memory for a few words.
+        words: dict[str, str] = {}
+        for each in ids:
+            rows = self._rows(f"SELECT SUBSTR(input_items, 1, %s) FROM {RESPONSES} WHERE id = %s", [TITLE_BYTES, each])
+            words[each] = words_of_json(rows[0][0], TITLE_WORDS) if rows else ""
+        return words
+
+    def _models(self, ids: Sequence[str]) -> dict[str, str]:
+        sql = f"SELECT id, model FROM {RESPONSES} WHERE id IN ({placeholders(ids)})"
+        return {row[0]: row[1] for row in self._rows(sql, ids)} if ids else {}
+
+    def _rows(self, sql: str, parameters: Sequence[object]) -> Sequence[Sequence[Any]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            rows: Sequence[Sequence[Any]] = cursor.fetchall()
+        return rows
+
+
+def _seconds(value: Any) -> int:
+    """Return a time of a row in Unix seconds: SQLite gives it as a text."""
+    at = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())

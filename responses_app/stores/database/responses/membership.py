@@ -1,0 +1,90 @@
+"""Which chat a response belongs to: it is decided when the response is accepted, and never changes.
+
+    it is of a conversation              the conversation
+    it goes on from a stored response    the chat of that one
+    anything else                        a chat of its own, which has its id
+
+So a chat is a tree of responses, named by its root, and keeps its name where the root was deleted or is past its time.
+Responses that run or have failed are in it like all others: a part of a chain is not needed for that.
+
+What an older version accepted, or an import brought, belongs to no chat yet. `adopt` finds out where it belongs, in
+small steps, the oldest first: by the chain it goes on from, which is kept as long as anything goes on from it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, Row, for_update, in_parts, placeholders
+
+MAX_UP = 100_000  # links that are walked towards a root; ends a walk that a damaged table would send in circles
+_KNOWN = f"SELECT id, project, chat_id, conversation_id FROM {RESPONSES} WHERE id IN ({{ids}})"
+# From a link towards the root, up to the first response that belongs somewhere. Parameters: id, project twice, depth.
+_UP = f"""
+WITH RECURSIVE up (id, parent_id, chat_id, depth) AS (
+    SELECT part.id, part.parent_id, COALESCE(NULLIF(response.chat_id, ''), response.conversation_id, ''), 0
+    FROM {PARTS} AS part LEFT JOIN {RESPONSES} AS response ON response.id = part.id
+    WHERE part.id = %s AND part.project = %s
+    UNION ALL
+    SELECT part.id, part.parent_id, COALESCE(NULLIF(response.chat_id, ''), response.conversation_id, ''), up.depth + 1
+    FROM up JOIN {PARTS} AS part ON part.id = up.parent_id LEFT JOIN {RESPONSES} AS response ON response.id = part.id
+    WHERE up.chat_id = '' AND part.project = %s AND up.depth < %s
+)
+SELECT id, chat_id FROM up ORDER BY depth DESC LIMIT 1
+"""
+_HOMELESS = f"""
+SELECT id, project, conversation_id, previous_response_id FROM {RESPONSES}
+WHERE chat_id = '' ORDER BY created_at, id LIMIT %s {{lock}}
+"""
+_ADOPTED = f"UPDATE {RESPONSES} SET chat_id = %s WHERE id = %s AND chat_id = ''"
+_NAMED = f"SELECT id FROM {NAMES} WHERE name = %s AND project = %s ORDER BY leg DESC LIMIT 1"
+
+
+def in_chats(cursor: CursorWrapper, rows: Sequence[Row], parents: Mapping[str, str]) -> list[Row]:
+    """Return new rows of responses with the chats they belong to; `parents` has what they go on from, by their ids."""
+    asked = sorted({parents[str(row["id"])] for row in rows if parents.get(str(row["id"]))})
+    known: dict[str, Row] = {}
+    for some in in_parts(asked):
+        cursor.execute(_KNOWN.format(ids=placeholders(some)), some)
+        known |= {row[0]: {"project": row[1], "chat_id": row[2] or row[3]} for row in cursor.fetchall()}
+    placed: list[Row] = []
+    for row in rows:
+        own_id, project = str(row["id"]), str(row["project"])
+        parent = known.get(parents.get(own_id, ""))
+        chat_id = str(row["conversation_id"] or "")
+        if not chat_id and parent is not None and parent["project"] == project:
+            chat_id = str(parent["chat_id"]) or _root(cursor, project, parents[own_id])
+        placed.append({**row, "chat_id": chat_id or own_id})
+        known[own_id] = placed[-1]  # another one of the same batch may go on from it
+    return placed
+
+
+def adopt(connection: BaseDatabaseWrapper, *, at_most: int) -> int:
+    """Find out where responses belong that belong to no chat yet, in a transaction; return how many."""
+    with connection.cursor() as cursor:
+        cursor.execute(_HOMELESS.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED")), [at_most])
+        rows: list[Any] = list(cursor.fetchall())
+        for response_id, project, conversation_id, previous in rows:
+            chat_id = conversation_id or _root(cursor, project, response_id)
+            if chat_id == response_id and previous:  # it runs, or has failed: it has no part of a chain
+                chat_id = _root(cursor, project, _own_id(cursor, project, previous), unknown=response_id)
+            cursor.execute(_ADOPTED, [chat_id, response_id])
+    return len(rows)
+
+
+def _root(cursor: CursorWrapper, project: str, response_id: str, *, unknown: str = "") -> str:
+    """Return the chat of a response, by its chain; its own id, or `unknown`, for one that has no part of any."""
+    cursor.execute(_UP, [response_id, project, project, MAX_UP])
+    row = cursor.fetchone()
+    if row is None:
+        return unknown or response_id
+    return str(row[1] or row[0])
+
+
+def _own_id(cursor: CursorWrapper, project: str, name: str) -> str:
+    """Return the id of the response that clients call so."""
+    cursor.execute(_NAMED, [name, project])
+    row = cursor.fetchone()
+    return str(row[0]) if row else name
