@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import JsonObject, ResponseError, invalid_value
 from responses_app.protocol.events.dialects import DIALECT_HEADER, Dialect
-from responses_app.protocol.fields import ClientModel, missing, validate
+from responses_app.protocol.fields import ClientModel, Text, missing, validate
 from responses_app.protocol.items.resources import ItemJson, OutputJson, input_item_resource
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.requests.resources import IncompleteDetails, ResponseObject, StatusText
@@ -95,7 +95,7 @@ class PlaygroundChatList(TypedDict):
 class PlaygroundChatChanges(ClientModel):
     """What is to be set of a chat; what is left out stays. An empty title is its first words again."""
 
-    title: str | None = None
+    title: Text | None = None
     title_from: TitleFrom | None = None
     pinned: bool | None = None
 
@@ -126,7 +126,7 @@ def parse_chat_changes(data: Mapping[str, object]) -> Mapping[str, object]:
 async def _list(request: HttpRequest) -> PlaygroundChatList:
     query = query_of(request)
     page = parse_list_query(query)
-    search = query.get("search", ("",))[-1]
+    search = query.get("search", ("",))[-1].strip()
     if len(search) > MAX_SEARCH:
         raise invalid_value("search", f"a text of {len(search)} characters. It has at most {MAX_SEARCH}.")
     caller = caller_of(request)

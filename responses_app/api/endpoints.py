@@ -16,6 +16,7 @@ from responses_app.api import (
     openapi,
     responses,
     server,
+    setups,
     vector_stores,
 )
 from responses_app.web.endpoint import Endpoint
@@ -24,6 +25,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
     *chats.ENDPOINTS,
+    *setups.ENDPOINTS,
     *messages.ENDPOINTS,
     *completions.ENDPOINTS,
     *embeddings.ENDPOINTS,

@@ -42,7 +42,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='response',
-            index=models.Index(condition=models.Q(('chat_id__gt', '')), fields=['chat_id', 'created_at', 'id', 'key_id'], name='response_chat'),
+            index=models.Index(condition=models.Q(('chat_id__gt', '')), fields=['project', 'chat_id', 'created_at', 'id', 'key_id'], name='response_chat'),
         ),
         migrations.AddIndex(
             model_name='response',

@@ -63,7 +63,7 @@ class Response(WithId):
             models.Index(fields=["key_id"], name="response_key", condition=~models.Q(key_id="")),
             # Of a chat: its first response, its newest, and how many there are. Of a project: its newest chats.
             models.Index(
-                fields=["chat_id", "created_at", "id", "key_id"],
+                fields=["project", "chat_id", "created_at", "id", "key_id"],
                 name="response_chat",
                 condition=models.Q(chat_id__gt=""),
             ),

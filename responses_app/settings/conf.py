@@ -299,6 +299,11 @@ class Settings(
         30.0, seconds(), "how long running responses may take to end when the server stops"
     )
     conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = any number")
+    playground_sharing: bool = setting(
+        False, flag,
+        "let whoever may read responses of a project read any chat in the playground by its link, not only those of "
+        "his own key or user (see The playground)",
+    )  # fmt: skip
     reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets,
         "secrets, separated by commas, that seal what clients carry for the server, like `encrypted_content`: the"
@@ -384,7 +389,7 @@ _ORDER = """
     RESPONSES_MAX_IN_FLIGHT RESPONSES_STORE RESPONSES_STORE_TTL RESPONSES_STORE_MAX_ENTRIES
     RESPONSES_STORE_MAX_BYTES RESPONSES_SESSION_TTL RESPONSES_MAX_ACTIVE_SESSIONS RESPONSES_MAX_SESSION_BYTES
     RESPONSES_MAX_UNSAVED_BYTES RECONNECT_GRACE_SECONDS BACKGROUND_MAX_RUNNING BACKGROUND_MAX_QUEUED
-    SHUTDOWN_GRACE_SECONDS WORKER_LEASE_SECONDS CONVERSATIONS_MAX_ENTRIES REASONING_ENCRYPTION_KEYS
+    SHUTDOWN_GRACE_SECONDS WORKER_LEASE_SECONDS CONVERSATIONS_MAX_ENTRIES PLAYGROUND_SHARING REASONING_ENCRYPTION_KEYS
     REASONING_SUMMARIES RESPONSES_DEFAULT_SERVICE_TIER RESPONSES_ALLOWED_SERVICE_TIERS DEFAULT_OPENAI_ORGANIZATION
     DEFAULT_OPENAI_VERSION AZURE_REGION EMBEDDINGS_URL EMBEDDINGS_MODEL EMBEDDINGS_OPTIONS SERVER_TOOL_SECONDS
     SERVER_TOOL_MAX_OUTPUT_BYTES MCP_SERVERS MCP_SERVER_URLS MCP_ALLOWED_HOSTS SANDBOX SANDBOX_MCP SANDBOX_PYTHON

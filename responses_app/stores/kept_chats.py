@@ -22,7 +22,6 @@ SEARCHED_RESPONSES = 2000  # the newest ones of the caller, in which a search lo
 SEARCHED_BYTES = 16 << 20  # of their texts
 SEARCHED_EACH = 256 << 10  # bytes of a response; a larger one is not searched
 SEARCHED_TITLES = 5000  # the titles of a project that were set last
-MAX_SETUPS = 200  # of a project
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +80,9 @@ class BaseKeptChats(ABC):
     @abstractmethod
     async def listed(self, project: str, query: ChatsQuery) -> Sequence[KeptChat] | None:
         """Return the pinned chats, then the others, each the one with the newest response first.
+
+        A search finds chats by their titles and by what was said in the newest responses, whatever the case; it is
+        bounded in what it reads.
 
         None where `after` is no chat of this list.
         """

@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connection
 
 from responses_app.models import ChainPart, Response
+from responses_app.protocol.items.words import words_of
 from responses_app.protocol.requests.resources import CONTINUABLE
 from responses_app.watch.text import visible
 
@@ -21,7 +22,7 @@ MAX_BEFORE = 40  # of the responses that it goes on from
 MAX_FORKS = 60  # of those that go on from them beside it
 MAX_AFTER = 100  # of those that go on from it
 MAX_NESTED = 8  # forks within forks
-MAX_YOUNG = 300  # of the project's newest responses that are looked through for those that have no part of a chain
+MAX_YOUNG = 300  # of the newest responses of its chat, which are looked through for those without a part of a chain
 MAX_READ = 512 << 10  # bytes of input that are read for the texts, of responses not larger than
 MAX_READ_EACH = 64 << 10  # bytes: a larger one shows no text
 TEXT = 70  # characters of what was asked
@@ -86,7 +87,7 @@ def family_of(project: str, response_id: str, *, previous: str, ttl: float = 0.0
     parents.add(forks, most=MAX_FORKS)
     parents.more |= _with_more(project, [pk for pk, _ in forks[:MAX_FORKS]])
     parents.add(_after(project, response_id), most=MAX_AFTER)
-    parents.add(_young(project, parents), most=MAX_FORKS)
+    parents.add(_young(project, response_id, parents), most=MAX_FORKS)
     nodes = _nodes(project, list(parents.of), response_id, ttl)
     for node_id in parents.more:
         nodes[node_id].more = True
@@ -140,9 +141,10 @@ def _after(project: str, response_id: str) -> list[tuple[str, str]]:
     return [(child, str(parent)) for child, parent in rows]
 
 
-def _young(project: str, parents: _Parents) -> list[tuple[str, str]]:
-    """Return those that go on from these and run, or have failed: they have no part of a chain."""
-    newest = Response.objects.filter(project=project).order_by("-created_at")
+def _young(project: str, response_id: str, parents: _Parents) -> list[tuple[str, str]]:
+    """Return those that go on from these and run, or have failed: they have no part of a chain, and the same chat."""
+    chat = Response.objects.filter(project=project, pk=response_id).values_list("chat_id", flat=True)[:1]
+    newest = Response.objects.filter(project=project, chat_id=chat, chat_id__gt="").order_by("-created_at", "-pk")
     rows = newest.values_list("pk", "previous_response_id", "status")[:MAX_YOUNG]
     young = ((pk, previous) for pk, previous, status in rows if status not in _WITH_PART)
     return [(pk, previous) for pk, previous in young if previous in parents.of and pk not in parents.of]
@@ -183,24 +185,7 @@ def _texts(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 def asked_of(items: object) -> str:
     """Return the beginning of what the user said last, or of what else came, in one line."""
-    objects = [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
-    for item in reversed(objects):
-        text = _text(item)
-        if text:
-            # Four times as much is enough: `split` makes one space of many.
-            line = " ".join(text[: 4 * TEXT].split())
-            return visible(line[:TEXT] + ("…" if len(line) > TEXT else ""))
-    return visible(objects[-1].get("type") or "")[:TEXT].replace("_", " ") if objects else ""
-
-
-def _text(item: dict[str, Any]) -> str:
-    content = item.get("content") if item.get("role") in ("user", "developer", "system") else None
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    objects = [part for part in parts if isinstance(part, dict)]
-    said = " ".join(part["text"] for part in objects if isinstance(part.get("text"), str))
-    return said or ("an image" if any(part.get("type") == "input_image" for part in objects) else "")
+    return visible(words_of(items, TEXT))
 
 
 def _branch(first: str, nodes: dict[str, Node], parents: _Parents, path: frozenset[str], *, depth: int) -> Branch:

@@ -49,5 +49,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
         "servers_by_url": site.settings.mcp_server_urls,
         "message_bytes": site.settings.websocket_max_message_bytes,
+        "kept": site.settings.responses_store,
+        "sharing": site.settings.playground_sharing,
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
     }

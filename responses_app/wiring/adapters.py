@@ -15,6 +15,7 @@ from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore, NoResponseStore
+from responses_app.stores.setups import BaseSetups
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 
@@ -24,6 +25,7 @@ class Adapters:
 
     stores: Stores  # of responses, conversations, files and approvals
     uploads: BaseUploads  # of files that come in parts
+    setups: BaseSetups  # of the playground, under names
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
@@ -40,6 +42,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     return Adapters(
         stores=_stores(settings, clock),
         uploads=_uploads(settings, clock),
+        setups=_setups(settings),
         door=_door(settings, clock),
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
@@ -76,6 +79,12 @@ def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
     from responses_app.stores.database.files.uploads import DatabaseUploads
 
     return DatabaseUploads(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _setups(settings: Settings) -> BaseSetups:
+    from responses_app.stores.database.setups import DatabaseSetups
+
+    return DatabaseSetups(timeout=settings.database_timeout_seconds)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

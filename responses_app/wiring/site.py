@@ -52,6 +52,7 @@ from responses_app.stores.clock import StoreClock, id_factory
 from responses_app.stores.database.deadline import end_within
 from responses_app.stores.files import BaseFileStore, BaseUploads
 from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.setups import BaseSetups
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
@@ -81,6 +82,7 @@ class Site:
     conversations: BaseConversationStore
     files: BaseFileStore
     uploads: BaseUploads
+    setups: BaseSetups  # of the playground
     approvals: BaseApprovalStore
     pictures: BasePictureStore
     reading_pictures: Pictures
@@ -183,6 +185,7 @@ class Site:
             self.conversations.aclose(),
             self.files.aclose(),
             self.uploads.aclose(),
+            self.setups.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
             self.reading_pictures.aclose(),
@@ -265,10 +268,11 @@ def build_site(settings: Settings) -> Site:
         decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
         chats=StoredChats(base.adapters.stores.chats, runs.responses, stores=settings.responses_store),
-        kept_chats=KeptChats(base.adapters.stores.kept_chats, runs.responses, sharing=False),
+        kept_chats=KeptChats(base.adapters.stores.kept_chats, runs.responses, sharing=settings.playground_sharing),
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
         uploads=base.adapters.uploads,
+        setups=base.adapters.setups,
         approvals=base.adapters.stores.approvals,
         pictures=base.adapters.stores.pictures,
         reading_pictures=base.pictures,

@@ -238,6 +238,35 @@ class KeptChatsContract:
         for title, (_, expected) in zip(titles, kinds, strict=True):
             assert title[:40] == expected or (not expected and title in ("", "an image")), title
 
+    async def test_search(self, open_chats: OpenKeptChats, project: str) -> None:
+        responses, chats = await open_chats()
+        texts = ['100% "sure", C:\\new\nline', "Die Größe der Schildkröte", "ΣΊΣΥΦΟΣ 🐢", "plain_words"]
+        made = [said(project, at, text, key="key_a") for at, text in enumerate(texts)]
+        for each in made:
+            await responses.save(each)
+        answered = said(project, 9, "?", after=made[3], answer="It was the TORTOISE.")
+        await responses.save(answered)
+        await chats.change(project, of(made[0]), {"title": "Ünique", "title_from": "person"})
+
+        async def found(text: str, **fields: Any) -> list[int]:
+            listed = names(await chats.listed(project, query(search=text, **fields)))
+            return [list(map(of, made)).index(each) for each in listed]
+
+        for text, expected in [
+            ("100%", [0]), ('"SURE"', [0]), ("c:\\new", [0]), ("\nline", [0]), ("GRÖSSE", [1]), ("grosse", []),
+            ("größe", [1]), ("GRÖẞE", [1]), ("schildkro\u0308te", [1]), ("σίσυφος", [2]), ("🐢", [2]),
+            ("plain_words", [3]), ("plainxwords", []), ("tortoise", [3]), ("ünique", [0]), ("%", [0]), ("_", [3]),
+            ("input_text", []), ("e", [3, 1, 0]), ("nothing of that", []), ("\ud800", []), ("\0", []),
+        ]:  # fmt: skip
+            assert await found(text) == expected, text
+        assert await found("e", limit=2) == [3, 1]
+        assert await found("e", limit=2, after=of(made[1])) == [0]
+        assert await chats.listed(project, query(search="e", after=of(made[2]))) is None
+        await chats.change(project, of(made[0]), {"pinned": True})
+        assert await found("e") == [0, 3, 1]
+        assert await found("e", key_id="key_a") == [0, 1], "in what the key has asked for"
+        assert await found("e", key_id="key_b") == []
+
     @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
     async def test_ids_nobody_made(self, open_chats: OpenKeptChats, project: str, name: str) -> None:
         responses, chats = await open_chats()

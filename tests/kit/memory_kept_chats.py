@@ -5,6 +5,7 @@ from typing import Any
 
 from responses_app.protocol.items.words import text_of, words_of
 from responses_app.stores.base import AcceptedResponse, StoredResponse
+from responses_app.stores.database.responses.chat_search import as_searched
 from responses_app.stores.kept_chats import (
     MAX_PINNED,
     TITLE_WORDS,
@@ -32,7 +33,7 @@ class MemoryKeptChats(BaseKeptChats):
         shown = {each: self._shown(project, each, query.key_id) for each in places}
         ordered = sorted(places, key=lambda each: (shown[each].pinned, places[each]), reverse=True)
         if query.search:
-            ordered = [each for each in ordered if self._has(shown[each], own[each], query.search.casefold())]
+            ordered = [each for each in ordered if self._has(shown[each], own[each], as_searched(query.search))]
         if query.after is not None:
             if query.after not in ordered:
                 return None
@@ -98,7 +99,7 @@ class MemoryKeptChats(BaseKeptChats):
 
     def _has(self, chat: KeptChat, responses: Sequence[AcceptedResponse | StoredResponse], needle: str) -> bool:
         items = [item for each in responses for item in (*each.input_items, *each.response["output"])]
-        return any(needle in text.casefold() for text in (chat.title, *map(text_of, items)))
+        return any(needle in as_searched(text) for text in (chat.title, *map(text_of, items)))
 
 
 def _place(of: AcceptedResponse | StoredResponse) -> tuple[float, str]:

@@ -12,6 +12,7 @@ from tests.kit.clients import Frame
 from tests.kit.closed import ClosedServer, bearer
 from tests.kit.people import PASSWORD, in_the_database, log_in
 from tests.kit.pictures import data_url, picture
+from tests.kit.stored import stored
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
@@ -21,7 +22,7 @@ clerk = User.objects.create_user("clerk", password={PASSWORD!r}, is_staff=True)
 clerk.user_permissions.add(Permission.objects.get(codename="add_response"))
 """
 PASS = {"Respsite-Session": "default"}
-CHATS = "/playground/chats"
+CHATS, PROMPTS = "/playground/chats", "/playground/prompts"
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +202,97 @@ def test_each_user_of_the_admin_has_his_own(server: ClosedServer) -> None:
 def test_what_cannot_be_set(keys: list[httpx.Client], body: Frame, param: str) -> None:
     made = ask(keys[0], "repeat: one")
     assert refused(keys[0].post(f"{CHATS}/{made['id']}", json=body))[::2] == (400, param)
+
+
+def test_prompts(keys: list[httpx.Client]) -> None:
+    mine, theirs, reads, elsewhere = keys
+    setup = {"model": "demo", "instructions": "Be brief. 🐢", "tools": []}
+    made = mine.post(PROMPTS, json={"name": "  My \n setup ", "setup": setup}).json()
+    about = {"id": made["id"], "object": "playground.prompt", "name": "My setup", "setup": setup}
+    assert made == {**about, "created_at": made["created_at"], "updated_at": made["created_at"]}
+    assert made["id"].startswith("pmpt_")
+    again = theirs.post(PROMPTS, json={"name": "My setup", "setup": {}}).json()
+    assert (again["id"], again["setup"]) == (made["id"], {})
+    for client in (mine, theirs, reads):
+        page = client.get(PROMPTS).json()
+        assert page == {
+            "object": "list", "data": [again], "first_id": made["id"], "last_id": made["id"], "has_more": False,
+        }  # fmt: skip
+    assert elsewhere.get(PROMPTS).json()["data"] == []
+    assert refused(elsewhere.delete(f"{PROMPTS}/{made['id']}")) == (404, "prompt_not_found", None)
+    assert refused(reads.post(PROMPTS, json={"name": "a", "setup": {}}))[:2] == (403, "missing_scope")
+    assert refused(reads.delete(f"{PROMPTS}/{made['id']}"))[:2] == (403, "missing_scope")
+    gone = {"id": made["id"], "object": "playground.prompt.deleted", "deleted": True}
+    assert theirs.delete(f"{PROMPTS}/{made['id']}").json() == gone
+    assert refused(mine.delete(f"{PROMPTS}/{made['id']}"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"setup": {}}, "name"),
+        ({"name": " \n", "setup": {}}, "name"),
+        ({"name": "x" * 101, "setup": {}}, "name"),
+        ({"name": "a\0", "setup": {}}, "name"),
+        ({"name": "a"}, "setup"),
+        ({"name": "a", "setup": []}, "setup"),
+        ({"name": "a", "setup": {"instructions": "é" * (128 << 10)}}, "setup"),
+    ],
+    ids=lambda each: str(each)[:20].encode("unicode_escape").decode(),
+)
+def test_what_is_no_prompt(keys: list[httpx.Client], body: Frame, param: str) -> None:
+    answer = keys[0].post(PROMPTS, content=json.dumps(body), headers={"content-type": "application/json"})
+    assert refused(answer)[::2] == (400, param)
+
+
+def test_search(keys: list[httpx.Client]) -> None:
+    mine, theirs, *_ = keys
+    made = [ask(mine, f"repeat: {word}")["id"] for word in ("Größe 100%", "Ελλάδα", 'a "quoted" text')]
+    for text, found in (("größe", 0), ("100%", 0), ("ελλάδα", 1), ('"QUOTED"', 2)):
+        assert [chat["id"] for chat in chats(mine, search=text)] == [made[found]], text
+    assert [chat["id"] for chat in chats(mine, search=" ")] == made[::-1]
+    assert chats(mine, search="input_text") == []
+    assert chats(theirs, search="größe") == []
+
+
+def test_a_project_is_forgotten_with_its_titles_and_prompts(server: ClosedServer) -> None:
+    key = server.new_key("--project", "gone")
+    with httpx.Client(base_url=server.base_url, headers=bearer(key), verify=False, timeout=30) as client:
+        made = ask(client, "repeat: one")
+        client.post(f"{CHATS}/{made['id']}", json={"title": "A title to forget"})
+        client.post(PROMPTS, json={"name": "A setup to forget", "setup": {"a": "b"}})
+    told = server.folder / "gone.jsonl"
+    server.operate("forget", "--project", "gone", "--export", str(told), "--yes")
+    assert "A title to forget" in told.read_text()
+    assert "A setup to forget" in told.read_text()
+    for table in ("chatlabel", "namedsetup"):
+        assert stored(server, f"SELECT id FROM responses_app_{table} WHERE project = 'gone'") == []
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
+    with ClosedServer(tmp_path_factory.mktemp("shared"), auth="on", playground_sharing="on") as server:
+        yield server
+
+
+def test_a_chat_is_shared_within_its_project(shared: ClosedServer) -> None:
+    mine, theirs, elsewhere = (
+        httpx.Client(base_url=shared.base_url, headers=bearer(key), verify=False, timeout=30)
+        for key in (shared.new_key("--project", name) for name in ("atlas", "atlas", "other"))
+    )
+    made = ask(mine, "repeat: shared")
+    whole = mine.get(f"{CHATS}/{made['id']}").json()
+    assert whole["read_only"] is False
+    assert theirs.get(f"{CHATS}/{made['id']}").json() == {**whole, "read_only": True}
+    assert chats(theirs) == []
+    for answer in (
+        elsewhere.get(f"{CHATS}/{made['id']}"),
+        theirs.post(f"{CHATS}/{made['id']}", json={"title": "Mine"}),
+        theirs.delete(f"{CHATS}/{made['id']}"),
+    ):
+        assert refused(answer) == (404, "chat_not_found", None)
+    for client in (mine, theirs, elsewhere):
+        client.close()
 
 
 def test_pages(keys: list[httpx.Client]) -> None:

@@ -42,6 +42,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "METRICS": ("Public", "public"),
     "METRICS_DIR": ("metrics", "metrics"),
     "TRACES": ("on", True),
+    "PLAYGROUND_SHARING": ("on", True),
     "ENGINE": ("Demo", "demo"),
     "ENGINE_URL": (
         "http://a:8001/v1/, https://b,dns+http://c:8001,file:///srv/v1",
@@ -143,6 +144,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "LOG_FORMAT": (["xml"], "one of line, json"),
     "METRICS": (["on", "yes"], "one of auto, public, off"),
     "TRACES": (["sometimes"], "on or off"),
+    "PLAYGROUND_SHARING": (["sometimes"], "on or off"),
     "ENGINE": (["nonsense"], "one of "),
     "ENGINE_OPTIONS": (["{", "[]", "1"], "a JSON object"),
     "MODELS": (["{", "[]", "{}", '{"a": {}, "a": {}}'], "a JSON object of at most 32 models by their names, like"),

@@ -22,7 +22,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.resources import PREFIXES
 from responses_app.stores.base import ConversationAppend
-from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
 from responses_app.stores.stores import BaseConversationStore, ConversationEntry, ConversationFull, ConversationRecord
 
@@ -150,7 +150,8 @@ def _made_id(conversation_id: str, seed: str, index: int, item: JsonObject) -> s
 
 Result = TypeVar("Result")
 
-CREATION_LOCK = 0x72657370  # of PostgreSQL's advisory locks, the space in which each project has one
+
+CREATION_LOCK = 0x72657370  # the space of the locks of projects
 
 
 @dataclass(slots=True, eq=False)
@@ -322,12 +323,7 @@ class DatabaseConversationStore(BaseConversationStore):
     def _is_full(self, project: str) -> bool:
         if not self._max_entries:
             return False
-        connection = connections[self._using]
-        if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
-            with connection.cursor() as cursor:
-                # Two creations at once would both count before either is committed. The lock ends with the
-                # transaction.
-                cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
+        one_at_a_time(connections[self._using], CREATION_LOCK, project)
         return Conversation.objects.using(self._using).filter(project=project).count() >= self._max_entries
 
     def _stands(self, row: ConversationItem) -> bool:

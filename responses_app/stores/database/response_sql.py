@@ -156,6 +156,16 @@ def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[start : start + IDS_A_QUERY] for start in range(0, len(ids), IDS_A_QUERY))
 
 
+def one_at_a_time(connection: BaseDatabaseWrapper, space: int, project: str) -> None:
+    """Let others of the project that count what it has wait for this transaction: two would both count before it.
+
+    `space`: that of PostgreSQL's advisory locks in which each project has one.
+    """
+    if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [space, project])
+
+
 def for_update(connection: BaseDatabaseWrapper, clause: str = "FOR UPDATE") -> str:
     """Return a SELECT's locking clause; on SQLite the whole transaction is the lock."""
     return clause if connection.features.has_select_for_update else ""

@@ -1,15 +1,21 @@
 """Kept chats in memory, on SQLite and on PostgreSQL."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from responses_app.models import Response
+from responses_app.protocol.ids import PublicId
 from responses_app.stores.base import RetentionSettings
+from responses_app.stores.database.responses import kept_chats
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
-from tests.contracts.adapters.stores import OnBothCase
-from tests.contracts.kept_chats import KeptChatsContract, OpenKeptChats
-from tests.contracts.store_life import OpenStore
+from tests.contracts.adapters.stores import OnBothCase, within
+from tests.contracts.kept_chats import KeptChatsContract, OpenKeptChats, asked, names, of, query, said
+from tests.contracts.store import Turn, new_id
+from tests.contracts.store_life import NOW, OpenStore
 from tests.kit.memory_kept_chats import MemoryKeptChats
 from tests.kit.memory_stores import MemoryResponseStore
 
@@ -39,3 +45,36 @@ class TestInDatabases(OnBothCase, KeptChatsContract):
         yield open_one
         for chats in opened:
             await chats.aclose()
+
+    async def test_what_an_older_version_kept_finds_its_chat(
+        self, open_chats: OpenKeptChats, project: str, alias: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        responses, chats = await open_chats()
+        gone = said(project, 0, "gone")
+        root = said(project, 1, "root", after=gone)
+        fork, other = said(project, 2, "fork", after=root), said(project, 3, "other", after=root)
+        failed = replace(Turn(project, fork.link, created_at=NOW + 4).failed(), input_items=asked("failed"))
+        lone = said(project, 5, "lone")
+        talk = replace(said(project, 6, "talk"), link=None)
+        talk.response["conversation"] = {"id": new_id("conv")}
+        for each in (gone, root, fork, other, failed, lone, talk):
+            await responses.save(each)
+        name = new_id("resp")
+        leg = Turn(project, created_at=NOW + 7)
+        await responses.accept(leg.begun(public=PublicId(name, 1)))
+        next_leg = Turn(project, created_at=NOW + 8).begun(parent=leg.response_id)
+        next_leg.response["previous_response_id"] = name
+        await responses.accept(next_leg)
+        await responses.delete(project, of(gone))
+        before = await chats.listed(project, query())
+        assert names(before) == [leg.response_id, talk.response["conversation"]["id"], of(lone), of(gone)]
+        rows = Response.objects.using(alias).filter(project=project)
+        await asyncio.to_thread(within, alias, lambda _: rows.update(chat_id=""))
+        later = said(project, 9, "later", after=other)  # it comes before the others have found their chats
+        await responses.save(later)
+        assert names(await chats.listed(project, query())) == [of(gone)]
+        monkeypatch.setattr(kept_chats, "ADOPTED_AT_ONCE", 3)
+        while await chats.adopt():
+            pass
+        await responses.delete(project, of(later))
+        assert await chats.listed(project, query()) == before

@@ -14,7 +14,9 @@ from responses_app.protocol.ids import PublicId
 from responses_app.stores.base import ConversationAppend, LogAppend, WorkerState
 from responses_app.stores.database.conversations import DatabaseConversationStore
 from responses_app.stores.database.responses.chats import DatabaseChatStore
+from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
 from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.kept_chats import ChatsQuery
 from responses_app.stores.stores import ConversationRecord
 from tests.contracts.adapters.stores import DatabaseCase, queries
 from tests.contracts.chats import choices, name
@@ -27,6 +29,8 @@ GROWS = re.compile(
     r"|INDEX (\w*project_created|chatchoice_listed) \(project=\?( AND .*)?\)$",
     re.MULTILINE,
 )
+
+WALKS = re.compile(r"INDEX response_newest \(project=\?")
 
 
 def test_what_grows_is_told_from_what_does_not() -> None:
@@ -70,6 +74,33 @@ class TestPlans(DatabaseCase):
         plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
         assert len(plans) >= 4
         assert {sql: plan for sql, plan in plans.items() if GROWS.search(plan)} == {}
+
+    async def test_nor_does_one_of_a_kept_chat_s(self, alias: str) -> None:
+        responses = DatabaseResponseStore(using=alias)
+        await responses.start()
+        stored = replace(Turn("p").saying(*exchange(1)), key_id="key_a")
+        name = str(stored.response["id"])
+        await responses.save(stored)
+        with queries(alias) as statements:
+            chats = DatabaseKeptChats(using=alias)
+            for key_id in ("", "key_a"):
+                for after in (None, name):
+                    assert await chats.listed("p", ChatsQuery(key_id=key_id, after=after, limit=9)) is not None
+                assert await chats.listed("p", ChatsQuery(key_id=key_id, search="hello", limit=9))
+            await chats.change("p", name, {"pinned": True})
+            assert await chats.get("p", name, key_id="") is not None
+            assert len((await chats.turns("p", name)).turns) == 1
+            assert len(await chats.responses("p", name)) == 1
+            assert not await chats.adopt()
+            await chats.aclose()
+            await responses.delete("p", name)
+        await responses.aclose()
+        plans = await asyncio.to_thread(self.plans, alias, sorted(set(statements)))
+        assert len(plans) >= 12
+        listed = {sql: plan for sql, plan in plans.items() if WALKS.search(plan)}
+        assert len(listed) == 6, "the newest are walked, until there are enough"
+        assert all("LIMIT" in sql and "USING COVERING INDEX response_newest" in plan for sql, plan in listed.items())
+        assert {sql: plan for sql, plan in plans.items() if sql not in listed and GROWS.search(plan)} == {}
 
     @staticmethod
     async def live(store: DatabaseResponseStore, conversations: DatabaseConversationStore) -> None:

@@ -58,6 +58,7 @@ def response(
         **{"duration_ms": 2400, "size": 900},
         **columns,
     }
+    row.setdefault("chat_id", _chat_of(after) or response_id)
     told = {
         **{"id": response_id, "object": "response", "status": row["status"], "output": list(output)},
         **{"created_at": int(row["created_at"].timestamp()), "usage": None},
@@ -73,6 +74,10 @@ def response(
             settles=False, ends_final=True,
         )  # fmt: skip
     return kept
+
+
+def _chat_of(response_id: str) -> str:
+    return Response.objects.filter(pk=response_id).values_list("chat_id", flat=True).first() or ""
 
 
 REASONING = (

@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Q, QuerySet, Sum
 
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
+from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.files import FileRecord, FileSettings, FilesFull, FileUsage, UploadStatus
 
@@ -89,7 +90,7 @@ def remove_parts(connection: BaseDatabaseWrapper, **which: object) -> bool:
     return not parts
 
 
-CREATION_LOCK = 0x66696C65  # of PostgreSQL's advisory locks, the space in which each project has one
+CREATION_LOCK = 0x66696C65  # the space of the locks of projects
 UNFINISHED = timedelta(hours=1)  # after that, a hidden file is nobody's: an upload is written in seconds
 MAX_PURGED = 1000  # files that one purge removes
 
@@ -152,9 +153,7 @@ def check_limits(
     """
     if not (settings.files_max_entries or settings.files_max_bytes or settings.uploads_max_open):
         return FileUsage(0, 0)
-    if connection.vendor == "postgresql":  # elsewhere there is one writer at a time anyway
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
+    one_at_a_time(connection, CREATION_LOCK, project)
     used = usage_of(connection, project, now)
     if 0 < settings.files_max_entries <= used.files:
         raise FilesFull(f"This project has {used.files} files, and may have no more (FILES_MAX_ENTRIES)")

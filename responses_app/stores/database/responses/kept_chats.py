@@ -18,7 +18,8 @@ from responses_app.models.chats import ChatLabel
 from responses_app.protocol.items.words import words_of_json
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, placeholders
+from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, one_at_a_time, placeholders
+from responses_app.stores.database.responses.chat_search import as_searched, search, titled
 from responses_app.stores.database.responses.membership import adopt
 from responses_app.stores.database.responses.rows import response_of, time_value
 from responses_app.stores.database.threads import ThreadedStore
@@ -26,6 +27,7 @@ from responses_app.stores.kept_chats import (
     MAX_PINNED,
     MAX_TURN_BYTES,
     MAX_TURNS,
+    SEARCHED_RESPONSES,
     TITLE_WORDS,
     BaseKeptChats,
     ChatsQuery,
@@ -35,6 +37,7 @@ from responses_app.stores.kept_chats import (
     TooManyPinned,
 )
 
+PIN_LOCK = 0x70696E73  # the space of the locks of projects
 ADOPTED_AT_ONCE = 500  # responses a transaction
 TITLE_BYTES = 64 << 10  # characters of a root's input that are read for its title
 
@@ -43,7 +46,8 @@ _NEWEST = f"""
 SELECT response.chat_id FROM {RESPONSES} AS response
 WHERE response.project = %s AND response.chat_id > '' AND response.created_at > %s {{further}}
 AND response.id = (
-    SELECT newer.id FROM {RESPONSES} AS newer WHERE newer.chat_id = response.chat_id AND newer.chat_id > '' {{own}}
+    SELECT newer.id FROM {RESPONSES} AS newer
+    WHERE newer.project = response.project AND newer.chat_id = response.chat_id AND newer.chat_id > '' {{own}}
     ORDER BY newer.created_at DESC, newer.id DESC LIMIT 1)
 ORDER BY response.created_at DESC, response.id DESC LIMIT %s
 """
@@ -52,13 +56,22 @@ SELECT created_at, id FROM {RESPONSES} AS newer
 WHERE newer.chat_id = %s AND newer.chat_id > '' AND newer.project = %s AND newer.created_at > %s {{own}}
 ORDER BY newer.created_at DESC, newer.id DESC LIMIT 1
 """
+_SEARCHED = f"""
+SELECT newer.id, newer.chat_id FROM {RESPONSES} AS newer
+WHERE newer.project = %s AND newer.chat_id > '' AND newer.created_at > %s {{own}}
+ORDER BY newer.created_at DESC, newer.id DESC LIMIT %s
+"""
+# What is past its time is left out of the sums, not of the rows: else SQLite would go through all younger responses.
 _TOTALS = f"""
-SELECT chat_id, COUNT(*), MIN(created_at), MAX(created_at), MAX(CASE WHEN key_id = %s THEN 1 ELSE 0 END),
-(SELECT a.id FROM {RESPONSES} AS a WHERE a.chat_id = chat.chat_id AND a.chat_id > '' AND a.created_at > %s
+SELECT chat_id, COUNT(CASE WHEN created_at > %s THEN 1 END), MIN(CASE WHEN created_at > %s THEN created_at END),
+MAX(created_at), MAX(CASE WHEN key_id = %s AND created_at > %s THEN 1 ELSE 0 END),
+(SELECT a.id FROM {RESPONSES} AS a
+ WHERE a.project = %s AND a.chat_id = chat.chat_id AND a.chat_id > '' AND a.created_at > %s
  ORDER BY a.created_at, a.id LIMIT 1),
-(SELECT z.id FROM {RESPONSES} AS z WHERE z.chat_id = chat.chat_id AND z.chat_id > ''
+(SELECT z.id FROM {RESPONSES} AS z WHERE z.project = %s AND z.chat_id = chat.chat_id AND z.chat_id > ''
  ORDER BY z.created_at DESC, z.id DESC LIMIT 1)
-FROM {RESPONSES} AS chat WHERE chat_id IN ({{ids}}) AND chat_id > '' AND created_at > %s GROUP BY chat_id
+FROM {RESPONSES} AS chat WHERE project = %s AND chat_id IN ({{ids}}) AND chat_id > ''
+GROUP BY chat_id HAVING MAX(created_at) > %s
 """
 _CHAT_OF = f"""
 SELECT chat_id FROM {RESPONSES} AS response WHERE response.id = %s AND project = %s AND created_at > %s
@@ -113,6 +126,7 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
                 if not _Chats(connection, project, "", since).ids(chat_id):
                     return  # it has gone meanwhile
                 if changes.get("pinned"):
+                    one_at_a_time(connection, PIN_LOCK, project)
                     pinned = labels.filter(project=project, pinned=True).exclude(pk=chat_id)
                     if pinned.count() >= MAX_PINNED:
                         raise TooManyPinned(f"{project} has {MAX_PINNED} pinned chats already")
@@ -147,6 +161,8 @@ class _Chats:
     def listed(self, query: ChatsQuery) -> Sequence[KeptChat] | None:
         """Return a part of the list."""
         pinned = self._pinned()
+        if query.search:
+            return self._searched(query, pinned)
         place: Sequence[Any] | None = None
         if query.after is not None:
             place = self._place(query.after)
@@ -161,6 +177,26 @@ class _Chats:
             ids = [*ids, *self._newest(pinned, place, query.limit - len(ids))]
         return self.shown(ids)
 
+    def _searched(self, query: ChatsQuery, pinned: Sequence[str]) -> Sequence[KeptChat] | None:
+        """Return a part of the list of those chats in which something stands."""
+        needle = as_searched(query.search)
+        newest = self._rows(_SEARCHED.format(own=self._own("newer")[0]), self._searched_parameters())
+        named = {each for each in titled(self.connection, self.project, needle) if self._place(each) is not None}
+        within = search(self.connection, [(row[0], row[1]) for row in newest], needle, known=named)
+        # The newest responses tell the order; chats whose titles are found may be older.
+        ordered = [each for each in dict.fromkeys(row[1] for row in newest) if each in within or each in named]
+        older = {each: self._place(each) or () for each in named.difference(ordered)}
+        ordered += sorted(older, key=lambda each: tuple(older[each]), reverse=True)
+        ordered = [*(each for each in pinned if each in ordered), *(each for each in ordered if each not in pinned)]
+        if query.after is not None:
+            if query.after not in ordered:
+                return None
+            ordered = ordered[ordered.index(query.after) + 1 :]
+        return self.shown(ordered[: query.limit])
+
+    def _searched_parameters(self) -> list[object]:
+        return [self.project, self._since, *self._own("newer")[1], SEARCHED_RESPONSES]
+
     def named(self, name: str) -> KeptChat | None:
         """Return a chat by its id, or that of any of its responses."""
         since = self._since
@@ -174,8 +210,10 @@ class _Chats:
         """Return those of these chats that there are, in this order."""
         if not ids:
             return []
-        since = self._since
-        rows = self._rows(_TOTALS.format(ids=placeholders(ids)), [self.key_id, since, *ids, since])
+        since, project = self._since, self.project
+        rows = self._rows(
+            _TOTALS.format(ids=placeholders(ids)), [self.key_id, project, since, project, project, *ids, since]
+        )
         totals = {str(row[0]): row[1:] for row in rows}
         firsts = [str(row[4]) for row in totals.values()]
         words = self._texts(firsts)

@@ -39,7 +39,12 @@ SELECT id, project, conversation_id, previous_response_id FROM {RESPONSES}
 WHERE chat_id = '' ORDER BY created_at, id LIMIT %s {{lock}}
 """
 _ADOPTED = f"UPDATE {RESPONSES} SET chat_id = %s WHERE id = %s AND chat_id = ''"
-_NAMED = f"SELECT id FROM {NAMES} WHERE name = %s AND project = %s ORDER BY leg DESC LIMIT 1"
+# The leg before it, where it is a leg of the same turn.
+_NAMED = f"""
+SELECT named.id FROM {NAMES} AS named LEFT JOIN {NAMES} AS own ON own.id = %s AND own.name = named.name
+WHERE named.name = %s AND named.project = %s AND (own.leg IS NULL OR named.leg < own.leg)
+ORDER BY named.leg DESC LIMIT 1
+"""
 
 
 def in_chats(cursor: CursorWrapper, rows: Sequence[Row], parents: Mapping[str, str]) -> list[Row]:
@@ -68,23 +73,24 @@ def adopt(connection: BaseDatabaseWrapper, *, at_most: int) -> int:
         rows: list[Any] = list(cursor.fetchall())
         for response_id, project, conversation_id, previous in rows:
             chat_id = conversation_id or _root(cursor, project, response_id)
-            if chat_id == response_id and previous:  # it runs, or has failed: it has no part of a chain
-                chat_id = _root(cursor, project, _own_id(cursor, project, previous), unknown=response_id)
-            cursor.execute(_ADOPTED, [chat_id, response_id])
+            if not chat_id and previous:  # it runs, or has failed: it has no part of a chain
+                chat_id = _root(cursor, project, _own_id(cursor, project, previous, of=response_id))
+            cursor.execute(_ADOPTED, [chat_id or response_id, response_id])
     return len(rows)
 
 
-def _root(cursor: CursorWrapper, project: str, response_id: str, *, unknown: str = "") -> str:
-    """Return the chat of a response, by its chain; its own id, or `unknown`, for one that has no part of any."""
+def _root(cursor: CursorWrapper, project: str, response_id: str) -> str:
+    """Return the chat of a response, as far as its chain or its row tells; else ""."""
     cursor.execute(_UP, [response_id, project, project, MAX_UP])
-    row = cursor.fetchone()
-    if row is None:
-        return unknown or response_id
-    return str(row[1] or row[0])
+    for root_id, chat_id in cursor.fetchall():
+        return str(chat_id or root_id)
+    cursor.execute(_KNOWN.format(ids="%s"), [response_id])
+    found = (chat_id or conversation_id for _, owner, chat_id, conversation_id in cursor.fetchall() if owner == project)
+    return next(found, "")
 
 
-def _own_id(cursor: CursorWrapper, project: str, name: str) -> str:
-    """Return the id of the response that clients call so."""
-    cursor.execute(_NAMED, [name, project])
+def _own_id(cursor: CursorWrapper, project: str, name: str, *, of: str) -> str:
+    """Return the id of the response that clients call so, and that the response `of` goes on from."""
+    cursor.execute(_NAMED, [of, name, project])
     row = cursor.fetchone()
     return str(row[0]) if row else name

@@ -56,7 +56,8 @@ SELECT id, parent_id FROM unneeded
 _CHATS = f"SELECT DISTINCT chat_id FROM {RESPONSES} WHERE id IN ({{ids}}) AND chat_id > ''"
 _DROP_LABELS = f"""
 DELETE FROM {LABELS} WHERE id IN ({{ids}})
-AND NOT EXISTS (SELECT 1 FROM {RESPONSES} AS kept WHERE kept.chat_id = {LABELS}.id AND kept.chat_id > '')
+AND NOT EXISTS (SELECT 1 FROM {RESPONSES} AS kept
+    WHERE kept.project = {LABELS}.project AND kept.chat_id = {LABELS}.id AND kept.chat_id > '')
 """
 
 

@@ -139,14 +139,10 @@ class ResponseStep:
     @property
     def parent(self) -> str:
         """The stored response that it goes on from; "" for none."""
-        match self.act:
-            case Acceptance(accepted=accepted):
-                return accepted.parent
-            case StoredResponse(link=link) if link is not None and link.parent is not None:
-                return link.parent.response_id
-            case StoredResponse(response=response):
-                return response.get("previous_response_id") or ""
-        return ""
+        if not isinstance(self.act, StoredResponse):
+            return self.act.accepted.parent if isinstance(self.act, Acceptance) else ""
+        parent = self.act.link.parent if self.act.link else None
+        return parent.response_id if parent else self.act.response.get("previous_response_id") or ""
 
     @property
     def claim(self) -> Claim:

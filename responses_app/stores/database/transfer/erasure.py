@@ -32,6 +32,7 @@ from responses_app.models import (
     Upload,
     json_text,
 )
+from responses_app.models.chats import ChatLabel, NamedSetup
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.stores.database.files.rows import all_pieces, remove_files
@@ -83,6 +84,8 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "log parts": logs.count(),
         "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
         "pictures": Picture.objects.using(using).filter(**of_project).count(),
+        "chat labels": ChatLabel.objects.using(using).filter(**of_project).count(),
+        "named setups": NamedSetup.objects.using(using).filter(**of_project).count(),
         "files": subject.files(using).count(),
         "uploads": Upload.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
@@ -108,6 +111,7 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         yield json_text({"conversation": kept, "items": [row.item for row in items.iterator(chunk_size=AT_ONCE)]})
     if subject.key_id:
         return
+    yield from _lines_of_the_playground(subject.project, using)
     for store in VectorStore.objects.using(using).filter(project=subject.project).order_by("pk"):
         about = {"id": store.pk, "name": store.name, "description": store.description, "metadata": store.metadata}
         files = VectorStoreFile.objects.using(using).filter(store=store).values("file_id", "attributes")
@@ -120,6 +124,13 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
         about = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
         yield json.dumps({"api_key": about})
+
+
+def _lines_of_the_playground(project: str, using: str) -> Iterator[str]:
+    for label in ChatLabel.objects.using(using).filter(project=project).order_by("pk"):
+        yield json_text({"chat": {"id": label.pk, "title": label.title, "pinned": label.pinned}})
+    for setup in NamedSetup.objects.using(using).filter(project=project).order_by("pk"):
+        yield json_text({"prompt": {"id": setup.pk, "name": setup.name, "setup": setup.setup}})
 
 
 def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
@@ -144,7 +155,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
     erase_stores(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.
-        for model in (ApprovalClaim, ChainPart, ChatChoice, SampledItem, PublicName):
+        for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):
             model.objects.using(using).filter(project=subject.project).delete()
         PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
         Picture.objects.using(using).filter(project=subject.project).delete()

@@ -23,7 +23,7 @@ from responses_app.models.vector_stores import (
 )
 from responses_app.protocol.files.searches import Chunking
 from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.response_sql import in_parts
+from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
 from responses_app.stores.database.vector_stores.rows import (
     batch_record,
@@ -55,7 +55,7 @@ from responses_app.stores.vector_stores import (
 
 Result = TypeVar("Result")
 
-CREATION_LOCK = 0x76656373  # of PostgreSQL's advisory locks, the space in which each project has one
+CREATION_LOCK = 0x76656373  # the space of the locks of projects
 CHUNKS_AT_ONCE = 64  # that one transaction inserts
 ACTIVE_SECONDS = 60.0  # how exactly it is known when a store was searched last: that is a write, too
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
@@ -319,11 +319,8 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
         return None if row is None else batch_record(row, self._files(project, store_id))
 
     def _lock(self, project: str) -> None:
-        """Let nobody else count and add in this project; on SQLite the transaction does."""
-        connection = connections[self._using]
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [CREATION_LOCK, project])
+        """Let nobody else count and add in this project."""
+        one_at_a_time(connections[self._using], CREATION_LOCK, project)
 
     def _put(
         self, project: str, store_id: str, files: Sequence[NewStoreFile], *, batch_id: str

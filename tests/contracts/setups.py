@@ -1,0 +1,48 @@
+"""What every store of named setups does."""
+
+import pytest
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.stores.setups import MAX_SETUPS, BaseSetups, SetupRecord, TooManySetups
+from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
+
+SETUP: JsonObject = {"model": "m", "instructions": UNTAMED, "tools": [{"type": "function", "name": "f"}]}
+
+
+def record(name: str, at: int = 5, setup: JsonObject = SETUP) -> SetupRecord:
+    """Return a new setup."""
+    return SetupRecord(id=new_id("pmpt"), name=name, setup=setup, created_at=at, updated_at=at)
+
+
+class SetupsContract:
+    """Give a subclass the fixture `setups`, a store."""
+
+    async def test_they_are_kept_replaced_and_forgotten(self, setups: BaseSetups) -> None:
+        project = new_id("proj")
+        first, other = record("Zebra"), record("Äpfel 🍎 %_")
+        for each in (first, other):
+            assert await setups.put(project, each) == each
+        assert await setups.listed(project) == [first, other]
+        again = await setups.put(project, record("Zebra", 9, {}))
+        assert again == SetupRecord(id=first.id, name="Zebra", setup={}, created_at=5, updated_at=9)
+        assert await setups.listed(project) == [again, other]
+        assert await setups.listed("another") == []
+        assert not await setups.delete("another", first.id)
+        assert await setups.delete(project, first.id)
+        assert not await setups.delete(project, first.id)
+        assert await setups.listed(project) == [other]
+
+    async def test_a_project_has_as_many_as_it_may_have(self, setups: BaseSetups) -> None:
+        project = new_id("proj")
+        for number in range(MAX_SETUPS):
+            last = await setups.put(project, record(str(number), setup={}))
+        with pytest.raises(TooManySetups):
+            await setups.put(project, record("one more"))
+        await setups.put(project, record("0"))
+        await setups.put(new_id("proj"), record("one more"))
+        assert await setups.delete(project, last.id)
+        await setups.put(project, record("one more"))
+
+    @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
+    async def test_ids_nobody_made(self, setups: BaseSetups, name: str) -> None:
+        assert not await setups.delete(new_id("proj"), name)
