@@ -42,11 +42,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='response',
-            index=models.Index(condition=models.Q(('chat_id__gt', '')), fields=['project', 'chat_id', 'created_at', 'id', 'key_id'], name='response_chat'),
+            index=models.Index(fields=['project', 'chat_id', 'created_at', 'id', 'key_id'], name='response_chat'),
         ),
         migrations.AddIndex(
             model_name='response',
-            index=models.Index(condition=models.Q(('chat_id__gt', '')), fields=['project', 'created_at', 'id', 'key_id', 'chat_id'], name='response_newest'),
+            index=models.Index(fields=['project', 'created_at', 'id', 'key_id', 'chat_id'], name='response_newest'),
         ),
         migrations.AddIndex(
             model_name='response',

@@ -62,16 +62,8 @@ class Response(WithId):
             models.Index(fields=["worker"], name="response_running", condition=models.Q(status__in=RUNNING)),
             models.Index(fields=["key_id"], name="response_key", condition=~models.Q(key_id="")),
             # Of a chat: its first response, its newest, and how many there are. Of a project: its newest chats.
-            models.Index(
-                fields=["project", "chat_id", "created_at", "id", "key_id"],
-                name="response_chat",
-                condition=models.Q(chat_id__gt=""),
-            ),
-            models.Index(
-                fields=["project", "created_at", "id", "key_id", "chat_id"],
-                name="response_newest",
-                condition=models.Q(chat_id__gt=""),
-            ),
+            models.Index(fields=["project", "chat_id", "created_at", "id", "key_id"], name="response_chat"),
+            models.Index(fields=["project", "created_at", "id", "key_id", "chat_id"], name="response_newest"),
             models.Index(fields=["created_at", "id"], name="response_no_chat", condition=models.Q(chat_id="")),
         ]
 

@@ -144,7 +144,7 @@ def _after(project: str, response_id: str) -> list[tuple[str, str]]:
 def _young(project: str, response_id: str, parents: _Parents) -> list[tuple[str, str]]:
     """Return those that go on from these and run, or have failed: they have no part of a chain, and the same chat."""
     chat = Response.objects.filter(project=project, pk=response_id).values_list("chat_id", flat=True)[:1]
-    newest = Response.objects.filter(project=project, chat_id=chat, chat_id__gt="").order_by("-created_at", "-pk")
+    newest = Response.objects.filter(project=project, chat_id=chat).exclude(chat_id="").order_by("-created_at", "-pk")
     rows = newest.values_list("pk", "previous_response_id", "status")[:MAX_YOUNG]
     young = ((pk, previous) for pk, previous, status in rows if status not in _WITH_PART)
     return [(pk, previous) for pk, previous in young if previous in parents.of and pk not in parents.of]

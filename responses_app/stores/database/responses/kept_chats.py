@@ -38,52 +38,54 @@ from responses_app.stores.kept_chats import (
 )
 
 PIN_LOCK = 0x70696E73  # the space of the locks of projects
-ADOPTED_AT_ONCE = 500  # responses a transaction
+ADOPTED_AT_ONCE = 100  # responses a transaction; bounds how long a server's writes wait for one
+ADOPTING_STEPS = 10  # transactions of one call
 TITLE_BYTES = 64 << 10  # characters of a root's input that are read for its title
 
-# `chat_id > ''` is said literally, else SQLite would not use the indexes.
+# Times are said everywhere, also where the chat alone would do: without them SQLite would choose the other index.
 _NEWEST = f"""
 SELECT response.chat_id FROM {RESPONSES} AS response
-WHERE response.project = %s AND response.chat_id > '' AND response.created_at > %s {{further}}
+WHERE response.project = %s AND response.created_at > %s AND response.chat_id <> '' {{further}}
 AND response.id = (
     SELECT newer.id FROM {RESPONSES} AS newer
-    WHERE newer.project = response.project AND newer.chat_id = response.chat_id AND newer.chat_id > '' {{own}}
+    WHERE newer.project = response.project AND newer.chat_id = response.chat_id AND newer.created_at > %s {{own}}
     ORDER BY newer.created_at DESC, newer.id DESC LIMIT 1)
 ORDER BY response.created_at DESC, response.id DESC LIMIT %s
 """
 _PLACE = f"""
 SELECT created_at, id FROM {RESPONSES} AS newer
-WHERE newer.chat_id = %s AND newer.chat_id > '' AND newer.project = %s AND newer.created_at > %s {{own}}
+WHERE newer.project = %s AND newer.chat_id = %s AND newer.created_at > %s {{own}}
 ORDER BY newer.created_at DESC, newer.id DESC LIMIT 1
 """
 _SEARCHED = f"""
 SELECT newer.id, newer.chat_id FROM {RESPONSES} AS newer
-WHERE newer.project = %s AND newer.chat_id > '' AND newer.created_at > %s {{own}}
+WHERE newer.project = %s AND newer.created_at > %s AND newer.chat_id <> '' {{own}}
 ORDER BY newer.created_at DESC, newer.id DESC LIMIT %s
+"""
+_ONE_OF_CHAT = f"""
+(SELECT one.id FROM {RESPONSES} AS one
+ WHERE one.project = chat.project AND one.chat_id = chat.chat_id AND one.created_at > %s
+ ORDER BY one.created_at {{direction}}, one.id {{direction}} LIMIT 1)
 """
 # What is past its time is left out of the sums, not of the rows: else SQLite would go through all younger responses.
 _TOTALS = f"""
 SELECT chat_id, COUNT(CASE WHEN created_at > %s THEN 1 END), MIN(CASE WHEN created_at > %s THEN created_at END),
 MAX(created_at), MAX(CASE WHEN key_id = %s AND created_at > %s THEN 1 ELSE 0 END),
-(SELECT a.id FROM {RESPONSES} AS a
- WHERE a.project = %s AND a.chat_id = chat.chat_id AND a.chat_id > '' AND a.created_at > %s
- ORDER BY a.created_at, a.id LIMIT 1),
-(SELECT z.id FROM {RESPONSES} AS z WHERE z.project = %s AND z.chat_id = chat.chat_id AND z.chat_id > ''
- ORDER BY z.created_at DESC, z.id DESC LIMIT 1)
-FROM {RESPONSES} AS chat WHERE project = %s AND chat_id IN ({{ids}}) AND chat_id > ''
-GROUP BY chat_id HAVING MAX(created_at) > %s
+{_ONE_OF_CHAT.format(direction="ASC")}, {_ONE_OF_CHAT.format(direction="DESC")}
+FROM {RESPONSES} AS chat WHERE project = %s AND chat_id IN ({{ids}})
+GROUP BY project, chat_id HAVING MAX(created_at) > %s
 """
 _CHAT_OF = f"""
 SELECT chat_id FROM {RESPONSES} AS response WHERE response.id = %s AND project = %s AND created_at > %s
 UNION ALL
-SELECT chat_id FROM (SELECT chat_id FROM {RESPONSES} WHERE chat_id = %s AND chat_id > '' AND project = %s
+SELECT chat_id FROM (SELECT chat_id FROM {RESPONSES} WHERE chat_id = %s AND project = %s
 AND created_at > %s LIMIT 1) AS known
 UNION ALL
 SELECT chat_id FROM (SELECT response.chat_id FROM {NAMES} AS named CROSS JOIN {RESPONSES} AS response
 WHERE response.id = named.id AND named.name = %s AND named.project = %s AND response.created_at > %s LIMIT 1) AS named
 """
 _IDS = f"""
-SELECT id, size FROM {RESPONSES} WHERE chat_id = %s AND chat_id > '' AND project = %s AND created_at > %s
+SELECT id, size FROM {RESPONSES} WHERE chat_id = %s AND project = %s AND created_at > %s
 ORDER BY created_at DESC, id DESC
 """
 _TURNS = f"""
@@ -146,7 +148,10 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
             with transaction.atomic(using=connection.alias):
                 return adopt(connection, at_most=ADOPTED_AT_ONCE)
 
-        return await self._threads.run(write) == ADOPTED_AT_ONCE
+        for _ in range(ADOPTING_STEPS):
+            if await self._threads.run(write) < ADOPTED_AT_ONCE:
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +207,7 @@ class _Chats:
         since = self._since
         parameters = [name, self.project, since] * 3
         for (chat_id,) in self._rows(_CHAT_OF, parameters):
-            if chats := self.shown([chat_id]):
+            if chat_id and (chats := self.shown([chat_id])):
                 return chats[0]
         return None
 
@@ -211,9 +216,8 @@ class _Chats:
         if not ids:
             return []
         since, project = self._since, self.project
-        rows = self._rows(
-            _TOTALS.format(ids=placeholders(ids)), [self.key_id, project, since, project, project, *ids, since]
-        )
+        parameters = [since, since, self.key_id, since, since, since, project, *ids, since]
+        rows = self._rows(_TOTALS.format(ids=placeholders(ids)), parameters)
         totals = {str(row[0]): row[1:] for row in rows}
         firsts = [str(row[4]) for row in totals.values()]
         words = self._texts(firsts)
@@ -301,7 +305,7 @@ class _Chats:
     def _place(self, chat_id: str) -> Sequence[Any] | None:
         """Return where a chat stands in the list: when its newest response was created, and the id of that."""
         own, key = self._own("newer")
-        rows = self._rows(_PLACE.format(own=own), [chat_id, self.project, self._since, *key])
+        rows = self._rows(_PLACE.format(own=own), [self.project, chat_id, self._since, *key])
         return rows[0] if rows else None
 
     def _newest(self, without: Sequence[str], behind: Sequence[Any] | None, limit: int) -> list[str]:
@@ -315,7 +319,7 @@ class _Chats:
             parameters = [*parameters, *without]
         own, key = self._own("newer")
         sql = _NEWEST.format(further=further, own=own)
-        return [row[0] for row in self._rows(sql, [self.project, self._since, *parameters, *key, limit])]
+        return [row[0] for row in self._rows(sql, [self.project, self._since, *parameters, self._since, *key, limit])]
 
     def _own(self, table: str) -> tuple[str, list[object]]:
         return (f" AND {table}.key_id = %s ", [self.key_id]) if self.key_id else ("", [])

@@ -38,7 +38,7 @@ _HOMELESS = f"""
 SELECT id, project, conversation_id, previous_response_id FROM {RESPONSES}
 WHERE chat_id = '' ORDER BY created_at, id LIMIT %s {{lock}}
 """
-_ADOPTED = f"UPDATE {RESPONSES} SET chat_id = %s WHERE id = %s AND chat_id = ''"
+_ADOPTED = f"UPDATE {RESPONSES} SET chat_id = %s WHERE id = %s"
 # The leg before it, where it is a leg of the same turn.
 _NAMED = f"""
 SELECT named.id FROM {NAMES} AS named LEFT JOIN {NAMES} AS own ON own.id = %s AND own.name = named.name

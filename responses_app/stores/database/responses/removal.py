@@ -53,11 +53,11 @@ WITH RECURSIVE unneeded (id, parent_id) AS (
 )
 SELECT id, parent_id FROM unneeded
 """
-_CHATS = f"SELECT DISTINCT chat_id FROM {RESPONSES} WHERE id IN ({{ids}}) AND chat_id > ''"
+_CHATS = f"SELECT DISTINCT chat_id FROM {RESPONSES} WHERE id IN ({{ids}})"
 _DROP_LABELS = f"""
 DELETE FROM {LABELS} WHERE id IN ({{ids}})
 AND NOT EXISTS (SELECT 1 FROM {RESPONSES} AS kept
-    WHERE kept.project = {LABELS}.project AND kept.chat_id = {LABELS}.id AND kept.chat_id > '')
+    WHERE kept.project = {LABELS}.project AND kept.chat_id = {LABELS}.id)
 """
 
 
