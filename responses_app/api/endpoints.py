@@ -24,8 +24,6 @@ from responses_app.web.endpoint import Endpoint
 ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
-    *chats.ENDPOINTS,
-    *setups.ENDPOINTS,
     *messages.ENDPOINTS,
     *completions.ENDPOINTS,
     *embeddings.ENDPOINTS,
@@ -35,6 +33,8 @@ ENDPOINTS: Sequence[Endpoint] = (
     *files.ENDPOINTS,
     *vector_stores.ENDPOINTS,
     *containers.ENDPOINTS,
+    *chats.ENDPOINTS,
+    *setups.ENDPOINTS,
     *openapi.ENDPOINTS,
     *server.ENDPOINTS,
 )

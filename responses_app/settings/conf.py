@@ -302,7 +302,7 @@ class Settings(
     playground_sharing: bool = setting(
         False, flag,
         "let whoever may read responses of a project read any chat in the playground by its link, not only those of "
-        "his own key or user (see The playground)",
+        "its own key or user (see What is kept)",
     )  # fmt: skip
     reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets,

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from responses_app.protocol.items.words import text_of, words_of
+from responses_app.protocol.items.words import as_searched, text_of, words_of
 from responses_app.stores.base import AcceptedResponse, StoredResponse
-from responses_app.stores.database.responses.chat_search import as_searched
 from responses_app.stores.kept_chats import (
     MAX_PINNED,
     TITLE_WORDS,

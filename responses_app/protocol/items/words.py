@@ -1,7 +1,8 @@
-"""What people read of items: the words of a message, and the first ones of what was asked, as a title has them."""
+"""What people read of items: a message's words, the first ones of what was asked, and a text as it is looked for."""
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +40,11 @@ def in_one_line(text: str, most: int) -> str:
     # Four times as much is enough: `split` makes one space of many.
     line = " ".join(text[: 4 * most].split())
     return line[:most] + ("…" if len(line) > most else "")
+
+
+def as_searched(text: str) -> str:
+    """Return a text so that it is found whatever its case, and however its accents were written."""
+    return text.casefold() if text.isascii() else unicodedata.normalize("NFC", text).casefold()
 
 
 def _texts(item: JsonObject) -> Iterator[str]:

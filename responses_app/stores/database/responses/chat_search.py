@@ -5,14 +5,13 @@ person looks for may have any of the characters that a pattern gives a meaning.
 """
 
 import json
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.chats import ChatLabel
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.words import text_of
+from responses_app.protocol.items.words import as_searched, text_of
 from responses_app.stores.database.response_sql import RESPONSES, placeholders
 from responses_app.stores.kept_chats import SEARCHED_BYTES, SEARCHED_EACH, SEARCHED_TITLES
 
@@ -21,11 +20,6 @@ _TEXTS = f"""
 SELECT id, CASE WHEN size <= %s THEN input_items END, CASE WHEN size <= %s THEN body END
 FROM {RESPONSES} WHERE id IN ({{ids}})
 """
-
-
-def as_searched(text: str) -> str:
-    """Return a text so that it is found whatever its case, and however its accents were written."""
-    return text.casefold() if text.isascii() else unicodedata.normalize("NFC", text).casefold()
 
 
 def titled(connection: BaseDatabaseWrapper, project: str, needle: str) -> set[str]:

@@ -15,11 +15,11 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.chats import ChatLabel
-from responses_app.protocol.items.words import words_of_json
+from responses_app.protocol.items.words import as_searched, words_of_json
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, one_at_a_time, placeholders
-from responses_app.stores.database.responses.chat_search import as_searched, search, titled
+from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt
 from responses_app.stores.database.responses.rows import response_of, time_value
 from responses_app.stores.database.threads import ThreadedStore

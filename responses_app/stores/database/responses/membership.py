@@ -34,9 +34,13 @@ WITH RECURSIVE up (id, parent_id, chat_id, depth) AS (
 )
 SELECT id, chat_id FROM up ORDER BY depth DESC LIMIT 1
 """
+# With what each goes on from, and the chat of that where it is known: the older one has found its own before.
 _HOMELESS = f"""
-SELECT id, project, conversation_id, previous_response_id FROM {RESPONSES}
-WHERE chat_id = '' ORDER BY created_at, id LIMIT %s {{lock}}
+SELECT response.id, response.project, response.conversation_id, response.previous_response_id, part.parent_id,
+    parent.chat_id
+FROM {RESPONSES} AS response LEFT JOIN {PARTS} AS part ON part.id = response.id
+LEFT JOIN {RESPONSES} AS parent ON parent.id = part.parent_id AND parent.project = response.project
+WHERE response.chat_id = '' ORDER BY response.created_at, response.id LIMIT %s {{lock}}
 """
 _ADOPTED = f"UPDATE {RESPONSES} SET chat_id = %s WHERE id = %s"
 # The leg before it, where it is a leg of the same turn.
@@ -69,13 +73,16 @@ def in_chats(cursor: CursorWrapper, rows: Sequence[Row], parents: Mapping[str, s
 def adopt(connection: BaseDatabaseWrapper, *, at_most: int) -> int:
     """Find out where responses belong that belong to no chat yet, in a transaction; return how many."""
     with connection.cursor() as cursor:
-        cursor.execute(_HOMELESS.format(lock=for_update(connection, "FOR UPDATE SKIP LOCKED")), [at_most])
+        cursor.execute(_HOMELESS.format(lock=for_update(connection, "FOR UPDATE OF response SKIP LOCKED")), [at_most])
         rows: list[Any] = list(cursor.fetchall())
-        for response_id, project, conversation_id, previous in rows:
-            chat_id = conversation_id or _root(cursor, project, response_id)
-            if not chat_id and previous:  # it runs, or has failed: it has no part of a chain
-                chat_id = _root(cursor, project, _own_id(cursor, project, previous, of=response_id))
-            cursor.execute(_ADOPTED, [chat_id or response_id, response_id])
+        chats: dict[str, str] = {}
+        for response_id, project, conversation_id, previous, parent, chat_id in rows:
+            chat_id = conversation_id or chat_id or chats.get(parent)
+            if not chat_id and (parent or previous):
+                parent = parent or _own_id(cursor, project, previous, of=response_id)
+                chat_id = chats.get(parent) or _root(cursor, project, parent)
+            chats[response_id] = chat_id or response_id
+        cursor.executemany(_ADOPTED, [(chat_id, response_id) for response_id, chat_id in chats.items()])
     return len(rows)
 
 

@@ -6,6 +6,9 @@ CREATE INDEX "chatchoice_first" ON "responses_app_chatchoice" ("first_id");
 CREATE INDEX "chatchoice_listed" ON "responses_app_chatchoice" ("project",
   "created_at",
   "first_id") WHERE "place" = 0;
+CREATE INDEX "chatlabel_pinned" ON "responses_app_chatlabel" ("project") WHERE "pinned";
+CREATE INDEX "chatlabel_project" ON "responses_app_chatlabel" ("project",
+  "changed_at");
 CREATE INDEX "conversation_project_created" ON "responses_app_conversation" ("project",
   "created_at");
 CREATE INDEX "file_expires" ON "responses_app_storedfile" ("expires_at") WHERE "expires_at" IS NOT NULL;
@@ -16,6 +19,11 @@ CREATE INDEX "picture_project" ON "responses_app_picture" ("project",
   "id");
 CREATE INDEX "pictureuse_created" ON "responses_app_pictureuse" ("created_at");
 CREATE INDEX "pictureuse_picture" ON "responses_app_pictureuse" ("picture_id");
+CREATE INDEX "response_chat" ON "responses_app_response" ("project",
+  "chat_id",
+  "created_at",
+  "id",
+  "key_id");
 CREATE INDEX "response_key" ON "responses_app_response" ("key_id") WHERE NOT ("key_id" = '');
 CREATE INDEX "response_listed" ON "responses_app_response" ("created_at",
   "status",
@@ -28,6 +36,13 @@ CREATE INDEX "response_listed" ON "responses_app_response" ("created_at",
   "output_tokens",
   "first_token_ms",
   "duration_ms");
+CREATE INDEX "response_newest" ON "responses_app_response" ("project",
+  "created_at",
+  "id",
+  "key_id",
+  "chat_id");
+CREATE INDEX "response_no_chat" ON "responses_app_response" ("created_at",
+  "id") WHERE "chat_id" = '';
 CREATE INDEX "response_project_created" ON "responses_app_response" ("project",
   "created_at",
   "size");
@@ -98,6 +113,12 @@ CREATE TABLE "responses_app_chatchoice" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "metadata" text NOT NULL,
   "form" text NOT NULL,
   "messages" text NOT NULL);
+CREATE TABLE "responses_app_chatlabel" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "title" text NOT NULL,
+  "title_from" varchar(8) NOT NULL,
+  "pinned" bool NOT NULL,
+  "changed_at" datetime NOT NULL);
 CREATE TABLE "responses_app_conversation" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "created_at" datetime NOT NULL,
@@ -131,6 +152,14 @@ CREATE TABLE "responses_app_logpart" ("id" integer NOT NULL PRIMARY KEY AUTOINCR
   "response_id" varchar(64) NOT NULL,
   CONSTRAINT "logpart_position" UNIQUE ("response_id",
   "position"));
+CREATE TABLE "responses_app_namedsetup" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "name" text NOT NULL,
+  "setup" text NOT NULL,
+  "created_at" datetime NOT NULL,
+  "updated_at" datetime NOT NULL,
+  CONSTRAINT "namedsetup_name" UNIQUE ("project",
+  "name"));
 CREATE TABLE "responses_app_picture" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "digest" varchar(64) NOT NULL,
@@ -181,7 +210,8 @@ CREATE TABLE "responses_app_response" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "transport" varchar(16) NOT NULL,
   "worker" varchar(64) NOT NULL,
   "epoch" integer DEFAULT 1 NOT NULL,
-  "key_id" varchar(64) DEFAULT '' NOT NULL);
+  "key_id" varchar(64) DEFAULT '' NOT NULL,
+  "chat_id" varchar(64) DEFAULT '' NOT NULL);
 CREATE TABLE "responses_app_sampleditem" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "fingerprint" varchar(32) NOT NULL,
