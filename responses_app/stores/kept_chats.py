@@ -101,7 +101,7 @@ class BaseKeptChats(ABC):
 
     @abstractmethod
     async def responses(self, project: str, chat_id: str) -> Sequence[str]:
-        """Return the ids of a chat's responses, the newest first."""
+        """Return the ids of a chat's newest responses, the newest first, about as many as `MAX_TURNS`."""
 
     @abstractmethod
     async def adopt(self) -> bool:

@@ -1,5 +1,6 @@
 """`/v1/playground/chats` of a server that asks who comes: who sees which chats, and what may be done with them."""
 
+import html
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -273,6 +274,14 @@ def test_a_project_is_forgotten_with_its_titles_and_prompts(server: ClosedServer
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClosedServer]:
     with ClosedServer(tmp_path_factory.mktemp("shared"), auth="on", playground_sharing="on") as server:
         yield server
+
+
+@pytest.mark.parametrize(("which", "sharing"), [("server", False), ("shared", True)])
+def test_the_page_knows_whether_chats_are_shared(which: str, sharing: bool, request: pytest.FixtureRequest) -> None:
+    page = httpx.get(request.getfixturevalue(which).url, headers={"accept": "text/html"}, verify=False)
+    told = html.unescape(page.text)
+    assert f'"sharing": {json.dumps(sharing)}' in told
+    assert '"kept": true' in told
 
 
 def test_a_chat_is_shared_within_its_project(shared: ClosedServer) -> None:

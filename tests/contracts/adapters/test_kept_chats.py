@@ -46,6 +46,28 @@ class TestInDatabases(OnBothCase, KeptChatsContract):
         for chats in opened:
             await chats.aclose()
 
+    @pytest.mark.parametrize(("bound", "most", "read"), [("MAX_TURNS", 2, 2), ("MAX_TURN_BYTES", 1, 1)])
+    async def test_of_a_long_chat_the_newest_turns_are_read(
+        self,
+        open_chats: OpenKeptChats,
+        project: str,
+        monkeypatch: pytest.MonkeyPatch,
+        bound: str,
+        most: int,
+        read: int,
+    ) -> None:
+        responses, chats = await open_chats()
+        made = [said(project, 0)]
+        for at in (1, 2):
+            made.append(said(project, at, after=made[-1]))
+        for each in made:
+            await responses.save(each)
+        assert not (await chats.turns(project, of(made[0]))).more
+        monkeypatch.setattr(kept_chats, bound, most)
+        turns = await chats.turns(project, of(made[0]))
+        assert turns.more
+        assert [each.response["id"] for each in turns.turns] == [of(each) for each in made[-read:]]
+
     async def test_what_an_older_version_kept_finds_its_chat(
         self, open_chats: OpenKeptChats, project: str, alias: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -85,8 +85,8 @@ SELECT chat_id FROM (SELECT response.chat_id FROM {NAMES} AS named CROSS JOIN {R
 WHERE response.id = named.id AND named.name = %s AND named.project = %s AND response.created_at > %s LIMIT 1) AS named
 """
 _IDS = f"""
-SELECT id, size FROM {RESPONSES} WHERE chat_id = %s AND project = %s AND created_at > %s
-ORDER BY created_at DESC, id DESC
+SELECT {{columns}} FROM {RESPONSES} WHERE chat_id = %s AND project = %s AND created_at > %s
+ORDER BY created_at DESC, id DESC LIMIT %s
 """
 _TURNS = f"""
 SELECT response.id, response.body, response.status, response.input_items, response.previous_response_id, part.parent_id
@@ -125,7 +125,7 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
         def write(connection: BaseDatabaseWrapper) -> None:
             labels = ChatLabel.objects.using(connection.alias)
             with transaction.atomic(using=connection.alias):
-                if not _Chats(connection, project, "", since).ids(chat_id):
+                if not _Chats(connection, project, "", since).newest_of(chat_id, "id"):
                     return  # it has gone meanwhile
                 if changes.get("pinned"):
                     one_at_a_time(connection, PIN_LOCK, project)
@@ -139,7 +139,7 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
     async def responses(self, project: str, chat_id: str) -> Sequence[str]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[str]:
             chats = _Chats(connection, project, "", self._settings.oldest(self._now()))
-            return [row[0] for row in chats.ids(chat_id)]
+            return [row[0] for row in chats.newest_of(chat_id, "id")]
 
         return await self._threads.run(read)
 
@@ -246,13 +246,13 @@ class _Chats:
             )
         return chats
 
-    def ids(self, chat_id: str) -> list[tuple[str, int]]:
-        """Return the responses of a chat with their sizes, the newest first."""
-        return [(row[0], row[1]) for row in self._rows(_IDS, [chat_id, self.project, self._since])]
+    def newest_of(self, chat_id: str, columns: str) -> Sequence[Sequence[Any]]:
+        """Return columns of the newest responses of a chat, the newest first: one more than are read at once."""
+        return self._rows(_IDS.format(columns=columns), [chat_id, self.project, self._since, MAX_TURNS + 1])
 
     def turns(self, chat_id: str) -> KeptTurns:
         """Return the newest turns of a chat, the oldest of them first."""
-        known = self.ids(chat_id)
+        known = self.newest_of(chat_id, "id, size")
         left = MAX_TURN_BYTES
         chosen: list[str] = []
         for response_id, size in known[:MAX_TURNS]:
