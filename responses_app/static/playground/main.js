@@ -13,6 +13,7 @@ import { SetupPanel } from "./setup.js";
 import { listen } from "./shortcuts.js";
 import { SignIn } from "./sign-in.js";
 import { prepare } from "./suggestions.js";
+import { undoLast } from "./toast.js";
 import { isTerminal } from "./turn.js";
 
 const MAX_LANES = 16; // as many as may run at once on a connection
@@ -30,6 +31,9 @@ let chosen = null;
 const page = {
   facts,
   send: (frame) => connection.send(frame),
+  ask: (path) => door.ask(path),
+  answer: (path) => door.answer(path),
+  changed: () => {}, // what is kept of a lane has changed
   choose,
   mayTalk() {
     if (door.isShut) signIn.open();
@@ -127,6 +131,8 @@ connection.addEventListener("frame", ({ detail }) => {
   else if (frame.type === "connection_expiring") say("This connection ends in a few minutes; the page opens a new one then.");
 });
 
+addEventListener("pagehide", () => lanes.forEach((lane) => lane.interrupt())); // so that it can be continued
+
 document.addEventListener("download", ({ detail }) => door.download(detail.path, detail.name).catch(showProblem));
 
 function showProblem(error) {
@@ -177,6 +183,11 @@ const actions = {
     const turn = chosen.turns.findLast((each) => each.isOver && each.id);
     if (turn) page.fork(chosen, turn);
   },
+  edit: () => chosen.turns.findLast(({ input }) => input.some(({ role }) => role === "user"))?.write(),
+  regenerate: () => chosen.last((turn) => turn.isOver && turn.kind !== "warm", (turn) => chosen.regenerate(turn)),
+  goOn: () => chosen.last((turn) => turn.isCut, (turn) => chosen.goOn(turn)),
+  walk: (by) => chosen.last((turn) => !turn.walker.element.hidden, (turn) => chosen.walk(turn, by)),
+  undo: undoLast,
   warm: () => chosen.warmUp(),
   send: () => chosen.composer.go.disabled || chosen.composer.submit(),
   sendAll: () => {

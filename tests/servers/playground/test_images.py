@@ -131,7 +131,7 @@ def test_an_image_alone_steers_comes_back_where_it_cannot_and_has_to_fit(page: P
         lane.take({ type: 'response.steer.accepted', steer });
         const waits = lane.element.querySelectorAll('.steering .thumbnail').length;
         lane.take({ type: 'response.steer.pending', steer });
-        lane.running = null;
+        lane.take({ type: 'response.completed', response: { id: 'resp_1', status: 'completed' } });
         lane.send([]);
         const { images, wrong } = lane.composer;
         images.add([new File([new Uint8Array(600000)], 'big.png', { type: 'image/png' })]);

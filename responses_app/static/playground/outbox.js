@@ -1,0 +1,116 @@
+// What a lane sends, one turn after the other: it waits where there is no connection, and nothing is ever sent twice.
+
+import { say } from "./dom.js";
+import { find } from "./following.js";
+import { requestOf } from "./request.js";
+import { Turn } from "./turn.js";
+
+/** The turns of a lane that are not sent yet, and those whose connection broke. */
+export class Outbox {
+  waiting = []; // in their order
+  cut = []; // were sent, and may have run: they are looked for, never sent again by themselves
+
+  constructor(lane) {
+    this.lane = lane;
+  }
+
+  /** Take a turn that is to be sent: behind the others, or before them. */
+  add(turn, { first = false } = {}) {
+    turn.status = "unsent";
+    if (first) this.waiting.unshift(turn);
+    else this.waiting.push(turn);
+    this.next();
+  }
+
+  /** Send the first of the turns that wait, if it can be sent now. */
+  next() {
+    const [turn] = this.waiting;
+    if (!turn) return;
+    const why = this.#obstacle(turn) ?? (this.#post(turn) ? null : { text: "Waiting for the connection" });
+    if (why) turn.hold(why);
+    for (const each of this.waiting) if (each !== turn) each.hold({ text: "Waits for the message before it" });
+    this.lane.composer.refresh();
+  }
+
+  #obstacle({ node, behind, input }) {
+    const { lane } = this;
+    if (this.cut.length) return { text: "Waiting for the connection" };
+    if (lane.isBusy || (behind && !behind.isOver)) return { text: "Waits for the answer before it" };
+    if (behind && !behind.isAlive && !behind.hasOutput) return { text: "Waits, because the message before it failed", now: true };
+    return lane.from(lane.tree.parentOf(node.id), input).owes ? { text: "Waits for your answer to the call above" } : null;
+  }
+
+  #post(turn) {
+    const { lane } = this;
+    const { previous, said } = lane.from(lane.tree.parentOf(turn.node.id), turn.input);
+    turn.inConversation = lane.head !== null && previous === lane.head;
+    const before = turn.inConversation ? { conversation: lane.chat.id } : previous ? { previous_response_id: previous } : {};
+    const frame = {
+      type: "response.create",
+      stream_id: lane.name,
+      ...requestOf(lane.setup),
+      input: [...said, ...turn.input],
+      ...before,
+      ...(turn.kind === "warm" ? { generate: false } : {}),
+    };
+    if (!lane.page.send(frame)) return false;
+    this.waiting = this.waiting.filter((each) => each !== turn);
+    if (!turn.inConversation && (previous === null ? lane.head : lane.members.has(previous))) {
+      turn.note = "Outside of the conversation, which has one line only: it goes on as a chain of its own.";
+    }
+    turn.previous = previous;
+    turn.sending();
+    lane.sending(turn);
+    return true;
+  }
+
+  /** Send a turn although the one before it failed. */
+  sendNow(turn) {
+    turn.behind = null;
+    this.next();
+  }
+
+  /** Do not send a turn. */
+  drop(turn) {
+    const { lane } = this;
+    this.waiting = this.waiting.filter((each) => each !== turn);
+    const parent = lane.tree.parentOf(turn.node.id);
+    lane.tree.remove(turn.node.id);
+    lane.show(lane.tree.get(lane.tip) ? lane.tip : lane.tree.leaf(parent));
+    this.next();
+  }
+
+  /** Look for what was cut with the connection: it may have run to its end, or to a part. Then send what waits. */
+  async look() {
+    if (this.looks) return;
+    this.looks = true;
+    const { lane } = this;
+    try {
+      while (this.cut.length) {
+        const [turn] = this.cut;
+        const isNew = (id) => !lane.tree.get(id);
+        const found = await find(lane.page, turn, { chat: lane.chat?.id, previous: turn.previous, isNew });
+        if (this.cut[0] !== turn) continue; // cleared meanwhile
+        this.cut.shift();
+        if (found) this.#found(turn, found);
+      }
+    } catch (error) {
+      say(error.message); // it is looked for again when the page is connected again
+      return;
+    } finally {
+      this.looks = false;
+    }
+    this.next();
+  }
+
+  #found(turn, kept) {
+    const { lane } = this;
+    const { node, input, sentAt, firstAt, endedAt } = turn;
+    const isTip = lane.tip === node.id;
+    lane.tree.rename(node.id, kept.id);
+    for (const each of this.waiting) if (each.behind === turn) each.behind = null;
+    lane.give(node, Turn.of({ ...kept, input, sentAt, firstAt, endedAt }, lane.actions));
+    lane.show(isTip ? kept.id : lane.tip);
+    lane.changed("ended");
+  }
+}
