@@ -84,6 +84,7 @@ export class Lane extends Shown {
     if (scrollHeight - scrollTop - clientHeight < NEAR) this.follows = true;
     else if (scrollTop < this.scrolledTo) this.follows = false;
     this.scrolledTo = scrollTop;
+    this.changed("scroll");
   }
 
   get isBusy() {
@@ -196,17 +197,17 @@ export class Lane extends Shown {
     return this.show(this.tree.leaf(made.node.id));
   }
 
-  /** Begin a new chat. It can be undone for a while. */
-  clear() {
+  /** Begin a new chat. It can be undone for a while, unless that is done `quietly`. */
+  clear({ quietly = false, focus = true } = {}) {
     const { tree, tip, turns, chat, head, members, readOnly, outbox } = this;
     const { scrollTop } = this.transcript;
     this.undoing?.close();
     this.leave();
     this.empty();
     this.rest();
-    this.composer.focus();
+    if (focus) this.composer.focus();
     this.changed("cleared");
-    if (!turns.length) return;
+    if (quietly || !turns.length) return;
     const undo = () => this.#restore({ tree, tip, chat, head, members, readOnly, outbox }, scrollTop);
     this.undoing = toast(`${this.title} was cleared`, { undo });
   }

@@ -146,7 +146,7 @@ export class Shown {
 
   /** Show a chat as the server keeps it: the turns on the path to `tip`. */
   load(chat, { tip = chat.response_id, readOnly = chat.read_only ?? false } = {}) {
-    const { turns, more, request, ...rest } = chat;
+    const { turns, more, ...rest } = chat;
     this.undoing?.close();
     this.leave();
     this.transcript.replaceChildren();

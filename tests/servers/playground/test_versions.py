@@ -1,0 +1,181 @@
+"""Turns that are said anew: edited, regenerated, continued; the tree of versions; what waits for the connection."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from tests.kit.server import Server
+from tests.servers.playground.browser import Playground, playground
+
+pytestmark = pytest.mark.any_database
+
+
+def versions(turn: Locator) -> Locator:
+    """Return what tells which version of a turn is shown."""
+    return turn.locator(".versions")
+
+
+def edit(turn: Locator, text: str) -> None:
+    """Write a message anew, by the keyboard."""
+    turn.get_by_role("button", name="Edit your message").click()
+    field = turn.get_by_label("Your message", exact=True)
+    expect(field).to_be_focused()
+    field.fill(text)
+    field.press("Enter")
+
+
+def test_the_tree_of_versions(page: Playground) -> None:
+    """The tree alone."""
+    walked = """async () => {
+        const { Tree } = await import('/static/playground/versions.js');
+        const tree = new Tree();
+        const ids = (nodes) => nodes.map(({ id }) => id).join(' ');
+        const add = (id, previous_response_id, warm = false) => tree.add({ id, previous_response_id, warm });
+        add('a', null); add('w', 'a', true); add('b', 'w'); add('c', 'b'); add('x', 'new'); add('new', 'a'); add('r1', 'r2'); add('r2', 'r1');
+        const told = [ids(tree.path('c')), ids(tree.siblings('b')), ids(tree.siblings('new')), ids(tree.siblings('w')), tree.leaf('a'), ids(tree.path('r1'))];
+        tree.choose('b');
+        told.push(tree.leaf('a'));
+        tree.choose('x');
+        tree.rename('new', 'd');
+        told.push(tree.leaf('a'), ids(tree.path('x')), ids(tree.siblings('d')));
+        tree.move('c', 'd');
+        tree.remove('d');
+        told.push(ids(tree.siblings('c')), tree.parentOf('x'), ids(tree.path(null)), ids(tree.path('nobody')));
+        return told;
+    }"""
+    assert page.page.evaluate(walked) == [
+        *("a w b c", "b new", "b new", "w", "x", "r2 r1"),
+        "c",
+        *("x", "a d x", "b d"),
+        *("b c x", "a", "", ""),
+    ]
+
+
+def test_a_message_is_edited_and_both_versions_are_there(page: Playground) -> None:
+    page.write("repeat: one")
+    page.ended(1)
+    page.write("repeat: two")
+    page.ended(2)
+    turns = page.lane().locator(".turn")
+    edit(turns.first, "repeat: another one")
+    expect(turns).to_have_count(1)
+    expect(page.ended(1).locator(".answer")).to_have_text("another one")
+    expect(versions(turns.first)).to_have_attribute("aria-label", "Version 2 of 2")
+    versions(turns.first).get_by_role("button", name="Version before").press("Enter")
+    expect(turns).to_have_count(2)
+    expect(turns.locator(".answer")).to_have_text(["one", "two"])
+    expect(versions(turns.first).get_by_role("button", name="Version before")).to_be_focused()
+    expect(page.find("#said")).to_contain_text("Version 1 of 2. one")
+    page.page.keyboard.press("ArrowRight")
+    expect(turns.locator(".answer")).to_have_text(["another one"])
+    page.write("Which message is this?")
+    expect(page.ended(2).locator(".answer")).to_contain_text("user message 2")
+    page.page.keyboard.press("Tab")
+    page.find(".transcript").focus()
+    page.page.keyboard.press("<")
+    expect(turns.locator(".answer")).to_have_text(["one", "two"])
+    turns.first.get_by_role("button", name="Edit your message").click()
+    page.page.keyboard.press("Escape")
+    expect(turns.first.locator(".asked")).to_have_text("repeat: one")
+
+
+def test_an_answer_is_regenerated_with_the_setup_of_now(page: Playground) -> None:
+    page.write("count to 40")
+    page.ended(1)
+    page.find(".more > summary").first.click()
+    page.find("[name=max_output_tokens]").fill("20")
+    turn = page.lane().locator(".turn")
+    turn.get_by_role("button", name="Regenerate").click()
+    expect(versions(turn).locator("span")).to_have_text("2/2")
+    expect(turn.locator(".ending")).to_have_text("Cut at the most output tokens")
+    page.find("[name=max_output_tokens]").fill("")
+    turn.get_by_role("button", name="Continue").click()
+    expect(page.ended(2).locator(".ending")).to_have_count(0)
+    expect(page.lane().locator(".asked")).to_have_count(1)
+    page.lane().locator(".turn").first.get_by_role("button", name="Version before").click()
+    expect(turn).to_have_count(1)
+    expect(turn.locator(".answer")).to_contain_text("39 40")
+
+
+def test_versions_of_a_loop_of_calls(page: Playground) -> None:
+    page.find(".card", has_text="Answer a function").click()
+    call = page.ended(1).locator(".call")
+    call.locator("textarea").fill('"rain"')
+    call.locator("textarea").press("Control+Enter")
+    expect(page.ended(2).locator(".answer")).to_contain_text('returned: "rain"')
+    turns = page.lane().locator(".turn")
+    turns.nth(1).get_by_role("button", name="Regenerate").click()
+    expect(versions(turns.nth(1)).locator("span")).to_have_text("2/2")
+    expect(page.ended(2).locator(".answer")).to_contain_text('returned: "rain"')
+    edit(turns.first, "Call get_weather for Porto.")
+    expect(page.ended(1).locator(".given pre, pre.given")).to_contain_text("Porto")
+    expect(turns).to_have_count(1)
+    expect(page.lane().locator(".status")).to_have_text("Waits for you")
+    turns.first.get_by_role("button", name="Version before").click()
+    expect(turns).to_have_count(2)
+    expect(call.locator(".outcome pre")).to_have_text('"rain"')
+    expect(page.lane().locator(".status")).to_have_text("Ready")
+    page.write("repeat: behind it")
+    expect(page.ended(3).locator(".answer")).to_have_text("behind it")
+    turns.first.get_by_role("button", name="Next version").click()
+    expect(call.locator(".outcome textarea")).to_be_visible()
+    turns.first.get_by_role("button", name="Fork").click()
+    expect(page.lane(2).locator(".turn .call .outcome textarea")).to_be_visible()
+    page.lane(2).get_by_role("button", name="Version before").click()
+    expect(page.lane(2).locator(".turn")).to_have_count(3)
+
+
+def test_an_edit_makes_what_runs_give_way_and_a_steer_makes_no_version(page: Playground) -> None:
+    page.write(f"think: {'one more thought ' * 60}")
+    expect(page.lane().locator(".thought")).to_contain_text("one more")
+    page.write("count to 3000")
+    expect(page.ended(1).locator(".ending")).to_have_text("Steered")
+    expect(page.lane().locator(".answer").last).to_contain_text("1 2 3")
+    expect(page.lane().locator(".versions:visible")).to_have_count(0)
+    edit(page.lane().locator(".turn").nth(1), "repeat: instead")
+    expect(page.lane().locator(".answer").last).to_have_text("instead")
+    turn = page.ended(2)
+    expect(versions(turn).locator("span")).to_have_text("2/2")
+    turn.get_by_role("button", name="Version before").click()
+    expect(page.ended(2).locator(".ending")).to_have_text("Interrupted")
+    page.ended(2).get_by_role("button", name="Continue").click()
+    expect(page.lane().locator(".turn").nth(2).locator(".answer")).to_contain_text("1 2 3")
+    page.page.keyboard.press("Escape")
+    expect(page.ended(3).locator(".ending")).to_have_text("Interrupted")
+
+
+def test_what_is_cleared_comes_back(page: Playground) -> None:
+    page.write("repeat: kept")
+    page.ended(1)
+    page.write("count to 3000")
+    expect(page.lane().locator(".answer").last).to_contain_text("1 2 3")
+    page.lane().get_by_role("button", name="Clear").click()
+    expect(page.lane().locator(".turn")).to_have_count(0)
+    toast = page.find(".toast")
+    expect(page.find("#said")).to_contain_text("Lane 1 was cleared. It can be undone for 10 seconds")
+    page.lane().get_by_role("button", name="Close Lane").or_(page.find(".transcript")).first.focus()
+    page.page.keyboard.press("z")
+    expect(toast).to_have_count(0)
+    expect(page.ended(2).locator(".ending")).to_have_text("Interrupted")
+    expect(page.lane().locator(".answer").first).to_have_text("kept")
+    page.write("Which message is this?")
+    expect(page.ended(3).locator(".answer")).to_contain_text("user message 3")
+
+
+def test_without_storing_the_turns_before_are_sent_again(page: Playground) -> None:
+    page.find(".more > summary").last.click()
+    page.turn_on("Store responses")
+    for text in ("repeat: one", "repeat: two"):
+        page.write(text)
+        page.lane().locator(".answer", has_text=text.removeprefix("repeat: ")).last.wait_for()
+        page.find(".lane[data-busy=false]").wait_for()
+    edit(page.ended(2), "Which message is this?")
+    expect(page.lane().locator(".answer").last).to_contain_text("user message 2")
+    turn = page.ended(2)
+    turn.get_by_role("button", name="Version before").click()
+    page.write("And this?")
+    expect(page.ended(3).locator(".answer")).to_contain_text("user message 3")
