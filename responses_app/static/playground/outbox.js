@@ -109,8 +109,11 @@ export class Outbox {
     const isTip = lane.tip === node.id;
     lane.tree.rename(node.id, kept.id);
     for (const each of this.waiting) if (each.behind === turn) each.behind = null;
-    lane.give(node, Turn.of({ ...kept, input, sentAt, firstAt, endedAt }, lane.actions));
+    const output = sizeOf(turn.carried) > sizeOf(kept.output) ? turn.carried : kept.output; // of what died with its worker
+    lane.give(node, Turn.of({ ...kept, output, input, sentAt, firstAt, endedAt }, lane.actions));
     lane.show(isTip ? kept.id : lane.tip);
     lane.changed("ended");
   }
 }
+
+const sizeOf = (items) => JSON.stringify(items.flatMap(({ content }) => content ?? [])).length;

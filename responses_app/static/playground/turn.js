@@ -177,6 +177,7 @@ export class Turn {
   /** Say of which versions it is one, and what can be done with it. `possible.edit` is why it cannot be said anew. */
   refresh({ place = 1, count = 1, possible = this.possible } = {}) {
     this.walker.tell(place, count);
+    if (!this.isOver && count > 1 && !this.walker.element.isConnected) this.foot.replaceChildren(this.walker.element);
     const told = JSON.stringify(possible);
     if (told === this.toldPossible) return;
     this.toldPossible = told;

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, WebSocketRoute, expect
 
 from tests.kit.server import Server
 from tests.servers.playground.browser import Playground, playground
@@ -179,3 +179,157 @@ def test_without_storing_the_turns_before_are_sent_again(page: Playground) -> No
     turn.get_by_role("button", name="Version before").click()
     page.write("And this?")
     expect(page.ended(3).locator(".answer")).to_contain_text("user message 3")
+
+
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that is killed and started again."""
+    with Server(tmp_path_factory.mktemp("mortal"), engine_options=json.dumps({"tokens_per_second": 150})) as server:
+        yield server
+
+
+def chats(server: Server) -> list[dict[str, object]]:
+    """Return the chats that a server keeps, with their turns."""
+    listed = httpx.get(f"{server.base_url}/playground/chats").json()["data"]
+    return [httpx.get(f"{server.base_url}/playground/chats/{chat['id']}").json() for chat in listed]
+
+
+def connect(page: Playground) -> None:
+    """Do not wait until the page tries again by itself."""
+    page.page.evaluate("dispatchEvent(new Event('online'))")
+    page.find("#state[data-state=open]").wait_for()
+
+
+def test_what_is_sent_while_the_server_is_away_waits(mortal: Server, browser: Browser) -> None:
+    with playground(browser) as page:
+        page.open(mortal.url)
+        page.write("repeat: one")
+        page.ended(1)
+        mortal.kill()
+        page.find("#state[data-state=waiting]").wait_for()
+        for text in ("two", "three", "four"):
+            page.write(f"repeat: {text}")
+        held = page.lane().locator(".held")
+        expect(held.nth(1)).to_contain_text("Waiting for the connection")
+        expect(held.nth(2)).to_contain_text("Waits for the message before it")
+        turns = page.lane().locator(".turn")
+        turns.nth(2).locator(".held").get_by_role("button", name="Edit").click()
+        field = turns.nth(2).get_by_label("Your message", exact=True)
+        field.fill("repeat: three, edited")
+        field.press("Enter")
+        turns.nth(3).get_by_role("button", name="Take back").click()
+        expect(turns).to_have_count(3)
+        expect(page.lane().locator(".composer textarea")).to_have_value("repeat: four")
+        mortal.start()
+        connect(page)
+        page.ended(3)
+        expect(page.lane().locator(".answer")).to_have_text(["one", "two", "three, edited"])
+        assert [len(chat["turns"]) for chat in chats(mortal)] == [3]  # type: ignore[arg-type]
+
+
+class Wire:
+    """What is between the page and the server. `cut_at(text)` closes it at a frame of the server that has this text."""
+
+    def __init__(self, page: Playground) -> None:
+        self.creates: list[str] = []  # what was asked for, in all connections
+        self.opened = 0
+        self.refused = 0  # how many connections are still to be closed at once
+        self.forwards = True  # what the page sends
+        self.cut_at = ""
+        self.hides = False  # what comes from the server is held back
+        self.sockets: list[WebSocketRoute] = []
+        page.page.route_web_socket("**/v1/responses", self._open)
+
+    def _open(self, socket: WebSocketRoute) -> None:
+        self.opened += 1
+        self.sockets.append(socket)
+        if self.refused:
+            self.refused -= 1
+            socket.close(code=3001)
+            return
+        server = socket.connect_to_server()
+        socket.on_message(lambda text: self._sent(socket, server, str(text)))
+        server.on_message(lambda text: self._came(socket, str(text)))
+
+    def _sent(self, socket: WebSocketRoute, server: WebSocketRoute, text: str) -> None:
+        frame = json.loads(text)
+        if frame["type"] == "response.create":
+            self.creates.append(frame["input"][-1]["content"][0]["text"] if frame["input"] else "")
+            if not self.forwards:
+                self.forwards = True
+                socket.close(code=3001)
+                return
+        server.send(text)
+
+    def _came(self, socket: WebSocketRoute, text: str) -> None:
+        if self.cut_at and self.cut_at in text:
+            self.cut_at, self.hides = "", False
+            socket.close(code=3001)
+        elif not self.hides:
+            socket.send(text)
+
+
+@pytest.fixture
+def wired(server: Server, browser: Browser) -> Iterator[tuple[Playground, Wire]]:  # noqa: F811
+    """A page, and the wire to its server."""
+    with playground(browser) as page:
+        wire = Wire(page)
+        yield page.open(server.url), wire
+
+
+def test_what_waits_survives_several_reconnects_and_is_sent_once(wired: tuple[Playground, Wire]) -> None:
+    page, wire = wired
+    wire.refused = 2
+    wire.sockets[-1].close(code=3001)
+    page.find("#state[data-state=waiting]").wait_for()
+    page.write("repeat: one")
+    page.write("repeat: two")
+    while wire.opened < 4:
+        connect(page)
+    page.ended(2)
+    expect(page.lane().locator(".answer")).to_have_text(["one", "two"])
+    assert wire.creates == ["repeat: one", "repeat: two"]
+
+
+def test_what_was_answered_behind_a_lost_connection_is_found(wired: tuple[Playground, Wire]) -> None:
+    page, wire = wired
+    wire.hides, wire.cut_at = True, '"response.completed"'
+    page.write("repeat: unseen")
+    expect(page.ended(1).locator(".answer")).to_have_text("unseen")
+    expect(page.lane().locator(".problem")).to_have_count(0)
+    page.write("Which message is this?")
+    expect(page.ended(2).locator(".answer")).to_contain_text("user message 2")
+    assert wire.creates == ["repeat: unseen", "Which message is this?"]
+
+
+def test_what_never_arrived_can_be_sent_again(wired: tuple[Playground, Wire]) -> None:
+    page, wire = wired
+    page.write("repeat: first")
+    page.ended(1)
+    wire.forwards, wire.refused = False, 1
+    page.write("repeat: lost")
+    turn = page.ended(2)
+    expect(turn.locator(".problem")).to_contain_text("The connection closed meanwhile")
+    page.write("repeat: behind it")
+    connect(page)
+    expect(page.lane().locator(".held:visible")).to_contain_text("Waits, because the message before it failed")
+    turn.get_by_role("button", name="Send again").click()
+    page.ended(3)
+    expect(page.lane().locator(".answer")).to_have_text(["first", "lost", "behind it"])
+    assert wire.creates == ["repeat: first", "repeat: lost", "repeat: lost", "repeat: behind it"]
+
+
+def test_an_answer_that_was_cut_goes_on(wired: tuple[Playground, Wire]) -> None:
+    page, wire = wired
+    wire.cut_at = '"delta":"25'
+    page.write("count to 3000")
+    turn = page.ended(1)
+    expect(turn.locator(".ending")).to_have_text("Cut")
+    expect(turn.locator(".answer")).to_contain_text("1 2 3")
+    page.write("Which message is this?")
+    expect(page.ended(2).locator(".answer")).to_contain_text("user message 2")
+    turn.get_by_role("button", name="Continue").click()
+    expect(page.lane().locator(".turn").nth(1).locator(".answer")).to_contain_text("1 2 3")
+    expect(versions(page.lane().locator(".turn").nth(1)).locator("span")).to_have_text("2/2")
+    page.page.keyboard.press("Escape")
+    page.ended(2)
