@@ -63,6 +63,7 @@ class PlaygroundTurn(TypedDict):
     error: ResponseError | None
     incomplete_details: IncompleteDetails | None
     metadata: dict[str, str] | None
+    conversation: JsonObject | None
 
 
 class WholePlaygroundChat(PlaygroundChat):
@@ -192,6 +193,7 @@ def _turn(turn: KeptTurn, dialect: Dialect) -> PlaygroundTurn:
         "error": response.get("error"),
         "incomplete_details": response.get("incomplete_details"),
         "metadata": response.get("metadata"),
+        "conversation": response.get("conversation"),
     }
 
 

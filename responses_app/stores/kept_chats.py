@@ -1,7 +1,8 @@
 """The contract of what finds chats among stored responses, and keeps what people set of them and named setups.
 
-A chat is the tree of stored responses that go on from one root, or the responses of a conversation. Nothing of it is
-kept a second time: what a person sets of it (a title, a pin) goes with its last response.
+A chat is the tree of stored responses that go on from one root, or the responses of a conversation. Another version of
+a first message has a root of its own, which says in its `metadata` to which chat it belongs (`VERSION_OF`). Nothing is
+kept a second time: what a person sets of a chat (a title, a pin) goes with its last response.
 
 `tests/contracts/kept_chats.py` has the suite, which runs over every implementation.
 """
@@ -22,6 +23,13 @@ SEARCHED_RESPONSES = 2000  # the newest ones of the caller, in which a search lo
 SEARCHED_BYTES = 16 << 20  # of their texts
 SEARCHED_EACH = 256 << 10  # bytes of a response; a larger one is not searched
 SEARCHED_TITLES = 5000  # the titles of a project that were set last
+VERSION_OF = "version_of"  # a key of `metadata`: a response of the chat that a root belongs to
+
+
+def version_of(response: ResponseObject) -> str:
+    """Return the response whose chat a root says that it belongs to; "" for none."""
+    named = (response.get("metadata") or {}).get(VERSION_OF, "")
+    return named if named.startswith("resp_") and named.isidentifier() else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import pytest
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
 from responses_app.stores.base import AcceptedResponse, BaseResponseStore, RetentionSettings, StoredResponse
-from responses_app.stores.kept_chats import MAX_PINNED, BaseKeptChats, ChatsQuery, KeptChat, TooManyPinned
+from responses_app.stores.kept_chats import MAX_PINNED, VERSION_OF, BaseKeptChats, ChatsQuery, KeptChat, TooManyPinned
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, Turn, exchange, new_id
 from tests.contracts.store_life import NOW
 from tests.kit.clock import Clock
@@ -107,6 +107,24 @@ class KeptChatsContract:
         assert await chats.get(project, of(root), key_id="") == chat
         assert [each.parent for each in (await chats.turns(project, of(root))).turns] == [of(root), of(second)]
 
+    async def test_another_version_of_a_first_message_is_in_its_chat(
+        self, open_chats: OpenKeptChats, project: str
+    ) -> None:
+        responses, chats = await open_chats()
+        root, edited, elsewhere, odd = (said(project, at, f"{at}") for at in range(4))
+        for each, version in ((edited, of(root)), (elsewhere, new_id("resp")), (odd, "resp_\0")):
+            each.response["metadata"] = {VERSION_OF: version}
+        running = Turn(project, None, created_at=NOW + 4).begun(parent="")
+        running.response["metadata"] = {VERSION_OF: of(edited)}
+        for each in (root, edited, elsewhere, odd):
+            await responses.save(each)
+        await responses.accept(running)
+        assert set(names(await chats.listed(project, query()))) == {of(root), of(elsewhere), of(odd)}
+        turns = (await chats.turns(project, of(root))).turns
+        assert [(each.response["id"], each.parent) for each in turns] == [
+            (of(root), None), (of(edited), None), (of(running), None),
+        ]  # fmt: skip
+
     async def test_a_conversation_is_a_chat(self, open_chats: OpenKeptChats, project: str) -> None:
         responses, chats = await open_chats()
         conversation = new_id("conv")
@@ -119,10 +137,16 @@ class KeptChatsContract:
         fork = replace(said(project, 2, "fork"), link=None)
         fork.response["previous_response_id"] = of(second)
         await responses.save(fork)
+        edited = said(project, 3, "another first message")
+        edited.response["metadata"] = {VERSION_OF: of(first)}
+        await responses.save(edited)
+        third = replace(Turn(project, created_at=NOW + 4).failed(), input_items=asked("4"))
+        third.response["conversation"] = {"id": conversation}
+        await responses.save(third)
         [chat] = await chats.listed(project, query()) or ()
-        assert (chat.id, chat.title, chat.responses) == (conversation, "0", 3)
+        assert (chat.id, chat.title, chat.responses) == (conversation, "0", 5)
         turns = (await chats.turns(project, conversation)).turns
-        assert [each.parent for each in turns] == [None, of(first), of(second)]
+        assert [each.parent for each in turns] == [None, of(first), of(second), None, of(second)]
         assert await chats.get(project, conversation, key_id="") == chat
 
     async def test_legs_of_a_turn_are_in_its_chat(self, open_chats: OpenKeptChats, project: str) -> None:

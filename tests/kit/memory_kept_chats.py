@@ -49,13 +49,14 @@ class MemoryKeptChats(BaseKeptChats):
 
     async def turns(self, project: str, chat_id: str) -> KeptTurns:
         turns: list[KeptTurn] = []
+        before = ""  # the response of the conversation before this one
         newest: dict[str, str] = {}
         for each in reversed(self._responses.chats(project).get(chat_id, ())):
             link = each.link if isinstance(each, StoredResponse) else None
             parent = link.parent.response_id if link and link.parent else each.response.get("previous_response_id")
             parent = newest.get(parent or "", parent or "")
-            if not parent and chat_id.startswith("conv_") and turns:
-                parent = turns[-1].response["id"]
+            if each.response.get("conversation"):
+                parent, before = parent or before, each.response["id"]
             turns.append(KeptTurn(response=each.response, parent=parent or None, input_items=list(each.input_items)))
             if name := self._responses.name_of(project, each.response["id"]):
                 newest[name] = each.response["id"]

@@ -29,6 +29,7 @@ from responses_app.stores.base import (
     StoredResponse,
     WorkerState,
 )
+from responses_app.stores.kept_chats import version_of
 from responses_app.stores.stores import ApprovalHolder, BaseApprovalStore, BaseChatStore, KeptCompletion
 
 
@@ -221,7 +222,9 @@ class MemoryResponseStore(BaseResponseStore):
 
     def _chat_of(self, of: AcceptedResponse | StoredResponse, parent: str) -> str:
         conversation = (of.response.get("conversation") or {}).get("id")
-        before = self._responses.get((of.project, parent or of.response.get("previous_response_id") or ""))
+        before = self._responses.get(
+            (of.project, parent or of.response.get("previous_response_id") or version_of(of.response))
+        )
         return conversation or (before.chat_id if before else of.response["id"])
 
     def change(self, stored: StoredResponse) -> None:

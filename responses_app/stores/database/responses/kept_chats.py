@@ -265,17 +265,17 @@ class _Chats:
             some = chosen[start : start + 100]
             rows |= {row[0]: row for row in self._rows(_TURNS.format(ids=placeholders(some)), some)}
         names = self._named(chosen)
-        turns, before = [], ""
+        turns, before = [], ""  # `before`: the response of the conversation before this one
         newest: dict[str, str] = {}  # of those so far that clients call so
         for response_id in reversed(chosen):
             if response_id not in rows:
                 continue
             _, body, status, input_items, previous, parent = rows[response_id]
-            parent = parent or newest.get(previous, previous) or (before if chat_id.startswith("conv_") else "")
-            turns.append(
-                KeptTurn(response=response_of(body, status), parent=parent or None, input_items=json.loads(input_items))
-            )
-            before = response_id
+            response = response_of(body, status)
+            parent = parent or newest.get(previous, previous)
+            if response.get("conversation"):
+                parent, before = parent or before, response_id
+            turns.append(KeptTurn(response=response, parent=parent or None, input_items=json.loads(input_items)))
             if response_id in names:
                 newest[names[response_id]] = response_id
         return KeptTurns(turns=turns, more=len(chosen) < len(known))

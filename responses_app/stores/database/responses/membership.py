@@ -2,6 +2,7 @@
 
     it is of a conversation              the conversation
     it goes on from a stored response    the chat of that one
+    it says whose version it is          the chat of that one (`VERSION_OF`)
     anything else                        a chat of its own, which has its id
 
 So a chat is a tree of responses, named by its root, and keeps its name where the root was deleted or is past its time.

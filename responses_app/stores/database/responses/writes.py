@@ -86,6 +86,7 @@ from responses_app.stores.database.responses.rows import (
     stored_row,
     time_value,
 )
+from responses_app.stores.kept_chats import version_of
 
 Result = TypeVar("Result")
 
@@ -138,11 +139,15 @@ class ResponseStep:
 
     @property
     def parent(self) -> str:
-        """The stored response that it goes on from; "" for none."""
-        if not isinstance(self.act, StoredResponse):
-            return self.act.accepted.parent if isinstance(self.act, Acceptance) else ""
-        parent = self.act.link.parent if self.act.link else None
-        return parent.response_id if parent else self.act.response.get("previous_response_id") or ""
+        """The stored response whose chat it belongs to; "" for none."""
+        match self.act:
+            case Acceptance(accepted=accepted):
+                return accepted.parent or version_of(accepted.response)
+            case StoredResponse(link=link, response=response):
+                parent = link.parent if link else None
+                before = parent.response_id if parent else response.get("previous_response_id")
+                return before or version_of(response)
+        return ""
 
     @property
     def claim(self) -> Claim:
