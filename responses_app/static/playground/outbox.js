@@ -5,6 +5,9 @@ import { find } from "./following.js";
 import { requestOf } from "./request.js";
 import { Turn } from "./turn.js";
 
+const VERSION_OF = "version_of"; // in a request's metadata: a response of the chat that it belongs to
+const MOST_METADATA = 16; // pairs that a request may have
+
 /** The turns of a lane that are not sent yet, and those whose connection broke. */
 export class Outbox {
   waiting = []; // in their order
@@ -48,7 +51,7 @@ export class Outbox {
     const frame = {
       type: "response.create",
       stream_id: lane.name,
-      ...requestOf(lane.setup),
+      ...ofVersion(requestOf(lane.setup), previous ? null : lane.root),
       input: [...said, ...turn.input],
       ...before,
       ...(turn.kind === "warm" ? { generate: false } : {}),
@@ -114,6 +117,13 @@ export class Outbox {
     lane.show(isTip ? kept.id : lane.tip);
     lane.changed("ended");
   }
+}
+
+/** Return a request that says to whose chat it belongs: the server cannot tell from a first message that is said anew. */
+function ofVersion({ metadata, ...request }, root) {
+  const { [VERSION_OF]: _, ...own } = metadata ?? {};
+  const told = root && Object.keys(own).length < MOST_METADATA ? { ...own, [VERSION_OF]: root } : own;
+  return Object.keys(told).length ? { ...request, metadata: told } : request;
 }
 
 const sizeOf = (items) => JSON.stringify(items.flatMap(({ content }) => content ?? [])).length;

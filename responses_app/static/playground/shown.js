@@ -73,9 +73,14 @@ export class Shown {
 
   /** A chat is called by its first response, or by its conversation. */
   #name() {
-    const root = this.turns[0];
-    if (!root?.id || !root.stored || this.head || this.tree.parentOf(root.node.id) !== null) return;
-    if (this.chat?.id !== root.id) this.chat = { id: root.id, title: "" };
+    const root = this.root;
+    if (root && !this.chat) this.chat = { id: root, title: "" };
+  }
+
+  /** The first response that the server keeps of this chat; null for none. */
+  get root() {
+    const first = this.tree.all.find(({ node, parent }) => parent === null && (node.kept ?? (node.turn.id && node.turn.stored)));
+    return first ? first.node.id : null;
   }
 
   /** Say of each turn of which versions it is one, and what can be done with it. */
@@ -164,8 +169,8 @@ export class Shown {
 
   #keep(kept) {
     const isWarm = kept.status === "completed" && !kept.output?.length;
-    const isMember = this.chat.id.startsWith("conv_") && !kept.previous_response_id;
-    this.tree.add({ id: kept.id, kept, warm: isWarm }, kept.previous_response_id ?? (isMember ? this.head : null));
+    const isMember = kept.conversation?.id === this.chat.id;
+    this.tree.add({ id: kept.id, kept, warm: isWarm }, isMember ? this.head : kept.previous_response_id);
     if (!isMember || !["completed", "incomplete"].includes(kept.status)) return;
     this.members.add(kept.id);
     this.head = kept.id;

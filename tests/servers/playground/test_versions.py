@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -35,8 +34,10 @@ def test_the_tree_of_versions(page: Playground) -> None:
         const tree = new Tree();
         const ids = (nodes) => nodes.map(({ id }) => id).join(' ');
         const add = (id, previous_response_id, warm = false) => tree.add({ id, previous_response_id, warm });
-        add('a', null); add('w', 'a', true); add('b', 'w'); add('c', 'b'); add('x', 'new'); add('new', 'a'); add('r1', 'r2'); add('r2', 'r1');
-        const told = [ids(tree.path('c')), ids(tree.siblings('b')), ids(tree.siblings('new')), ids(tree.siblings('w')), tree.leaf('a'), ids(tree.path('r1'))];
+        const all = [['a', null], ['w', 'a', true], ['b', 'w'], ['c', 'b'], ['x', 'new'], ['new', 'a'], ['r1', 'r2'], ['r2', 'r1']];
+        for (const each of all) add(...each);
+        const told = [ids(tree.path('c')), ...['b', 'new', 'w'].map((id) => ids(tree.siblings(id)))];
+        told.push(tree.leaf('a'), ids(tree.path('r1')));
         tree.choose('b');
         told.push(tree.leaf('a'));
         tree.choose('x');
@@ -270,7 +271,7 @@ class Wire:
 
 
 @pytest.fixture
-def wired(server: Server, browser: Browser) -> Iterator[tuple[Playground, Wire]]:  # noqa: F811
+def wired(server: Server, browser: Browser) -> Iterator[tuple[Playground, Wire]]:
     """A page, and the wire to its server."""
     with playground(browser) as page:
         wire = Wire(page)
