@@ -12,6 +12,8 @@
 10. a tool has given its output           → says what it returned
 11. `count to N`                          → 1 2 3 … N
 12. anything else                         → says what it is, what the user said, and which user message this is
+
+Where it is asked to go on with an answer that was cut, it says the rest of it.
 """
 
 import json
@@ -43,7 +45,7 @@ from engine.formats.harmony.encoding import (
     encode_harmony,
     encode_text,
 )
-from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, FUNCTIONS
+from engine.formats.harmony.parser import ANALYSIS, COMMENTARY, FINAL, FUNCTIONS, parse_header
 from engine.types import TurnRules
 
 NOTHING_SEEN: Mapping[str, str] = {}
@@ -111,7 +113,25 @@ def raw_reply_tokens(prompt_token_ids: Sequence[int]) -> list[int]:
 
 
 def reply_to(transcript: PromptTranscript, seen: Mapping[str, str] = NOTHING_SEEN) -> DemoAnswer | DemoCall:
-    """Choose the reply to a conversation; `seen` as in `reply_tokens`."""
+    """Return the reply to a conversation, or what is left of one that was cut; `seen` as in `reply_tokens`."""
+    reply = _chosen(transcript, seen)
+    begun = _begun(transcript)
+    if isinstance(reply, DemoAnswer) and begun and reply.text != begun and reply.text.startswith(begun):
+        return DemoAnswer("My answer was cut. I go on with it.", reply.text.removeprefix(begun))
+    return reply
+
+
+def _begun(transcript: PromptTranscript) -> str:
+    """Return what the assistant has answered since the user's message, where it spoke last."""
+    if transcript.last is None or transcript.last.role != "assistant":
+        return ""
+    said = transcript.since_last_user()
+    return "".join(
+        each.text() for each in said if each.role == "assistant" and parse_header(each.header).channel == FINAL
+    )
+
+
+def _chosen(transcript: PromptTranscript, seen: Mapping[str, str]) -> DemoAnswer | DemoCall:
     text = _own_words(transcript)
     if text.startswith(_SUMMARY_WANTED):
         return DemoAnswer("A summary is wanted. I list what the user said.", _summary(transcript))

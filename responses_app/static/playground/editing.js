@@ -27,7 +27,8 @@ export function edit(bubble, item, verb, save) {
   const form = h("form", { class: "editor", "aria-label": "Edit your message" }, attached, field, h("div", { class: "buttons" }, cancel, go));
   const close = () => {
     form.replaceWith(bubble);
-    bubble.querySelector(".pencil")?.focus();
+    const turn = bubble.closest(".turn");
+    turn?.querySelector(".held:not([hidden]) button, .pencil")?.focus();
   };
   const submit = () => {
     const text = field.value.trim();

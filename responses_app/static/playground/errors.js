@@ -14,7 +14,7 @@ const HELP = {
   websocket_stream_limit_reached: ["Too many lanes on this connection", "Close some lanes, then reload the page."],
   websocket_connection_limit_reached: ["The connection has reached its end", "The page opens a new one: try again."],
   message_too_large: ["The message is too large", "Send less at once."],
-  connection_lost: ["The connection closed meanwhile", "What had come is shown. Try again as soon as the page is connected."],
+  connection_lost: ["The connection closed meanwhile", "What had come is shown. As soon as the page is connected, it looks for what the server has kept of it."],
   not_connected: ["Not connected", "Try again as soon as the page is connected."],
   server_error: ["Something broke in the server", "Try again. The operator finds the reason in the server's log."],
 };
