@@ -1,5 +1,7 @@
 // Who asks: nobody is asked, a user of the admin has signed in, or there is a key. A key stays in this tab.
 
+import { ofTab } from "./storage.js";
+
 const KEY = "respsite.key";
 const PROJECT = "respsite.project";
 export const SESSION_HEADER = "Respsite-Session";
@@ -8,7 +10,7 @@ export const SESSION_HEADER = "Respsite-Session";
 export class Door {
   constructor(facts) {
     this.facts = facts;
-    this.key = sessionStorage.getItem(KEY) ?? "";
+    this.key = ofTab.get(KEY) ?? "";
   }
 
   /** Whether a key or a user is needed, and there is none. */
@@ -18,18 +20,18 @@ export class Door {
 
   /** The project that a superuser has chosen. */
   get project() {
-    const chosen = sessionStorage.getItem(PROJECT);
+    const chosen = ofTab.get(PROJECT);
     return this.facts.projects?.includes(chosen) ? chosen : (this.facts.projects?.[0] ?? "");
   }
 
   choose(project) {
-    sessionStorage.setItem(PROJECT, project);
+    ofTab.put(PROJECT, project);
   }
 
   keep(key) {
     this.key = key;
-    if (key) sessionStorage.setItem(KEY, key);
-    else sessionStorage.removeItem(KEY);
+    if (key) ofTab.put(KEY, key);
+    else ofTab.drop(KEY);
   }
 
   /** The subprotocols that say who asks: browsers cannot set headers of a WebSocket. */
@@ -43,22 +45,25 @@ export class Door {
     return this.facts.door === "session" ? { [SESSION_HEADER]: this.project } : {};
   }
 
-  /** Ask a path of the API; return its JSON. Throws an `Error` that says what to do. */
-  async ask(path) {
-    return (await this.answer(path)).json();
+  /** Ask a path of the API; return its JSON. `how` is that of `answer`. Throws an `Error` that says what to do. */
+  async ask(path, how) {
+    return (await this.answer(path, how)).json();
   }
 
-  /** Ask a path of the API; return its answer. Throws as `ask` does. */
-  async answer(path) {
+  /** Ask a path of the API, with a body of `json` where there is one; return its answer. Throws as `ask` does. */
+  async answer(path, { json, ...how } = {}) {
+    const body = json === undefined ? {} : { body: JSON.stringify(json) };
+    const headers = { ...this.headers(), ...(json === undefined ? {} : { "Content-Type": "application/json" }) };
     let answer;
     try {
-      answer = await fetch(path, { headers: this.headers(), credentials: "same-origin" });
-    } catch {
+      answer = await fetch(path, { ...how, ...body, headers, credentials: "same-origin" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
       throw Object.assign(new Error("The server cannot be reached. Is it running?"), { status: 0 });
     }
     if (answer.ok) return answer;
-    const body = await answer.json().catch(() => ({}));
-    const message = body.error?.message ?? `The server answered ${answer.status}.`;
+    const told = await answer.json().catch(() => ({}));
+    const message = told.error?.message ?? `The server answered ${answer.status}.`;
     throw Object.assign(new Error(message), { status: answer.status });
   }
 

@@ -24,6 +24,7 @@ export class Lane extends Shown {
     Object.assign(this, { name, title, setup, page });
     this.outbox = new Outbox(this);
     this.isConnected = true;
+    this.stream = name; // of its requests on the connection
     this.sent = []; // turns whose responses have not begun
     this.running = null;
     this.steers = []; // what was accepted, and waits for its successor

@@ -1,5 +1,6 @@
 // The playground: everything is put together here.
 
+import { Chats } from "./chats.js";
 import { Connection } from "./connection.js";
 import { CopyAs } from "./copy-as.js";
 import { Door } from "./door.js";
@@ -7,8 +8,9 @@ import { byId, duration, h, say } from "./dom.js";
 import { Events } from "./events.js";
 import { takeDrops } from "./images.js";
 import { Lane } from "./lane.js";
-import { nameTheme, nextTheme, showSetup, toggleEvents, view } from "./looks.js";
-import { copyOf, emptySetup, said, storedSetup } from "./request.js";
+import { closeDrawer, nameTheme, nextTheme, showChats, showSetup, toggleChats, toggleEvents, view, watchRoom } from "./looks.js";
+import { OpenChats } from "./open-chats.js";
+import { copyOf, emptySetup, said } from "./request.js";
 import { SetupPanel } from "./setup.js";
 import { listen } from "./shortcuts.js";
 import { SignIn } from "./sign-in.js";
@@ -23,18 +25,18 @@ const door = new Door(facts);
 const socket = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/responses`;
 const connection = new Connection(socket, () => door.subprotocols(), () => door.why());
 const events = new Events();
-const panel = new SetupPanel(facts);
+const panel = new SetupPanel(facts, { changed: () => openChats.changed(chosen, "setup") });
 const lanes = [];
-const leaving = new Set(); // names of lanes that are closed, and whose responses still end
+const leaving = new Set(); // streams that no lane has any more, and whose responses still end
 let chosen = null;
 
 const page = {
   facts,
   send: (frame) => connection.send(frame),
-  ask: (path) => door.ask(path),
+  ask: (path, how) => door.ask(path, how),
   answer: (path) => door.answer(path),
-  changed: () => {}, // what is kept of a lane has changed
   choose,
+  changed: (lane, what) => openChats.changed(lane, what),
   mayTalk() {
     if (door.isShut) signIn.open();
     return !door.isShut;
@@ -46,11 +48,12 @@ const page = {
   close(lane) {
     if (lanes.length === 1) return lane.clear();
     lane.interrupt();
-    if (lane.running || lane.sent.length) leaving.add(lane.name);
+    if (lane.running || lane.sent.length) leaving.add(lane.stream);
     const place = lanes.indexOf(lane);
     lanes.splice(place, 1);
     lane.element.remove();
     arrange();
+    openChats.left(lane);
     choose(lanes[Math.max(0, place - 1)]);
     return chosen.composer.focus();
   },
@@ -92,7 +95,34 @@ function choose(lane) {
   chosen = lane;
   for (const each of lanes) each.element.toggleAttribute("data-chosen", each === lane);
   panel.show(lane.setup, lanes.length > 1 ? lane.title : "");
+  openChats.show();
 }
+
+const chats = new Chats(door, facts, {
+  open(chat) {
+    closeDrawer();
+    view("talk");
+    openChats.open(chat.id);
+  },
+  shown: () => chosen?.chat?.id,
+  isOpen: (id) => lanes.some((lane) => lane.chat?.id === id),
+  deleted: (id) => openChats.deleted(id),
+  gone: (id) => openChats.gone(id),
+  listed: () => openChats.show(),
+});
+let released = 0;
+const openChats = new OpenChats(door, chats, {
+  lanes,
+  chosen: () => chosen,
+  choose,
+  addLane,
+  showSetup: (lane) => lane === chosen && panel.show(lane.setup),
+  release(lane) {
+    leaving.add(lane.stream);
+    released += 1;
+    lane.stream = `${lane.name}.${released}`;
+  },
+});
 
 const STATES = { idle: "Not connected", connecting: "Connecting", open: "Connected", waiting: "Reconnecting", closed: "Not connected" };
 
@@ -124,7 +154,7 @@ connection.addEventListener("frame", ({ detail }) => {
   events.add(detail);
   if (detail.direction === "out") return;
   const { frame } = detail;
-  const lane = lanes.find(({ name }) => name === frame.stream_id);
+  const lane = lanes.find(({ stream }) => stream === frame.stream_id);
   if (lane) lane.take(frame);
   else if (isTerminal(frame)) leaving.delete(frame.stream_id);
   else if (frame.type === "error") showProblem(frame.error);
@@ -144,7 +174,9 @@ const signIn = new SignIn(door, {
   changed: () => {
     connection.open();
     loadModels();
+    openChats.enter();
   },
+  forgets: () => openChats.forget(),
 });
 
 async function loadModels() {
@@ -196,7 +228,22 @@ const actions = {
     chosen.composer.focus();
     for (const lane of lanes) lane.say(item);
   },
-  interrupt: () => chosen.interrupt(),
+  interrupt: () => closeDrawer() || chosen.interrupt(),
+  chats: toggleChats,
+  newChat: () => {
+    closeDrawer();
+    view("talk");
+    openChats.begin();
+  },
+  toChats: () => {
+    showChats();
+    chats.focus();
+  },
+  search: () => {
+    showChats();
+    chats.search.focus();
+  },
+  inList: (what, by) => (what === "step" ? chats.step(by) : chats.withReached(what)),
   setup: showSetup,
   events: toggleEvents,
   copy: () => copyAs.open(),
@@ -212,8 +259,12 @@ for (const button of document.querySelectorAll("[data-close]")) button.addEventL
 listen(actions);
 takeDrops((element) => lanes.find((lane) => lane.element.contains(element)) ?? chosen);
 nameTheme();
-addLane({ ...emptySetup(), ...storedSetup() });
-const goesOnFrom = new URLSearchParams(location.search).get("response");
-if (goesOnFrom) chosen.goOnFrom(goesOnFrom);
-if (!door.isShut) connection.open();
+watchRoom();
+addLane({ ...emptySetup(), ...openChats.lastSetup });
+if (door.isShut) {
+  chats.clear();
+} else {
+  connection.open();
+  openChats.start();
+}
 loadModels();

@@ -50,7 +50,7 @@ export class Outbox {
     const before = turn.inConversation ? { conversation: lane.chat.id } : previous ? { previous_response_id: previous } : {};
     const frame = {
       type: "response.create",
-      stream_id: lane.name,
+      stream_id: lane.stream,
       ...ofVersion(requestOf(lane.setup), previous ? null : lane.root),
       input: [...said, ...turn.input],
       ...before,

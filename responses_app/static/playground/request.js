@@ -1,7 +1,5 @@
 // What is set up, and the request that says it.
 
-const STORED = "respsite.setup";
-
 /** Return a setup with nothing in it but a model. */
 export const emptySetup = (model = "") => ({
   model,
@@ -15,25 +13,6 @@ export const emptySetup = (model = "") => ({
   vector_stores: "",
   servers: [],
 });
-
-/** Return what was set up here before. */
-export function storedSetup() {
-  try {
-    return { ...emptySetup(), ...JSON.parse(localStorage.getItem(STORED) ?? "{}") };
-  } catch {
-    return emptySetup();
-  }
-}
-
-/** Keep a setup for the next visit, without what is secret. */
-export function keepSetup(setup) {
-  const servers = setup.servers.map(({ authorization, ...rest }) => rest);
-  try {
-    localStorage.setItem(STORED, JSON.stringify({ ...setup, servers }));
-  } catch {
-    // Storage is off or full: the setup lives as long as the page.
-  }
-}
 
 export const copyOf = (setup) => structuredClone(setup);
 
@@ -98,3 +77,11 @@ export function textOf(item) {
 
 /** Return the URLs of the images of an item of the input. */
 export const imagesOf = (item) => partsOf(item).flatMap(({ image_url }) => image_url ?? []);
+
+/** Return a setup from the request of a stored chat. */
+export const setupOf = (request) => ({
+  ...emptySetup(request.model ?? ""),
+  instructions: request.instructions ?? "",
+  effort: request.reasoning?.effort ?? "",
+  functions: (request.tools ?? []).filter(({ type }) => type === "function"),
+});

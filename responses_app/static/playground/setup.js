@@ -1,7 +1,6 @@
 // The panel that says what the chosen lane's requests are made of.
 
 import { byId, h } from "./dom.js";
-import { keepSetup } from "./request.js";
 import { FunctionDialog } from "./function-dialog.js";
 
 const SWITCHES = {
@@ -11,10 +10,11 @@ const SWITCHES = {
   image_generation: ["Image generation", "Draws what is described"],
 };
 
-/** Shows one lane's setup at a time, and changes it. */
+/** Shows one lane's setup at a time, and changes it; `changed()` hears of it. */
 export class SetupPanel {
-  constructor(facts) {
+  constructor(facts, { changed }) {
     this.facts = facts;
+    this.keep = changed; // hears that the setup is another one
     this.form = byId("setup-form");
     this.dialog = new FunctionDialog((tool, place) => this.#keepFunction(tool, place));
     this.#switches();
@@ -63,10 +63,6 @@ export class SetupPanel {
       this.stores.closest(".field").hidden = !this.setup.switched.includes("file_search");
     }
     this.keep();
-  }
-
-  keep() {
-    keepSetup(this.setup);
   }
 
   #switches() {

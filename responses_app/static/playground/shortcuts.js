@@ -1,16 +1,19 @@
-// Keys. Single ones never count while somebody writes, and can be switched off.
+// Keys, and the list of them. Single ones never count while somebody writes, and can be switched off.
 
 import { byId, h } from "./dom.js";
+import { ofSite } from "./storage.js";
 
 const STORED = "respsite.single-keys";
+const SHOWN = { ArrowUp: "↑", ArrowDown: "↓", Delete: "Del" };
 const MAC = navigator.platform?.startsWith("Mac");
 
 /** Listen; `actions` are functions by name. */
 export function listen(actions) {
   const single = byId("single-keys");
-  single.checked = read() !== "off";
-  single.addEventListener("change", () => write(single.checked ? "on" : "off"));
+  single.checked = ofSite.get(STORED) !== "off";
+  single.addEventListener("change", () => ofSite.put(STORED, single.checked ? "on" : "off"));
   const command = MAC ? "⌘" : "Ctrl";
+  const row = ".chat-link"; // of the list of chats: such keys count there alone
   const keys = [
     [["Enter"], "Send; steer what runs (on a telephone a new line)"],
     [["Shift Enter"], "New line"],
@@ -18,6 +21,14 @@ export function listen(actions) {
     [[`${command} Shift Enter`], "Send to all lanes"],
     [["Esc"], "Interrupt what runs in this lane"],
     [["i"], "Write", actions.write],
+    [["o"], "New chat", actions.newChat],
+    [["h"], "List of chats", actions.toChats],
+    [["/"], "Search in chats", actions.search],
+    [["ArrowUp ArrowDown"], "In the list: the chat before, behind", (key) => actions.inList("step", key === "ArrowUp" ? -1 : 1), row],
+    [["Enter"], "In the list: open the chat", null, row],
+    [["F2"], "In the list: rename the chat", () => actions.inList("rename"), row],
+    [["p"], "In the list: pin the chat", () => actions.inList("pin"), row],
+    [["Delete"], "In the list: delete the chat", () => actions.inList("remove"), row],
     [["n"], "New lane", actions.lane],
     [["["], "Lane before", () => actions.step(-1)],
     [["]"], "Lane behind", () => actions.step(1)],
@@ -36,11 +47,18 @@ export function listen(actions) {
     [["?"], "This list", actions.help],
   ];
   byId("shortcuts").replaceChildren(
-    ...keys.map(([names, what]) => h("div", {}, h("dt", {}, ...names[0].split(" ").map((name) => h("kbd", {}, name))), h("dd", {}, what))),
+    ...keys.map(([names, what]) => h("div", {}, h("dt", {}, ...names[0].split(" ").map((name) => h("kbd", {}, SHOWN[name] ?? name))), h("dd", {}, what))),
   );
-  const byKey = new Map(keys.filter(([, , act]) => act).map(([[name], , act]) => [name, act]));
+  const byKey = new Map(keys.filter(([, , act, where]) => act && !where).map(([[name], , act]) => [name, act]));
+  const inPlace = keys.filter(([, , act, where]) => act && where);
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
+    const near = inPlace.find(([[names], , , where]) => names.split(" ").includes(event.key) && event.target.matches?.(where));
+    if (near && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      near[2](event.key);
+      return;
+    }
     const writes = event.target.matches?.("textarea, input, select");
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
@@ -62,20 +80,4 @@ export function listen(actions) {
 function endsMessage(event) {
   const bare = !event.shiftKey && !event.altKey && !event.isComposing;
   return bare && event.target.matches?.(".composer textarea") && !matchMedia("(pointer: coarse)").matches;
-}
-
-function read() {
-  try {
-    return localStorage.getItem(STORED);
-  } catch {
-    return null;
-  }
-}
-
-function write(value) {
-  try {
-    localStorage.setItem(STORED, value);
-  } catch {
-    // Storage is off: it holds as long as the page.
-  }
 }

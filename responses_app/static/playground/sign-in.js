@@ -2,9 +2,9 @@
 
 import { byId, h } from "./dom.js";
 
-/** Opens where the server wants to know who asks; `changed()` hears of another key or project. */
+/** Opens where the server wants to know who asks; `changed()` hears of another key or project, `forgets()` before a key goes. */
 export class SignIn {
-  constructor(door, { changed }) {
+  constructor(door, { changed, forgets }) {
     this.door = door;
     this.changed = changed;
     const form = byId("key-form");
@@ -15,6 +15,7 @@ export class SignIn {
       this.#use(form.elements.key.value.trim());
     });
     byId("key-forget").addEventListener("click", () => {
+      forgets();
       door.keep("");
       location.reload();
     });

@@ -94,10 +94,7 @@ def test_a_user_of_the_admin_comes_in_by_his_session(closed: Server, key: str, p
     expect(page.find("#key-user")).to_be_hidden()
     page.find("[name=project]").select_option("atlas")
     page.find("#state[data-state=open]").wait_for()
-    page.write("repeat: for atlas")
-    turn = page.ended(2)
-    assert turn.get_attribute("data-status") == "failed", "what it continues is another project's"
-    page.lane().get_by_role("button", name="Clear").click()
+    expect(page.lane().locator(".turn")).to_have_count(0)  # what was said is another project's
     page.write("repeat: for atlas")
     response_id = page.ended(1).get_attribute("data-response")
     found = httpx.get(f"{closed.base_url}/responses/{response_id}", headers={"Authorization": f"Bearer {key}"})

@@ -1,0 +1,338 @@
+// Which chats are open in which lanes: the address, and what this browser keeps of each.
+//
+// A draft belongs to its chat, and to the page and lane in which it is written: two tabs with the same chat keep a draft
+// each. A chat that is opened anew begins with the newest of its drafts; sending or emptying that one removes it.
+
+import { laneHead } from "./chat-head.js";
+import { forgetOthers, Kept, nameOfPage, ownerOf } from "./kept.js";
+import { byId } from "./dom.js";
+import { copyOf, setupOf } from "./request.js";
+import { ofSite } from "./storage.js";
+
+const PAUSE = 300; // milliseconds until what changed is kept
+const NEW = "new"; // where a chat would be named that has not begun
+const MOST_LANES = 16;
+
+/** `desk`: lanes, chosen(), choose(lane), addLane(setup), showSetup(lane), release(lane) gives it another stream. */
+export class OpenChats {
+  #page = nameOfPage();
+  #timers = new Map();
+  #copied = new WeakMap(); // lanes → the draft of another page that they began with
+  #opening = new WeakMap(); // lanes → what they wait for
+  #requests = new WeakMap(); // lanes → what their chat's newest response was asked for
+
+  constructor(door, chats, desk) {
+    Object.assign(this, { door, chats, desk });
+    forgetOthers(door.facts.user);
+    if (!ofSite.lasts) this.#failed();
+    this.kept = new Kept(ownerOf(door));
+    addEventListener("pagehide", () => this.#keepAll());
+    addEventListener("popstate", () => this.#fromAddress());
+  }
+
+  // Who asks
+
+  /** Somebody has signed in, or chosen another project: what was another's is not shown any more. */
+  enter() {
+    const owner = ownerOf(this.door);
+    if (owner === this.kept.owner) return;
+    const wasSomebody = this.kept.owner !== "";
+    if (wasSomebody) this.#keepAll();
+    this.kept = new Kept(owner);
+    this.chats.clear();
+    if (!wasSomebody) return this.start(); // what was written before stays
+    this.hasBegun = false; // until what this one had open is read
+    history.replaceState(null, "", "/");
+    for (const lane of this.desk.lanes) {
+      empty(lane);
+      lane.composer.restore({ text: "", attachments: [] });
+    }
+    return this.start();
+  }
+
+  /** The key is forgotten, and with it what was kept for it. */
+  forget() {
+    this.kept.clear();
+    this.kept = new Kept("");
+    history.replaceState(null, "", "/");
+  }
+
+  /** Open what was open: what the address names, what this tab had, or what was last open in this browser. */
+  async start() {
+    const { chat, response } = this.#address();
+    const inTab = this.kept.getInTab("open");
+    this.hasBegun = true;
+    this.chats.listenFor(this.kept.owner);
+    this.chats.load();
+    const names = (open, id) => open?.lanes.some((each) => each.chat === id);
+    const last = inTab ?? this.kept.get("open");
+    if (response) await this.open(response, { tip: response, isNew: false });
+    else if (chat && !names(inTab, chat)) await this.open(chat, { isNew: false });
+    else if (last) await this.#reopen(last, chat);
+    else this.#restore(this.desk.chosen(), { any: true });
+  }
+
+  async #reopen(open, shown) {
+    const { lanes } = this.desk;
+    const wanted = open.lanes.slice(0, MOST_LANES);
+    while (lanes.length < wanted.length) this.desk.addLane(copyOf(lanes[0].setup));
+    const place = shown ? wanted.findIndex(({ chat }) => chat === shown) : open.chosen;
+    this.desk.choose(lanes[Math.min(Math.max(place, 0), lanes.length - 1)]);
+    const loads = wanted.map(({ chat, tip }, index) =>
+      chat ? this.open(chat, { lane: lanes[index], tip, isNew: false, follows: true }) : this.#restore(lanes[index], { any: true }),
+    );
+    await Promise.all(loads);
+  }
+
+  // Open a chat
+
+  /** Load a chat into a lane; `follows`: behind the tip, whatever continues it is shown, too. */
+  async open(id, { lane = this.desk.chosen(), tip, isNew = true, follows = false } = {}) {
+    const elsewhere = this.desk.lanes.find((each) => each !== lane && each.chat?.id === id);
+    if (isNew && elsewhere) return this.desk.choose(elsewhere);
+    if (isNew && lane.chat?.id === id && !tip) return lane.composer.focus();
+    this.#opening.set(lane, id);
+    laneHead(lane).say("Opening the chat");
+    let chat;
+    try {
+      chat = await this.chats.get(id);
+    } catch (error) {
+      if (this.#opening.get(lane) === id) this.#missing(lane, error);
+      return undefined;
+    }
+    if (this.#opening.get(lane) !== id || !this.desk.lanes.includes(lane)) return undefined; // another one meanwhile
+    this.#opening.delete(lane);
+    this.#leave(lane);
+    this.#requests.set(lane, chat.request);
+    this.isGoing = isNew;
+    lane.load(chat, { tip: follows ? newestBehind(chat, tip) : tip, readOnly: chat.read_only });
+    this.isGoing = false;
+    return undefined;
+  }
+
+  #missing(lane, error) {
+    this.#opening.delete(lane);
+    const gone = "There is no such chat here. It may have been deleted, or belong to another key, user or project.";
+    laneHead(lane).say(error.status === 404 || error.status === 400 ? gone : `The chat could not be opened: ${error.message}`, { isWrong: true });
+    if (lane.chat || lane !== this.desk.chosen()) return;
+    history.replaceState(null, "", "/");
+    this.chats.load();
+  }
+
+  /** Begin a new chat in a lane; what is written for it is there again. */
+  begin(lane = this.desk.chosen()) {
+    this.#opening.delete(lane);
+    this.#leave(lane);
+    this.isGoing = true;
+    empty(lane);
+    this.isGoing = false;
+    this.#restore(lane, { isNew: true });
+    lane.composer.focus();
+  }
+
+  /** What runs in a lane goes on without it, where it is kept; what waits to be sent is a draft again. */
+  #leave(lane) {
+    for (const turn of [...lane.outbox.waiting]) lane.takeBack(turn);
+    this.#keep(lane);
+    if (!lane.isBusy || !lane.chat) return;
+    this.desk.release(lane);
+    Object.assign(lane, { running: null, sent: [], steers: [] });
+  }
+
+  /** A chat is being deleted: its lanes are emptied. Returns what opens it there again. */
+  deleted(id) {
+    const lanes = this.desk.lanes.filter((lane) => lane.chat?.id === id);
+    for (const lane of lanes) this.begin(lane);
+    return () => lanes.forEach((lane) => lane.chat || lane.turns.length || this.open(id, { lane }));
+  }
+
+  /** A lane is closed. */
+  left(lane) {
+    this.#keep(lane);
+    this.#opening.delete(lane);
+  }
+
+  /** It is gone for good, and what was kept of it. */
+  gone(id) {
+    for (const kind of ["draft", "setup", "scroll"]) for (const name of this.kept.names(`${kind}|${id}`)) this.kept.drop(name);
+  }
+
+  // What changes
+
+  /** Hear from a lane what has changed: begun, ended, path, cleared, loaded, draft, scroll, setup. */
+  changed(lane, what) {
+    if (what === "draft" || what === "scroll") return this.#soon(lane, what);
+    if (what === "setup") this.#keepSetup(lane);
+    if (what === "loaded") this.#restore(lane, { chat: true });
+    if (what === "begun" || what === "ended") this.#later("list", () => this.chats.load().then(() => this.chats.changed()));
+    if (what === "begun") this.#keepSetup(lane);
+    this.show();
+    return undefined;
+  }
+
+  /** Bring the address, the lanes' heads and the list to what is open now. */
+  show() {
+    if (!this.hasBegun) return; // what was open has to be read first
+    const { lanes } = this.desk;
+    const chosen = this.desk.chosen();
+    const shown = (lane) => ({ chat: lane.chat?.id ?? this.#opening.get(lane) ?? null, tip: lane.turns.findLast(({ id }) => id)?.id ?? null });
+    const open = { lanes: lanes.map(shown), chosen: lanes.indexOf(chosen) };
+    this.kept.putInTab("open", open);
+    this.kept.put("open", open);
+    for (const lane of lanes) laneHead(lane).show(this.door.facts, () => this.chats);
+    const title = chosen.chat && laneHead(chosen).title;
+    document.title = title ? `${title} · respsite` : "Playground · respsite";
+    this.chats.mark();
+    if (this.#opening.get(chosen)) return; // its address stands already
+    const address = chosen.chat ? `/?chat=${encodeURIComponent(chosen.chat.id)}` : "/";
+    if (address === location.pathname + location.search) return;
+    if (this.isGoing) history.pushState(null, "", address);
+    else history.replaceState(null, "", address);
+  }
+
+  #address() {
+    const query = new URLSearchParams(location.search);
+    return { chat: query.get("chat"), response: query.get("response") };
+  }
+
+  #fromAddress() {
+    const { chat } = this.#address();
+    const lane = this.desk.lanes.find((each) => (each.chat?.id ?? null) === chat);
+    if (lane) this.desk.choose(lane);
+    else if (chat) this.open(chat, { isNew: false });
+    else this.begin();
+  }
+
+  // What is kept
+
+  #nameOf(lane, kind) {
+    const chat = lane.chat?.id ?? NEW;
+    return kind === "draft" ? `draft|${chat}|${this.#page}.${lane.name}` : `${kind}|${chat}`;
+  }
+
+  #soon(lane, what) {
+    const name = this.#nameOf(lane, what); // as it is now: what is sent makes a new chat another one
+    if (what === "draft" && isEmpty(lane.composer.kept)) return this.#keepDraft(lane, name);
+    return this.#later(name, () => (what === "draft" ? this.#keepDraft(lane, name) : this.#keepScroll(lane, name)));
+  }
+
+  #later(name, act) {
+    clearTimeout(this.#timers.get(name));
+    const run = () => {
+      this.#timers.delete(name);
+      act();
+    };
+    this.#timers.set(name, setTimeout(run, PAUSE));
+  }
+
+  #keepAll() {
+    for (const lane of this.desk.lanes) {
+      for (const turn of [...lane.outbox.waiting]) lane.takeBack(turn);
+      this.#keep(lane);
+    }
+  }
+
+  #keep(lane) {
+    this.#keepDraft(lane, this.#nameOf(lane, "draft"));
+    this.#keepScroll(lane, this.#nameOf(lane, "scroll"));
+  }
+
+  #keepDraft(lane, name) {
+    clearTimeout(this.#timers.get(name));
+    const draft = lane.composer.kept;
+    if (isEmpty(draft)) {
+      this.kept.drop(name);
+      const copied = this.#copied.get(lane);
+      if (copied && JSON.stringify(this.kept.get(copied.name)) === copied.text) this.kept.drop(copied.name);
+      this.#copied.delete(lane);
+      return;
+    }
+    if (this.kept.put(name, draft)) return;
+    const small = draft.attachments.filter(({ file_id }) => file_id).map(({ url, ...rest }) => rest);
+    const left = draft.attachments.length - small.length;
+    if (!(left && this.kept.put(name, { text: draft.text, attachments: small, left }))) this.#failed();
+  }
+
+  #failed() {
+    byId("chats-kept").textContent = ofSite.lasts
+      ? "This draft is not kept: this browser has no room for it."
+      : "Drafts are not kept: this browser stores nothing for this page.";
+  }
+
+  #keepScroll(lane, name) {
+    clearTimeout(this.#timers.get(name));
+    if (lane.chat) this.kept.put(name, placeOf(lane));
+  }
+
+  #keepSetup(lane) {
+    const servers = lane.setup.servers.map(({ authorization, ...rest }) => rest);
+    const setup = { ...lane.setup, servers };
+    this.kept.put("setup", setup);
+    if (lane.chat) this.kept.put(this.#nameOf(lane, "setup"), setup);
+  }
+
+  /** Return the setup that was used last. */
+  get lastSetup() {
+    return this.kept.get("setup") ?? {};
+  }
+
+  /** Give a lane what is kept of its chat. `any`: a draft that another page has left, too. */
+  #restore(lane, { chat = false, isNew = false, any = chat }) {
+    const own = this.#nameOf(lane, "draft");
+    const name = this.kept.get(own) || !any ? own : this.kept.names(own.slice(0, own.lastIndexOf("|") + 1))[0];
+    const draft = name && this.kept.get(name);
+    if (draft || chat || isNew) lane.composer.restore(draft ?? { text: "", attachments: [] });
+    this.#copied.delete(lane);
+    if (draft && name !== own) this.#copied.set(lane, { name, text: JSON.stringify(draft) });
+    if (draft?.left) laneHead(lane).say(`${draft.left} of the draft's attachments were too large to be kept.`);
+    if (!chat) return;
+    const setup = this.kept.get(this.#nameOf(lane, "setup")) ?? setupOf(this.#requests.get(lane) ?? {});
+    Object.assign(lane.setup, this.#withSecrets(setup));
+    this.desk.showSetup(lane);
+    goTo(lane, this.kept.get(this.#nameOf(lane, "scroll")));
+  }
+
+  /** Tokens of MCP servers live in this page alone: those that are known here are put back. */
+  #withSecrets(setup) {
+    const known = this.desk.lanes.flatMap((lane) => lane.setup.servers).filter(({ authorization }) => authorization);
+    const same = (one, other) => one.server_label === other.server_label && one.server_url === other.server_url;
+    const servers = (setup.servers ?? []).map((server) => ({ ...server, ...(known.find((each) => same(each, server)) ?? {}), on: server.on }));
+    return setup.servers ? { ...setup, servers } : setup;
+  }
+}
+
+function empty(lane) {
+  lane.undoing?.close();
+  lane.leave();
+  lane.empty();
+  lane.rest();
+  lane.changed("cleared");
+}
+
+const isEmpty = ({ text, attachments }) => !text && !attachments.length;
+
+/** Return the newest turn that continues this one. */
+function newestBehind(chat, tip) {
+  let last = tip && chat.turns.some(({ id }) => id === tip) ? tip : undefined;
+  for (let next = last; next; next = chat.turns.findLast(({ previous_response_id }) => previous_response_id === last)?.id) last = next;
+  return last;
+}
+
+/** Return where a lane is scrolled to, in words that hold at another width: a turn, and how far into it. */
+function placeOf({ transcript, follows }) {
+  if (follows) return { end: true };
+  const top = transcript.getBoundingClientRect().top;
+  const turns = [...transcript.querySelectorAll("[data-response]")];
+  const turn = turns.find((each) => each.getBoundingClientRect().bottom > top);
+  return turn ? { turn: turn.dataset.response, by: Math.round(top - turn.getBoundingClientRect().top) } : { end: true };
+}
+
+function goTo(lane, place) {
+  const turn = place?.turn && lane.transcript.querySelector(`[data-response="${CSS.escape(place.turn)}"]`);
+  lane.follows = !turn;
+  requestAnimationFrame(() => {
+    if (!turn) return lane.scroll();
+    lane.transcript.scrollTop += turn.getBoundingClientRect().top - lane.transcript.getBoundingClientRect().top + place.by;
+    return undefined;
+  });
+}
