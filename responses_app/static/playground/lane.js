@@ -241,12 +241,6 @@ export class Lane extends Shown {
     this.composer.element.hidden = false;
   }
 
-  /** Go on from a response that was made elsewhere. */
-  goOnFrom(id) {
-    this.tip = id;
-    this.transcript.replaceChildren(h("p", { class: "waiting" }, `What you write goes on from ${id}. Its turns are not shown here.`));
-  }
-
   /** Take a frame for this lane. */
   take(frame) {
     if (frame.type.startsWith("response.steer.")) this.#steered(frame);

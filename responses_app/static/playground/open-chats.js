@@ -1,31 +1,25 @@
 // Which chats are open in which lanes: the address, and what this browser keeps of each.
-//
-// A draft belongs to its chat, and to the page and lane in which it is written: two tabs with the same chat keep a draft
-// each. A chat that is opened anew begins with the newest of its drafts; sending or emptying that one removes it.
 
 import { laneHead } from "./chat-head.js";
-import { forgetOthers, Kept, nameOfPage, ownerOf } from "./kept.js";
-import { byId } from "./dom.js";
+import { Drafts, isEmpty } from "./drafts.js";
+import { forgetOthers, Kept, ownerOf } from "./kept.js";
 import { copyOf, setupOf } from "./request.js";
-import { ofSite } from "./storage.js";
+import { goTo, placeOf } from "./scrolled.js";
 
 const PAUSE = 300; // milliseconds until what changed is kept
-const NEW = "new"; // where a chat would be named that has not begun
 const MOST_LANES = 16;
 
 /** `desk`: lanes, chosen(), choose(lane), addLane(setup), showSetup(lane), release(lane) gives it another stream. */
 export class OpenChats {
-  #page = nameOfPage();
   #timers = new Map();
-  #copied = new WeakMap(); // lanes → the draft of another page that they began with
   #opening = new WeakMap(); // lanes → what they wait for
-  #requests = new WeakMap(); // lanes → what their chat's newest response was asked for
+  #requests = new WeakMap(); // lanes → the chat that was loaded, with what its newest response was asked for
 
   constructor(door, chats, desk) {
     Object.assign(this, { door, chats, desk });
     forgetOthers(door.facts.user);
-    if (!ofSite.lasts) this.#failed();
     this.kept = new Kept(ownerOf(door));
+    this.drafts = new Drafts(() => this.kept);
     addEventListener("pagehide", () => this.#keepAll());
     addEventListener("popstate", () => this.#fromAddress());
   }
@@ -69,7 +63,7 @@ export class OpenChats {
     if (response) await this.open(response, { tip: response, isNew: false });
     else if (chat && !names(inTab, chat)) await this.open(chat, { isNew: false });
     else if (last) await this.#reopen(last, chat);
-    else this.#restore(this.desk.chosen(), { any: true });
+    else this.drafts.restore(this.desk.chosen(), { any: true, isKept: true });
   }
 
   async #reopen(open, shown) {
@@ -79,7 +73,7 @@ export class OpenChats {
     const place = shown ? wanted.findIndex(({ chat }) => chat === shown) : open.chosen;
     this.desk.choose(lanes[Math.min(Math.max(place, 0), lanes.length - 1)]);
     const loads = wanted.map(({ chat, tip }, index) =>
-      chat ? this.open(chat, { lane: lanes[index], tip, isNew: false, follows: true }) : this.#restore(lanes[index], { any: true }),
+      chat ? this.open(chat, { lane: lanes[index], tip, isNew: false, follows: true }) : this.drafts.restore(lanes[index], { any: true }),
     );
     await Promise.all(loads);
   }
@@ -103,7 +97,7 @@ export class OpenChats {
     if (this.#opening.get(lane) !== id || !this.desk.lanes.includes(lane)) return undefined; // another one meanwhile
     this.#opening.delete(lane);
     this.#leave(lane);
-    this.#requests.set(lane, chat.request);
+    this.#requests.set(lane, chat);
     this.isGoing = isNew;
     lane.load(chat, { tip: follows ? newestBehind(chat, tip) : tip, readOnly: chat.read_only });
     this.isGoing = false;
@@ -126,7 +120,7 @@ export class OpenChats {
     this.isGoing = true;
     empty(lane);
     this.isGoing = false;
-    this.#restore(lane, { isNew: true });
+    this.drafts.restore(lane);
     lane.composer.focus();
   }
 
@@ -163,7 +157,7 @@ export class OpenChats {
   changed(lane, what) {
     if (what === "draft" || what === "scroll") return this.#soon(lane, what);
     if (what === "setup") this.#keepSetup(lane);
-    if (what === "loaded") this.#restore(lane, { chat: true });
+    if (what === "loaded") this.#restore(lane);
     if (what === "begun" || what === "ended") this.#later("list", () => this.chats.load().then(() => this.chats.changed()));
     if (what === "begun") this.#keepSetup(lane);
     this.show();
@@ -205,15 +199,11 @@ export class OpenChats {
 
   // What is kept
 
-  #nameOf(lane, kind) {
-    const chat = lane.chat?.id ?? NEW;
-    return kind === "draft" ? `draft|${chat}|${this.#page}.${lane.name}` : `${kind}|${chat}`;
-  }
-
   #soon(lane, what) {
-    const name = this.#nameOf(lane, what); // as it is now: what is sent makes a new chat another one
-    if (what === "draft" && isEmpty(lane.composer.kept)) return this.#keepDraft(lane, name);
-    return this.#later(name, () => (what === "draft" ? this.#keepDraft(lane, name) : this.#keepScroll(lane, name)));
+    if (what === "scroll") return this.#later(`scroll ${lane.name}`, () => this.#keepScroll(lane));
+    const name = this.drafts.nameOf(lane); // as it is now: what is sent makes a new chat another one
+    if (isEmpty(lane.composer.kept)) return this.drafts.keep(lane, name);
+    return this.#later(`draft ${lane.name}`, () => this.drafts.keep(lane, name));
   }
 
   #later(name, act) {
@@ -233,42 +223,21 @@ export class OpenChats {
   }
 
   #keep(lane) {
-    this.#keepDraft(lane, this.#nameOf(lane, "draft"));
-    this.#keepScroll(lane, this.#nameOf(lane, "scroll"));
+    for (const what of ["draft", "scroll"]) clearTimeout(this.#timers.get(`${what} ${lane.name}`));
+    this.drafts.keep(lane);
+    this.#keepScroll(lane);
   }
 
-  #keepDraft(lane, name) {
-    clearTimeout(this.#timers.get(name));
-    const draft = lane.composer.kept;
-    if (isEmpty(draft)) {
-      this.kept.drop(name);
-      const copied = this.#copied.get(lane);
-      if (copied && JSON.stringify(this.kept.get(copied.name)) === copied.text) this.kept.drop(copied.name);
-      this.#copied.delete(lane);
-      return;
-    }
-    if (this.kept.put(name, draft)) return;
-    const small = draft.attachments.filter(({ file_id }) => file_id).map(({ url, ...rest }) => rest);
-    const left = draft.attachments.length - small.length;
-    if (!(left && this.kept.put(name, { text: draft.text, attachments: small, left }))) this.#failed();
-  }
-
-  #failed() {
-    byId("chats-kept").textContent = ofSite.lasts
-      ? "This draft is not kept: this browser has no room for it."
-      : "Drafts are not kept: this browser stores nothing for this page.";
-  }
-
-  #keepScroll(lane, name) {
-    clearTimeout(this.#timers.get(name));
-    if (lane.chat) this.kept.put(name, placeOf(lane));
+  #keepScroll(lane) {
+    const place = lane.chat && placeOf(lane);
+    if (place) this.kept.put(`scroll|${lane.chat.id}`, place);
   }
 
   #keepSetup(lane) {
     const servers = lane.setup.servers.map(({ authorization, ...rest }) => rest);
     const setup = { ...lane.setup, servers };
     this.kept.put("setup", setup);
-    if (lane.chat) this.kept.put(this.#nameOf(lane, "setup"), setup);
+    if (lane.chat) this.kept.put(`setup|${lane.chat.id}`, setup);
   }
 
   /** Return the setup that was used last. */
@@ -276,20 +245,14 @@ export class OpenChats {
     return this.kept.get("setup") ?? {};
   }
 
-  /** Give a lane what is kept of its chat. `any`: a draft that another page has left, too. */
-  #restore(lane, { chat = false, isNew = false, any = chat }) {
-    const own = this.#nameOf(lane, "draft");
-    const name = this.kept.get(own) || !any ? own : this.kept.names(own.slice(0, own.lastIndexOf("|") + 1))[0];
-    const draft = name && this.kept.get(name);
-    if (draft || chat || isNew) lane.composer.restore(draft ?? { text: "", attachments: [] });
-    this.#copied.delete(lane);
-    if (draft && name !== own) this.#copied.set(lane, { name, text: JSON.stringify(draft) });
-    if (draft?.left) laneHead(lane).say(`${draft.left} of the draft's attachments were too large to be kept.`);
-    if (!chat) return;
-    const setup = this.kept.get(this.#nameOf(lane, "setup")) ?? setupOf(this.#requests.get(lane) ?? {});
+  /** Give a lane what is kept of its chat. */
+  #restore(lane) {
+    laneHead(lane).say(this.drafts.restore(lane, { any: true }));
+    const { id, request } = this.#requests.get(lane) ?? {};
+    const setup = this.kept.get(`setup|${lane.chat.id}`) ?? (id === lane.chat.id ? setupOf(request) : {});
     Object.assign(lane.setup, this.#withSecrets(setup));
     this.desk.showSetup(lane);
-    goTo(lane, this.kept.get(this.#nameOf(lane, "scroll")));
+    goTo(lane, this.kept.get(`scroll|${lane.chat.id}`));
   }
 
   /** Tokens of MCP servers live in this page alone: those that are known here are put back. */
@@ -309,30 +272,9 @@ function empty(lane) {
   lane.changed("cleared");
 }
 
-const isEmpty = ({ text, attachments }) => !text && !attachments.length;
-
 /** Return the newest turn that continues this one. */
 function newestBehind(chat, tip) {
   let last = tip && chat.turns.some(({ id }) => id === tip) ? tip : undefined;
   for (let next = last; next; next = chat.turns.findLast(({ previous_response_id }) => previous_response_id === last)?.id) last = next;
   return last;
-}
-
-/** Return where a lane is scrolled to, in words that hold at another width: a turn, and how far into it. */
-function placeOf({ transcript, follows }) {
-  if (follows) return { end: true };
-  const top = transcript.getBoundingClientRect().top;
-  const turns = [...transcript.querySelectorAll("[data-response]")];
-  const turn = turns.find((each) => each.getBoundingClientRect().bottom > top);
-  return turn ? { turn: turn.dataset.response, by: Math.round(top - turn.getBoundingClientRect().top) } : { end: true };
-}
-
-function goTo(lane, place) {
-  const turn = place?.turn && lane.transcript.querySelector(`[data-response="${CSS.escape(place.turn)}"]`);
-  lane.follows = !turn;
-  requestAnimationFrame(() => {
-    if (!turn) return lane.scroll();
-    lane.transcript.scrollTop += turn.getBoundingClientRect().top - lane.transcript.getBoundingClientRect().top + place.by;
-    return undefined;
-  });
 }
