@@ -18,6 +18,7 @@ class Playground:
     def open(self, url: str, *, anew: bool = False) -> "Playground":
         """Go there, and wait until it is connected; `anew` forgets what was stored."""
         if anew and self.page.url.startswith(url):
+            self.page.goto(f"{url}/static/respsite/icon.svg")  # a page that is left keeps its drafts
             self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
             self.problems.clear()
         self.page.goto(url)

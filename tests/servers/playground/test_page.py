@@ -265,11 +265,11 @@ def test_markdown_has_tasks_aligned_tables_and_images_as_links(page: Playground)
     assert told["text"].endswith("dog.png, wow![1]")
 
 
-def test_every_suggestion_is_sent_at_once(page: Playground) -> None:
+def test_every_suggestion_is_sent_at_once(server: Server, page: Playground) -> None:
     titles = page.find(".card strong").all_inner_texts()
     assert len(titles) > 3
     for title in titles:
-        page.open(page.page.url, anew=True)
+        page.open(server.url, anew=True)
         page.find(".card", has_text=title).click()
         expect(page.find(".asked").first).to_be_visible()
         expect(page.lane().locator(".composer textarea")).to_have_value("")
