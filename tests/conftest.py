@@ -42,7 +42,7 @@ LONG = """
     servers/playground/test_page servers/transports/test_steering clients/javascript/test_javascript
     clients/codex/test_codex unit/tools/sandbox/test_escapes servers/transports/test_websocket_load
     servers/fuzz/test_fuzz servers/fuzz/test_openapi clients/configure/test_configure
-    clients/agents/test_task
+    clients/agents/test_task servers/playground/test_chats_page
 """.split()
 
 collect_ignore = [] if find_spec("vllm") else ["servers/vllm"]  # those run in the venv of `make test-vllm`

@@ -6,6 +6,7 @@ Each state is taken at three widths, light and dark, on the demo engine.
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -58,6 +59,7 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     page.ended(1)
     page.find(".asked").evaluate("e => e.textContent = 'What are the ways to stream a response?'")
     save("answer")
+    chats(page, size, save)
     page.lane().get_by_role("button", name="Clear").click()
     page.find(".card", has_text="Answer a function by hand").click()
     page.ended(1)
@@ -84,6 +86,30 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     page.page.keyboard.press("Escape")
     page.find("[data-do=help]").click()
     save("help")
+
+
+def chats(page: Playground, size: str, save: Callable[[str], None]) -> None:
+    """Show the list, the menu of a chat, its title while it is written, and what can be undone."""
+    is_drawer = size not in ("desktop", "laptop")
+    if is_drawer:
+        page.find(".top [data-do=chats]").click()
+    row = page.find(".chat").first
+    expect(row).to_be_visible()
+    save("chats")
+    row.hover()
+    row.get_by_role("button").click()
+    save("chats-menu")
+    page.page.get_by_role("menuitem", name="Rename").click()
+    page.page.keyboard.type("Ways to stream a response")
+    save("chats-rename")
+    page.page.keyboard.press("Enter")
+    expect(row.locator(".chat-title")).to_have_text("Ways to stream a response")
+    row.locator("a").press("Delete")
+    expect(page.find(".toast")).to_be_visible()
+    save("chats-undo")
+    page.find(".toast").get_by_role("button", name="Undo").click()
+    row.locator("a").press("Enter")
+    page.ended(1)
 
 
 def two_lanes(page: Playground) -> None:

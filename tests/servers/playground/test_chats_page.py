@@ -1,13 +1,11 @@
 """A chat is kept: it is listed, and open again with its draft, its setup and its scroll."""
 
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.kit.browser import problems_of
 from tests.kit.server import Server
 from tests.servers.playground.browser import Playground, playground
 
