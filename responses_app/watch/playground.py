@@ -9,17 +9,18 @@ from django.views.decorators.csrf import csrf_exempt
 from responses_app.auth.door import Knock
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
+from responses_app.settings.conf import Settings
 from responses_app.stores.database.callers import may_come_in, projects_of
 from responses_app.watch.views import sees_everything
 from responses_app.web.endpoint import path_not_found
 from responses_app.web.http import error_response
 from responses_app.wiring.site import get_site
 
-# Images are what models and their code draw, as data URLs. The WebSocket is named: older browsers do not count it to
-# 'self'.
+# Images are what models and their code draw, as data URLs; the font is that of formulas. The WebSocket is named: older
+# browsers do not count it to 'self'.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self' {socket}; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self' {socket}; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
 
@@ -46,6 +47,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "user": request.user.get_username() if by_session else "",
         "projects": projects_of(request.user) if by_session else [],
         "tools": sorted({kind for tool in site.tools for kind in tool.kinds}),
+        "sandbox_missing": _sandbox_missing(site.settings),
         "servers": sorted(site.settings.mcp_servers) if is_open or by_session else [],
         "servers_by_url": site.settings.mcp_server_urls,
         "message_bytes": site.settings.websocket_max_message_bytes,
@@ -53,3 +55,12 @@ def _facts(request: HttpRequest) -> JsonObject:
         "sharing": site.settings.playground_sharing,
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
     }
+
+
+def _sandbox_missing(settings: Settings) -> str:
+    """Return what is to be installed before code can run, "" for nothing."""
+    if settings.sandbox_mcp or settings.sandbox == "off":
+        return ""
+    from responses_app.tools.sandbox.choosing import missing  # only who looks at the page waits for it
+
+    return missing(settings.sandbox)

@@ -2,7 +2,7 @@
 
 import { h, icon, laidOut, laidOutExactly, soon } from "./dom.js";
 import { isImage } from "./images.js";
-import { link } from "./markdown.js";
+import { link } from "./text.js";
 
 const IMAGE_TYPES = { png: "image/png", jpeg: "image/jpeg", jpg: "image/jpeg", webp: "image/webp" };
 const PATHS = {

@@ -1,59 +1,35 @@
 // What a response is made of, as it is shown: one view for each kind of item, which grows with its deltas.
 
 import { Approval, Code, FileSearch, FunctionCall, McpCall, Picture, View, WebSearch } from "./calls.js";
-import { duration, h, soon } from "./dom.js";
-import { codeBlock, link, Markdown, withMarks } from "./markdown.js";
+import { cited, showSources, sourcesList } from "./citations.js";
+import { duration, h } from "./dom.js";
+import { codeBlock, renderText } from "./text.js";
 
 class Message extends View {
   constructor(item) {
     const body = h("div", { class: "prose" });
-    super(h("article", { class: `answer ${item.phase === "commentary" ? "aside" : ""}` }, body));
-    this.sources = h("ol", { class: "sources", hidden: true });
-    this.element.append(this.sources);
-    this.markdown = new Markdown(body);
-    this.paint = () => this.markdown.paint();
+    const sources = sourcesList(body);
+    super(h("article", { class: `answer ${item.phase === "commentary" ? "aside" : ""}` }, body, sources));
+    Object.assign(this, { body, sources, parts: [], hasEnded: false });
   }
 
   delta(frame) {
     if (!/(output_text|refusal)\.delta$/u.test(frame.type)) return;
-    this.markdown.append(frame.delta);
-    soon(this.paint);
+    const place = frame.content_index ?? 0;
+    this.parts[place] = (this.parts[place] ?? "") + frame.delta;
+    renderText(this.body, this.parts.join("\n\n"), { done: false });
   }
 
-  update(item) {
-    const parts = item.content ?? [];
-    const text = parts.map((part) => part.text ?? part.refusal ?? "").join("\n\n");
-    const cited = parts.length === 1 ? (parts[0].annotations ?? []) : [];
-    if (!cited.length) {
-      if (text !== this.markdown.text) this.markdown.set(text);
-      else this.markdown.paint(true);
-      return;
-    }
-    const sources = new Map();
-    const places = cited.map((each) => [each.end_index ?? each.index ?? text.length, numbered(sources, each)]);
-    this.markdown.set(withMarks(text, places));
-    this.sources.replaceChildren(...[...sources.values()].map(({ shown }) => h("li", {}, shown)));
-    this.sources.hidden = false;
+  update(item, live) {
+    const { text, sources } = cited(item.content ?? []);
+    this.hasEnded = !(live && item.status === "in_progress");
+    renderText(this.body, text, { done: this.hasEnded, marked: true });
+    showSources(this.sources, sources);
   }
-}
 
-/** Return the number of what is cited; the same source keeps its number. */
-function numbered(sources, cited) {
-  const key = cited.url ?? cited.file_id ?? cited.filename ?? JSON.stringify(cited);
-  if (!sources.has(key)) {
-    const name = cited.title || cited.filename || key;
-    const shown = cited.url ? link(cited.url, name) : cited.container_id ? download(cited, name) : h("span", {}, name);
-    sources.set(key, { number: sources.size + 1, shown });
+  stop() {
+    if (!this.hasEnded) renderText(this.body, this.parts.join("\n\n"));
   }
-  return sources.get(key).number;
-}
-
-/** Return a button that gives a file that code has written; `main` hears of it, as it knows who asks. */
-function download({ container_id: container, file_id: file }, name) {
-  const path = `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(file)}/content`;
-  const ask = ({ currentTarget }) =>
-    currentTarget.dispatchEvent(new CustomEvent("download", { bubbles: true, detail: { path, name } }));
-  return h("button", { type: "button", class: "link", title: `Download ${name}`, on: { click: ask } }, name);
 }
 
 class Reasoning extends View {
@@ -64,30 +40,31 @@ class Reasoning extends View {
     this.what = what;
     this.began = performance.now();
     this.chosen = false;
+    this.text = "";
     this.element.classList.add("busy");
     this.element.firstChild.addEventListener("click", () => (this.chosen = true));
-    this.markdown = new Markdown(body);
-    this.paint = () => this.markdown.paint();
+    this.body = body;
+    this.parts = new Map(); // by whether they are a summary, and their place
   }
 
   delta(frame) {
     if (!/reasoning.*\.delta$/u.test(frame.type)) return;
-    this.markdown.append(frame.delta);
-    soon(this.paint);
+    const place = `${frame.type} ${frame.summary_index ?? frame.content_index ?? 0}`;
+    this.parts.set(place, (this.parts.get(place) ?? "") + frame.delta);
+    renderText(this.body, (this.text = [...this.parts.values()].join("\n\n")), { done: false });
   }
 
   update(item, live) {
     const parts = [...(item.summary ?? []), ...(item.content ?? [])];
-    const text = parts.map((part) => part.text ?? "").join("\n\n");
-    if (text && text !== this.markdown.text) this.markdown.set(text);
+    this.text = parts.map((part) => part.text ?? "").join("\n\n") || this.text;
     if (live && item.status === "in_progress") return;
-    this.markdown.paint(true);
     this.what.textContent = live ? `Thought for ${duration(performance.now() - this.began)}` : "Thought";
     this.stop();
-    if (!this.markdown.text) this.element.hidden = true;
+    if (!this.text) this.element.hidden = true;
   }
 
   stop() {
+    renderText(this.body, this.text);
     this.element.classList.remove("busy");
     if (this.what.textContent === "Thinking") this.what.textContent = "Thought";
     if (!this.chosen) this.element.open = false;

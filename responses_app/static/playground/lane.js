@@ -6,7 +6,7 @@ import { thumbnails } from "./images.js";
 import { Outbox } from "./outbox.js";
 import { imagesOf, textOf } from "./request.js";
 import { Shown } from "./shown.js";
-import { suggestions } from "./suggestions.js";
+import { cards } from "./suggestions.js";
 import { toast } from "./toast.js";
 import { isTerminal } from "./turn.js";
 
@@ -72,11 +72,8 @@ export class Lane extends Shown {
   }
 
   empty() {
-    const cards = suggestions(this.page.facts).map((each) =>
-      h("button", { type: "button", class: "card", on: { click: () => this.page.suggest(this, each) } }, h("strong", {}, each.title), h("span", {}, each.text)),
-    );
     const hint = h("p", {}, "Text, reasoning and calls stream in as the server sends them. Try one of these, or write below.");
-    this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What shall the model do?"), hint, h("div", { class: "cards" }, ...cards)));
+    this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What shall the model do?"), hint, h("div", { class: "cards" }, ...cards(this.page.facts, (each) => this.page.suggest(this, each)))));
   }
 
   /** Only who scrolls up stops following: what comes meanwhile moves the end away, too. */

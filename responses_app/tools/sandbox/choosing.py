@@ -386,6 +386,14 @@ class SandboxChoice:
         return self.cgroups.described() if self.cgroups is not None else "no cgroup: each container is watched"
 
 
+def missing(name: str) -> str:
+    """Return what is to be installed before a sandbox of this name, or any for `auto`, can be tried; "" for nothing."""
+    reasons = {kind.name: kind().missing() for kind in SANDBOXES if name in ("auto", kind.name)}
+    if None in reasons.values():
+        return ""
+    return " ".join(f"{kind}: {reason}." for kind, reason in reasons.items())
+
+
 async def choose(name: str, python: str) -> SandboxChoice:
     """Return the sandbox of this name, or the first that holds for `auto`; `python` is the Python that runs in it."""
     try:

@@ -181,88 +181,38 @@ def test_what_waits_is_no_part_of_the_turn_behind_a_lost_connection(page: Playgr
     assert steering == 0
 
 
-def test_long_lines_of_markdown_are_headings_and_paragraphs(page: Playground) -> None:
-    shown = """async () => {
-        const { Markdown } = await import('/static/playground/markdown.js');
-        const gap = ' '.repeat(100000);
-        const signs = '#'.repeat(100000);
-        const texts = [`# a${gap}b ##`, `# ${signs} c`, `| d |\\n${gap}|${gap}x`, '| e |\\n | :-: | '];
-        return texts.map((text) => {
-            const markdown = new Markdown(document.createElement('div'));
-            markdown.set(text);
-            const found = markdown.element.firstChild;
-            return [found.tagName, found.textContent.at(-1)];
-        });
+def test_the_empty_page_says_what_turns_on_what_this_server_lacks(page: Playground) -> None:
+    shown = """async (facts) => {
+        const { cards } = await import('/static/playground/suggestions.js');
+        return cards(facts, () => {}).map((each) => [
+            each.querySelector('h4').textContent,
+            [...each.querySelectorAll('.card strong')].map((title) => title.textContent),
+            [...each.querySelectorAll('.lacking span')].map((why) => why.textContent),
+            [...each.querySelectorAll('.lacking a')].map((link) => link.getAttribute('href')),
+        ]);
     }"""
-    assert page.page.evaluate(shown) == [["H3", "b"], ["H3", "c"], ["P", "x"], ["DIV", "e"]]
-
-
-HOSTILE = {
-    "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>": "P",
-    '[a](javascript:window.broken=1) <javascript:window.broken=1> [b](data:,x) [c](https://x/"onclick=1)': "P",
-    '```html"><script>window.broken = 1</script>\n</code><svg onload=window.broken=1>\n```': "FIGURE",
-    "| <b>a | [x](vbscript:1) |\n|---|---|\n| <iframe src=javascript:window.broken=1> | ![i](x) |": "DIV",
-    "\ue0001\ue001 **\ue0002\ue001**": "P",
-}
-ENDLESS = ["a\n", "**a** ", "`a", "**a", "~~a", "[a](", "[", "_a*", "**_~~", "> ", "- a\n", "|a", "https://", "```\n"]
-
-
-def test_hostile_markdown_makes_only_text_and_known_links_and_takes_its_length_in_time(page: Playground) -> None:
-    shown = """async ([hostile, endless]) => {
-        const { Markdown } = await import('/static/playground/markdown.js');
-        const of = (text, parent = document.createElement('div')) => {
-            const markdown = new Markdown(parent.appendChild(document.createElement('div')));
-            markdown.set(text);
-            return markdown.element;
-        };
-        const made = hostile.map((each) => of(each, document.body));
-        const bad = /^(SCRIPT|IMG|IFRAME|SVG|OBJECT|STYLE)$/iu;
-        const found = made.flatMap((each) => [...each.querySelectorAll('*')]);
-        const told = {
-            blocks: made.map((each) => each.firstChild.tagName),
-            tags: found.filter((each) => bad.test(each.tagName)).length,
-            on: found.flatMap((each) => [...each.attributes]).filter(({ name }) => name.startsWith('on')).length,
-            links: found.filter((each) => each.href).map((each) => new URL(each.href).protocol),
-            lengths: endless.map((each, n) => of(each.repeat(n ? 10000 : 100000)).textContent.length > 9000),
-        };
-        return { ...told, broken: window.broken ?? 0 };
-    }"""
-    told = page.page.evaluate(shown, [list(HOSTILE), ENDLESS])
-    assert told["lengths"] == [True] * len(ENDLESS)
-    assert (told["tags"], told["on"], told["broken"]) == (0, 0, 0)
-    assert set(told["links"]) <= {"https:"}
-    assert told["blocks"] == list(HOSTILE.values())
-
-
-def test_markdown_has_tasks_aligned_tables_and_images_as_links(page: Playground) -> None:
-    shown = """async (text) => {
-        const { Markdown } = await import('/static/playground/markdown.js');
-        const markdown = new Markdown(document.createElement('div'));
-        markdown.set(text);
-        const all = (selector, what) => [...markdown.element.querySelectorAll(selector)].map(what);
-        return {
-            tasks: all('li.task', (each) => [each.textContent.trim(), each.querySelector('input').checked]),
-            items: all('li', (each) => each.textContent.trim()),
-            cells: all('td', (each) => each.dataset.align ?? ''),
-            links: all('a', (each) => [each.textContent, each.href]),
-            images: all('img', () => 1).length,
-            text: markdown.element.lastChild.textContent,
-        };
-    }"""
-    text = (
-        "- [x] done\n- [ ] **open**\n- [y] a word\n\n| a | b | c |\n|:--|:-:|--:|\n| 1 | 2 | 3 |\n\n"
-        "![A cat](https://example.com/cat.png) and ![](https://example.com/dog.png), wow![1]"
-    )
-    told = page.page.evaluate(shown, text)
-    assert told["tasks"] == [["done", True], ["open", False]]
-    assert told["items"][2] == "[y] a word"
-    assert told["cells"] == ["", "center", "right"]
-    assert told["links"] == [
-        ["Image: A cat", "https://example.com/cat.png"],
-        ["Image: https://example.com/dog.png", "https://example.com/dog.png"],
+    facts = {
+        "tools": ["code_interpreter"],
+        "sandbox_missing": "bubblewrap: it is not installed (apt install bubblewrap).",
+    }
+    assert page.page.evaluate(shown, facts) == [
+        ["Talk", ["Watch it stream", "Two lanes side by side"], [], []],
+        [
+            "Call tools",
+            ["Answer a function by hand"],
+            ["Not set up here. Set SEARCH_URL or SEARCH_MCP. More"],
+            ["/docs/how-to/web-search.html"],
+        ],
+        [
+            "Make something",
+            [],
+            [
+                f"No sandbox is installed here. {facts['sandbox_missing']} More",
+                "Not set up here. Set IMAGE_SERVICE_URL. More",
+            ],
+            ["/docs/how-to/code-interpreter.html", "/docs/how-to/images.html"],
+        ],
     ]
-    assert told["images"] == 0, "a stranger's server would hear who reads an answer"
-    assert told["text"].endswith("dog.png, wow![1]")
 
 
 def test_every_suggestion_is_sent_at_once(server: Server, page: Playground) -> None:
