@@ -8,7 +8,7 @@ import { isLoaded, languageOf, load, nodesOf, read } from "./reading.js";
 
 const BUDGET = 6; // milliseconds in a frame; what is left is shown in the next ones
 const PIECE = 8_000; // characters that are read at once, more where a block is longer
-const LONGEST_PARAGRAPH = 8_000; // characters; a longer one is cut at a word: laying it out takes time in each frame
+const LONGEST_PARAGRAPH = 4_000; // characters; a longer one is cut at a word: laying it out takes time in each frame
 const SLOW = 4; // milliseconds for the last block, above which it waits
 const PAUSE = 10; // times what that took
 

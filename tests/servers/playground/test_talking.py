@@ -89,9 +89,9 @@ def test_a_citation_leads_to_its_source(server: Server, page: Playground) -> Non
     page.find("[name=vector_stores]").fill(store.id)
     page.write("search the files for lighthouse")
     turn = page.ended(1)
-    expect(turn.locator(".call", has_text="File search")).to_contain_text("harbour.txt")
+    expect(turn.locator(".call", has_text="File search")).to_contain_text("harbour.txt a file that was searched")
     expect(turn.locator(".answer sup.cite")).to_have_text("1")
-    expect(turn.locator(".answer .sources")).to_have_text("harbour.txt")
+    expect(turn.locator(".answer .sources")).to_have_text("harbour.txt a file that was searched")
 
 
 def test_what_the_web_says_is_cited(page: Playground) -> None:
@@ -103,7 +103,7 @@ def test_what_the_web_says_is_cited(page: Playground) -> None:
     source = turn.locator(".answer .sources a")
     expect(source).to_have_text("On turtles")
     expect(source).to_have_attribute("href", re.compile(r"^http://127\.0\.0\.1:\d+/turtles$"))
-    expect(source).to_have_attribute("rel", "noopener noreferrer")
+    expect(source).to_have_attribute("rel", "noopener noreferrer nofollow")
 
 
 def test_a_picture_is_drawn(page: Playground) -> None:
