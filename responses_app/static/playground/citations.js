@@ -12,13 +12,20 @@ export function cited(parts) {
     const cites = part.annotations ?? [];
     if (!cites.length) return plain(text);
     const characters = Array.from(plain(text)); // the server counts characters, not halves of them
-    const places = cites.map((each) => [each.end_index ?? each.index ?? characters.length, numbered(sources, each)]);
+    const places = cites.map((each) => [behindMarkup(characters, each.end_index ?? each.index ?? characters.length), numbered(sources, each)]);
     for (const [at, number] of places.sort((a, b) => b[0] - a[0] || b[1] - a[1])) {
       characters.splice(Math.max(0, Math.min(at, characters.length)), 0, markOf(number));
     }
     return characters.join("");
   });
   return { text: texts.join("\n\n"), sources: [...sources.values()] };
+}
+
+/** A mark within `**` would leave half of it on either side: it goes behind it. */
+function behindMarkup(characters, place) {
+  let at = place;
+  while (/[*_~`]/u.test(characters[at] ?? "") && characters[at] === characters[at - 1]) at += 1;
+  return at;
 }
 
 /** Return the number of what is cited; the same source keeps its number. */

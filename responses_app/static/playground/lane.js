@@ -41,7 +41,7 @@ export class Lane extends Shown {
     new ResizeObserver(() => soon(this.scroll)).observe(this.transcript); // what one writes takes room, too
     this.follows = true;
     this.scrolledTo = 0;
-    this.scroll = () => this.follows && (this.transcript.scrollTop = this.transcript.scrollHeight);
+    this.scroll = () => this.follows && this.turns.length && (this.transcript.scrollTop = this.transcript.scrollHeight);
     this.actions = {
       fork: (turn) => page.fork(this, turn),
       retry: (turn) => this.retry(turn),
