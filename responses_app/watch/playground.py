@@ -11,15 +11,16 @@ from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.callers import may_come_in, projects_of
+from responses_app.watch.file_limits import file_limits
 from responses_app.watch.views import sees_everything
 from responses_app.web.endpoint import path_not_found
 from responses_app.web.http import error_response
 from responses_app.wiring.site import get_site
 
-# Images are what models and their code draw, as data URLs; the font is that of formulas. The WebSocket is named: older
-# browsers do not count it to 'self'.
+# Images are what models and their code draw, as data URLs; a blob is a file that the page has chosen or fetched itself.
+# The font is that of formulas. The WebSocket is named: older browsers do not count it to 'self'.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
     "connect-src 'self' {socket}; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
@@ -53,6 +54,7 @@ def _facts(request: HttpRequest) -> JsonObject:
         "message_bytes": site.settings.websocket_max_message_bytes,
         "kept": site.settings.responses_store,
         "sharing": site.settings.playground_sharing,
+        "files": file_limits(site),
         "timeline": "/watch/responses/" if is_open or sees_everything(request) else "",
     }
 

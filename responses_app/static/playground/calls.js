@@ -1,8 +1,10 @@
 // Calls, as they are shown: what they were called with, what came of them, and what the page's user answers.
 
+import { isImage } from "./attachments.js";
 import { h, icon, laidOut, laidOutExactly, soon } from "./dom.js";
-import { isImage } from "./images.js";
 import { link } from "./text.js";
+import { enlargeable } from "./viewer.js";
+import { writtenFiles } from "./written-files.js";
 
 const IMAGE_TYPES = { png: "image/png", jpeg: "image/jpeg", jpg: "image/jpeg", webp: "image/webp" };
 const PATHS = {
@@ -161,12 +163,14 @@ export class McpCall extends Call {
 }
 
 export class Code extends Call {
-  constructor() {
+  constructor(item, turn) {
     super(PATHS.code, "Python");
+    this.turn = turn;
     this.tell("is being written");
   }
 
   update(item, live) {
+    this.item = item;
     if (item.code) {
       this.text = item.code;
       this.paint();
@@ -178,6 +182,11 @@ export class Code extends Call {
     );
     this.outcome.replaceChildren(...shown);
   }
+
+  stop() {
+    const files = writtenFiles(this.item, this.turn.output);
+    if (files) this.element.append(files);
+  }
 }
 
 const logs = (text) => h("pre", { tabindex: "0", "aria-label": "Output" }, text ?? "");
@@ -185,7 +194,7 @@ const logs = (text) => h("pre", { tabindex: "0", "aria-label": "Output" }, text 
 /** Return a picture, where its address is data or the server's own. */
 function figure(url, alt) {
   const own = isImage(url) || url?.startsWith(`${location.origin}/`);
-  return own ? h("figure", {}, h("img", { src: url, alt })) : h("p", {}, link(url ?? "", url ?? "An image without an address"));
+  return own ? h("figure", {}, enlargeable(h("img", { src: url, alt }))) : h("p", {}, link(url ?? "", url ?? "An image without an address"));
 }
 
 export class WebSearch extends Call {

@@ -7,7 +7,7 @@ const PROJECT = "respsite.project";
 export const SESSION_HEADER = "Respsite-Session";
 
 /** How this page comes in. `facts` are the server's: `door` is open, session or key. */
-export class Door {
+class Door {
   constructor(facts) {
     this.facts = facts;
     this.key = ofTab.get(KEY) ?? "";
@@ -59,12 +59,26 @@ export class Door {
       answer = await fetch(path, { ...how, ...body, headers, credentials: "same-origin" });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw Object.assign(new Error("The server cannot be reached. Is it running?"), { status: 0 });
+      throw unreachable();
     }
     if (answer.ok) return answer;
-    const told = await answer.json().catch(() => ({}));
-    const message = told.error?.message ?? `The server answered ${answer.status}.`;
-    throw Object.assign(new Error(message), { status: answer.status });
+    throw refusal(answer.status, await answer.json().catch(() => ({})));
+  }
+
+  /** Send a form; return the answer's JSON. `progress(bytes)` hears how much has gone. Throws as `ask` does. */
+  send(path, form, { progress, signal }) {
+    return new Promise((resolve, reject) => {
+      const request = new XMLHttpRequest(); // fetch does not tell how much has gone
+      request.open("POST", path);
+      request.responseType = "json";
+      for (const [name, value] of Object.entries(this.headers())) request.setRequestHeader(name, value);
+      request.upload.onprogress = ({ loaded }) => progress(loaded);
+      request.onload = () => (request.status < 300 ? resolve(request.response) : reject(refusal(request.status, request.response)));
+      request.onerror = () => reject(unreachable());
+      request.onabort = () => reject(Object.assign(new Error("It was cancelled."), { cancelled: true }));
+      signal.addEventListener("abort", () => request.abort(), { once: true });
+      request.send(form);
+    });
   }
 
   /** Have the browser keep what a path of the API gives, as a file of this name. Throws as `ask` does. */
@@ -86,3 +100,11 @@ export class Door {
     }
   }
 }
+
+const unreachable = () => Object.assign(new Error("The server cannot be reached. Is it running?"), { status: 0 });
+
+const refusal = (status, body) =>
+  Object.assign(new Error(body?.error?.message ?? `The server answered ${status}.`), { status, code: body?.error?.code });
+
+export const facts = JSON.parse(document.body.dataset.facts); // the server's, which the page carries
+export const door = new Door(facts); // the page's only one

@@ -1,8 +1,8 @@
 // A message of the user's that is written anew in its place: its text changes, what is attached to it stays.
 
 import { h } from "./dom.js";
-import { thumbnails } from "./images.js";
-import { imagesOf, textOf } from "./request.js";
+import { attachmentsOf } from "./attachments.js";
+import { textOf } from "./request.js";
 
 const ROWS = 14; // as many lines as are shown at once
 
@@ -18,7 +18,7 @@ export function withText(item, text) {
 
 /** Open a message in the place of its bubble. `save(item)` takes it as it is then; `verb` says what that does. */
 export function edit(bubble, item, verb, save) {
-  const attached = thumbnails(imagesOf(item));
+  const attached = attachmentsOf(item);
   const field = h("textarea", { "aria-label": "Your message", rows: "1" });
   field.value = ownText(item);
   const fit = () => (field.rows = Math.min(ROWS, Math.max(2, field.value.split("\n").length)));

@@ -1,10 +1,10 @@
 // One lane: a chat of its own on the connection. It takes what its user says and routes what comes back.
 
+import { attachmentsOf } from "./attachments.js";
 import { Composer } from "./composer.js";
 import { h, say, soon } from "./dom.js";
-import { thumbnails } from "./images.js";
 import { Outbox } from "./outbox.js";
-import { imagesOf, textOf } from "./request.js";
+import { textOf } from "./request.js";
 import { Shown } from "./shown.js";
 import { cards } from "./suggestions.js";
 import { toast } from "./toast.js";
@@ -353,7 +353,7 @@ export class Lane extends Shown {
     this.note?.remove();
     const items = [...this.steers.map(({ item }) => item), ...this.parked];
     if (!items.length) return;
-    const shown = items.flatMap((item) => [thumbnails(imagesOf(item)), h("p", {}, textOf(item))]);
+    const shown = items.flatMap((item) => [attachmentsOf(item), h("p", {}, textOf(item))]);
     this.note = h("aside", { class: "steering" }, ...shown, h("small", {}, why));
     this.transcript.append(this.note);
   }

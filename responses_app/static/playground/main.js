@@ -1,12 +1,13 @@
 // The playground: everything is put together here.
 
+import { takeDrops } from "./attachments.js";
 import { Chats } from "./chats.js";
+import { formAround } from "./composer.js";
 import { Connection } from "./connection.js";
 import { CopyAs } from "./copy-as.js";
-import { Door } from "./door.js";
+import { door, facts } from "./door.js";
 import { byId, duration, h, say } from "./dom.js";
 import { Events } from "./events.js";
-import { takeDrops } from "./images.js";
 import { Lane } from "./lane.js";
 import { closeDrawer, nameTheme, nextTheme, showChats, showSetup, toggleChats, toggleEvents, view, watchRoom } from "./looks.js";
 import { OpenChats } from "./open-chats.js";
@@ -20,8 +21,6 @@ import { isTerminal } from "./turn.js";
 
 const MAX_LANES = 16; // as many as may run at once on a connection
 
-const facts = JSON.parse(document.body.dataset.facts);
-const door = new Door(facts);
 const socket = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/responses`;
 const connection = new Connection(socket, () => door.subprotocols(), () => door.why());
 const events = new Events();
@@ -163,6 +162,10 @@ connection.addEventListener("frame", ({ detail }) => {
 
 addEventListener("pagehide", () => lanes.forEach((lane) => lane.interrupt())); // so that it can be continued
 
+document.addEventListener("setup", () => {
+  panel.show(chosen.setup);
+  panel.keep();
+});
 document.addEventListener("download", ({ detail }) => door.download(detail.path, detail.name).catch(showProblem));
 
 function showProblem(error) {
@@ -257,7 +260,7 @@ for (const button of document.querySelectorAll("[data-view-of]")) button.addEven
 for (const button of document.querySelectorAll("[data-close]")) button.addEventListener("click", () => button.closest("dialog").close());
 
 listen(actions);
-takeDrops((element) => lanes.find((lane) => lane.element.contains(element)) ?? chosen);
+takeDrops((element) => formAround(element) ?? (lanes.find((lane) => lane.element.contains(element)) ?? chosen).composer);
 nameTheme();
 watchRoom();
 addLane({ ...emptySetup(), ...openChats.lastSetup });

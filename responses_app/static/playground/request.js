@@ -10,7 +10,9 @@ export const emptySetup = (model = "") => ({
   store: true,
   functions: [],
   switched: [],
-  vector_stores: "",
+  vector_stores: "", // ids, with commas between
+  container: "", // the id of one; "" for a new one
+  container_files: "", // ids of files in a new one
   servers: [],
 });
 
@@ -25,7 +27,7 @@ const INCLUDED = {
 /** Return the tools of a request. */
 export function toolsOf(setup) {
   const hosted = setup.switched.map((type) => {
-    if (type === "code_interpreter") return { type, container: { type: "auto" } };
+    if (type === "code_interpreter") return { type, container: setup.container || newContainer(setup) };
     if (type === "file_search") return { type, vector_store_ids: idsIn(setup.vector_stores) };
     return { type };
   });
@@ -41,7 +43,12 @@ export function toolsOf(setup) {
   return [...setup.functions, ...hosted, ...servers];
 }
 
-const idsIn = (text) => text.split(/[\s,]+/u).filter(Boolean);
+function newContainer({ container_files: files }) {
+  return { type: "auto", ...(files ? { file_ids: idsIn(files) } : {}) };
+}
+
+/** Return the ids in a text. */
+export const idsIn = (text) => text.split(/[\s,]+/u).filter(Boolean);
 
 /** Return the fields of a request, in the order in which people read them. */
 export function requestOf(setup) {
@@ -59,19 +66,20 @@ export function requestOf(setup) {
   };
 }
 
-/** Return a text, and images as data URLs, as an item of the input. */
-export function said(text, images = []) {
-  const parts = images.map((url) => ({ type: "input_image", image_url: url }));
+/** Return a text, and parts of other kinds, as an item of the input. */
+export function said(text, parts = []) {
   return { type: "message", role: "user", content: text || !parts.length ? [{ type: "input_text", text }, ...parts] : parts };
 }
 
-const partsOf = (item) => (Array.isArray(item.content) ? item.content : []);
+export const partsOf = (item) => (Array.isArray(item.content) ? item.content : []);
+
+const ATTACHED = ["input_image", "input_file"];
 
 /** Return the text of an item of the input, "" for one that has none. */
 export function textOf(item) {
   if (typeof item === "string") return item;
   if (typeof item.content === "string") return item.content;
-  const others = partsOf(item).filter(({ image_url }) => !image_url);
+  const others = partsOf(item).filter(({ type }) => !ATTACHED.includes(type));
   return others.map((part) => part.text ?? `[${part.type}]`).join("\n");
 }
 

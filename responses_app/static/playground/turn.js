@@ -1,11 +1,11 @@
 // One turn: what was said, the response to it as it comes, and what it took.
 
+import { attachmentsOf } from "./attachments.js";
 import { copy, duration, h, icon } from "./dom.js";
 import { edit } from "./editing.js";
 import { helpFor } from "./errors.js";
-import { thumbnails } from "./images.js";
 import { itemView } from "./items.js";
-import { imagesOf, textOf } from "./request.js";
+import { textOf } from "./request.js";
 import { Walker } from "./versions.js";
 
 const TERMINAL = ["response.completed", "response.incomplete", "response.failed"];
@@ -394,5 +394,5 @@ function bubble(item) {
   const isLong = shown.length > 600 || shown.split("\n").length > 12; // it scrolls, and keys have to reach it
   const more = text.length - shown.length;
   const rest = more ? h("p", {}, `… and ${more.toLocaleString("en")} more characters, which were sent, too`) : null;
-  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, thumbnails(imagesOf(item)), shown, rest);
+  return h("article", { class: isLong ? "asked long" : "asked", "aria-label": "You", tabindex: isLong ? "0" : null }, attachmentsOf(item), shown, rest);
 }
