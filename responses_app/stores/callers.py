@@ -44,8 +44,11 @@ SCOPES = (  # what the pages need; keys and what they may do are made in the adm
     "api.responses.read",
     "api.responses.write",
     "api.containers.read",
+    "api.containers.write",
     "api.files.read",
+    "api.files.write",  # what is attached in the playground
     "api.vector_stores.read",
+    "api.vector_stores.write",
 )
 
 

@@ -1,5 +1,7 @@
 """Who comes into the playground where the server asks: by a key, or as a user of the admin by his session."""
 
+import random
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -14,6 +16,7 @@ from responses_app.auth import door
 from tests.kit.people import NAME, PASSWORD, in_the_database, log_in
 from tests.kit.server import Server
 from tests.servers.playground.browser import Playground, playground
+from tests.servers.playground.test_files import NOTES, choose, file, png
 
 pytestmark = pytest.mark.any_database
 
@@ -21,6 +24,7 @@ CLERK_AND_KEY = f"""
 User.objects.create_user("clerk", password={PASSWORD!r}, is_staff=True)
 from django.core.management import call_command
 call_command("create_key", "--project", "atlas")
+call_command("create_key", "--project", "atlas", "--scopes", "api.model.read,api.responses.read,api.responses.write")
 """
 PASS = {"Respsite-Session": "default"}
 
@@ -33,9 +37,14 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def key(closed: Server) -> str:
-    """A key for atlas; it is made together with the users."""
-    return in_the_database(closed, CLERK_AND_KEY).split()[0]
+def keys(closed: Server) -> list[str]:
+    """Keys for atlas: one for everything, one for responses alone. They are made together with the users."""
+    return re.findall(r"sk-[\w-]{43}", in_the_database(closed, CLERK_AND_KEY))
+
+
+@pytest.fixture
+def key(keys: list[str]) -> str:
+    return keys[0]
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +111,41 @@ def test_a_user_of_the_admin_comes_in_by_his_session(closed: Server, key: str, p
     assert page.problems == []
 
 
+def test_a_key_for_no_files_sends_images_and_says_what_it_cannot(
+    closed: Server, keys: list[str], page: Playground
+) -> None:
+    page.page.goto(closed.url)
+    page.find("#key input").fill(keys[1])
+    page.find("#key button.primary").click()
+    page.find("#state[data-state=open]").wait_for()
+    items = choose(page, NOTES, file("large.png", "image/png", png(700, 520, random.Random(4))))
+    expect(items.nth(0).locator("small")).to_contain_text("This key may not do that with files.")
+    expect(items.nth(0).locator("small")).to_contain_text("Missing scopes: api.files.write.")
+    expect(items.nth(1).locator("small")).to_have_text("1.1 MB")
+    items.get_by_role("button", name="Remove notes.txt").click()
+    page.write("repeat: an image")
+    expect(page.ended(1).locator(".answer")).to_contain_text("an image")
+    expect(page.find(".asked img")).to_have_js_property("naturalWidth", 700)
+
+
+def test_an_upload_says_that_the_session_is_over(closed: Server, page: Playground) -> None:
+    page.page.goto(f"{closed.url}/admin/login/?next=/")
+    page.find("#id_username").fill(NAME)
+    page.find("#id_password").fill(PASSWORD)
+    page.find("[type=submit]").click()
+    page.find("#state[data-state=open]").wait_for()
+    items = choose(page, NOTES)
+    expect(items.locator("small")).to_have_text("34 B")
+    page.page.context.clear_cookies()
+    items = choose(page, NOTES)
+    expect(items.nth(1).locator("small")).to_have_text(
+        "You are not signed in any more. Sign in (at the top right), then press Retry."
+    )
+
+
 def test_a_session_opens_what_a_page_needs(closed: Server, root: httpx.Client) -> None:
     assert root.get("/v1/models", headers=PASS).status_code == 200
-    for method, path in (("GET", "/v1/conversations"), ("POST", "/v1/files"), ("GET", "/metrics")):
+    for method, path in (("GET", "/v1/conversations"), ("POST", "/v1/embeddings"), ("GET", "/metrics")):
         answer = root.request(method, path, headers=PASS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope"), path
     other = root.get("/v1/models", headers={"Respsite-Session": "nowhere"})
