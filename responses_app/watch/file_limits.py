@@ -8,6 +8,8 @@ from responses_app.runs.planning import reading
 from responses_app.wiring.server_tools import interpreter_of
 from responses_app.wiring.site import Site
 
+PART_BYTES = 8 * 1024 * 1024  # what is larger goes in parts of this size; one that is lost is sent again
+
 
 def file_limits(site: Site) -> JsonObject:
     """Return the limits of files by where they go; a place that this server does not have is null."""
@@ -15,6 +17,7 @@ def file_limits(site: Site) -> JsonObject:
     has_containers = interpreter_of(site.tools) is not None
     return {
         "bytes": settings.file_max_bytes,  # of any file
+        "part": PART_BYTES,
         "message": {"count": shown_files.MAX_FILES, "bytes": reading.MAX_BYTES, "characters": shown_files.MAX_TEXT},
         "images": {"count": settings.input_images_max, "bytes": settings.input_image_max_bytes},
         "code": {"count": containers.MAX_FILES, "bytes": settings.sandbox_disk_bytes} if has_containers else None,

@@ -26,6 +26,11 @@ export class Attachment {
     return this.state === "busy";
   }
 
+  /** What to do about it where it has failed. */
+  get sentence() {
+    return `${this.name} could not be attached: press Retry, or remove it. Then send.`;
+  }
+
   /** What stands for it in the message; null where it goes elsewhere. */
   get part() {
     if (this.given || this.to !== "message") return this.given;
@@ -45,6 +50,7 @@ export class Attachment {
     } catch (error) {
       if (error.cancelled) return;
       this.#tell("failed", adviceFor(error));
+      this.element.scrollIntoView({ block: "nearest" });
       say(`${this.name}: ${adviceFor(error)}`);
     }
   }
@@ -57,6 +63,7 @@ export class Attachment {
       else if (!this.file_id) await this.#upload(to);
       if (this.placed) await this.form.places.takeOut(this, this.placed);
       this.placed = null;
+      if (this.file_id && !["message", "code"].includes(to)) this.#tell("busy");
       const came = this.file_id ? await this.form.places.put(this, to, () => this.isWanted && this.to === to) : to;
       this.placed = came;
       if (this.to === to) this.to = came;
@@ -66,6 +73,7 @@ export class Attachment {
 
   async #upload(to) {
     this.upload ??= new Upload(this.file, this.kind === "image" ? "vision" : "user_data", (share) => this.#progress(share));
+    this.#progress(0);
     try {
       this.file_id = await this.upload.run();
     } catch (error) {
@@ -107,7 +115,7 @@ export class Attachment {
     this.element.dataset.state = state;
     this.bar.hidden = state !== "busy";
     if (state === "busy") this.bar.removeAttribute("value");
-    this.told.textContent = why || (state === "busy" ? (this.file_id ? "Being put there" : "Being read") : this.size ? bytes(this.size) : "");
+    this.told.textContent = why || (state === "busy" ? (this.file_id ? "Is being read for search" : "Is being read") : this.size ? bytes(this.size) : "");
     this.again.hidden = state !== "failed" || !(this.file || this.file_id);
     this.out.title = state === "busy" ? `Cancel ${this.name}` : `Remove ${this.name}`;
     this.out.setAttribute("aria-label", this.out.title);
@@ -139,9 +147,11 @@ export class Attachment {
   offer() {
     const options = this.form.places.all.map(([value, label]) => {
       const why = value === this.to ? "" : whyNot(this, value, this.form.count(value));
-      return h("option", { value, disabled: Boolean(why) }, why ? `${label} (${why})` : label);
+      return { value, text: why ? `${label} (${why})` : label, disabled: Boolean(why) };
     });
-    this.where.replaceChildren(...options);
+    const offered = JSON.stringify(options);
+    if (offered !== this.offered) this.where.replaceChildren(...options.map(({ text, ...props }) => h("option", props, text)));
+    this.offered = offered; // a list that is open would close if it were made anew
     this.where.value = this.to;
     this.where.hidden = options.length < 2 || Boolean(this.given);
   }

@@ -2,7 +2,7 @@
 
 import { Attachment, FILE_ICON, storedImage, thumbOf } from "./attachment.js";
 import { door, facts } from "./door.js";
-import { h, icon, say } from "./dom.js";
+import { h, icon, say, soon } from "./dom.js";
 import { isReadable, limitsInWords, Places, whyNot } from "./places.js";
 import { idsIn, partsOf } from "./request.js";
 import { adviceFor } from "./upload.js";
@@ -60,8 +60,8 @@ function fileChip({ filename, file_id: id, file_url: url }, told = "") {
 }
 
 /**
- * The files of a message that is being written. `setup()` returns the setup of its lane, `changed()` hears of each change,
- * `refuse(why)` of what is not taken.
+ * The files of a message that is being written. `setup()` returns the setup of its lane, null has all files in the message;
+ * `changed()` hears of each change, `refuse(why)` of what is not taken.
  */
 export class Attached {
   constructor({ setup, changed, refuse }) {
@@ -79,9 +79,13 @@ export class Attached {
       places: this.places,
       room: (but, how) => this.#room(but, how),
       count: (place) => this.#count(place),
-      changed: () => this.#offer(),
+      changed: () => {
+        soon(this.offer);
+        this.changed();
+      },
       remove: (attachment) => this.#remove(attachment),
     };
+    this.offer = () => this.all.forEach((each) => each.offer());
     this.done = Promise.resolve();
   }
 
@@ -236,11 +240,7 @@ export class Attached {
     const shown = this.all.map(({ element }) => element);
     if (shown.length !== this.list.children.length || shown.some((each, place) => each !== this.list.children[place])) this.list.replaceChildren(...shown);
     this.list.hidden = !this.all.length;
-    this.#offer();
-  }
-
-  #offer() {
-    for (const each of this.all) each.offer();
+    this.offer();
     this.changed();
   }
 }

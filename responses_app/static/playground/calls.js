@@ -1,7 +1,8 @@
 // Calls, as they are shown: what they were called with, what came of them, and what the page's user answers.
 
-import { isImage } from "./attachments.js";
+import { Attached, attachmentsOf, isImage } from "./attachments.js";
 import { h, icon, laidOut, laidOutExactly, soon } from "./dom.js";
+import { textOf } from "./request.js";
 import { link } from "./text.js";
 import { enlargeable } from "./viewer.js";
 import { writtenFiles } from "./written-files.js";
@@ -86,14 +87,23 @@ export class FunctionCall extends Call {
     const id = `output-${item.call_id}`;
     const field = h("textarea", { id, rows: "2", placeholder: '{"temperature": 21}', spellcheck: "false" });
     const done = h("button", { class: "primary" }, "Send output");
+    const wrong = h("p", { class: "wrong", role: "alert" });
+    const attached = new Attached({ setup: null, changed: () => (done.disabled = attached.isBusy), refuse: (why) => (wrong.textContent = why) });
+    field.addEventListener("paste", (event) => attached.paste(event));
     const submit = (event) => {
       event.preventDefault();
-      this.form.remove();
-      this.tell("answered by you", "good");
-      const pre = h("pre", { tabindex: "0", "aria-label": "Output" }, laidOut(field.value));
-      this.outcome.replaceChildren(pre);
+      if (attached.isBusy) return;
+      const [failed] = attached.failed;
+      if (failed) {
+        wrong.textContent = failed.sentence;
+        return;
+      }
+      const { parts } = attached;
+      const text = field.value && { type: "input_text", text: field.value };
+      const output = parts.length ? [text, ...parts].filter(Boolean) : field.value;
+      this.settle({ output }, "answered by you");
       const type = item.type === "custom_tool_call" ? "custom_tool_call_output" : "function_call_output";
-      answer({ type, call_id: item.call_id, output: field.value });
+      answer({ type, call_id: item.call_id, output });
     };
     const keys = (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -103,15 +113,20 @@ export class FunctionCall extends Call {
       }
     };
     const label = h("label", { for: id }, `What ${item.name} gives back`);
-    this.form = h("form", { class: "answer-form", on: { submit, keydown: keys } }, label, field, done);
+    const foot = h("div", { class: "line" }, attached.button, attached.chooser, h("span", { class: "push" }), done);
+    this.form = h("form", { class: "answer-form", on: { submit, keydown: keys } }, label, field, attached.list, wrong, foot);
     this.outcome.replaceChildren(this.form);
     if (document.activeElement === null || document.activeElement === document.body) field.focus({ preventScroll: true });
   }
 
-  settle(answer) {
+  settle({ output }, told = "answered") {
     this.form?.remove();
-    this.tell("answered", "good");
-    this.outcome.replaceChildren(h("pre", { tabindex: "0", "aria-label": "Output" }, laidOut(answer.output)));
+    this.tell(told, "good");
+    const item = { content: output };
+    const text = Array.isArray(output) ? textOf(item) : laidOut(output);
+    const files = attachmentsOf(item);
+    const pre = text || !files ? h("pre", { tabindex: "0", "aria-label": "Output" }, text) : null;
+    this.outcome.replaceChildren(...[pre, files].filter(Boolean));
   }
 }
 

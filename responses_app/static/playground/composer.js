@@ -82,7 +82,7 @@ export class MessageForm {
   /** Return what is written, and empty the form; null for nothing, and while something is in the way. */
   take() {
     const { failed, isBusy } = this.attached;
-    if (failed.length) this.wrong.textContent = `${failed[0].name} could not be attached: press Retry, or remove it. Then send.`;
+    if (failed.length) this.wrong.textContent = failed[0].sentence;
     else if (isBusy) this.wrong.textContent = "Files are still being uploaded: send again when they are.";
     const item = failed.length || isBusy ? null : this.draft;
     if (!item) return null;
@@ -112,6 +112,7 @@ export class MessageForm {
     this.go.textContent = !isBusy ? text : this.waits ? "Waits for uploads" : `${text} when uploaded`;
     this.go.title = this.waits ? "Write on, to stop it from being sent" : title;
     this.go.disabled = blocked || this.waits;
+    this.element.toggleAttribute("data-uploading", isBusy);
   }
 
   #attached() {

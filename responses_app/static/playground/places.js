@@ -53,7 +53,7 @@ export function whyNot({ kind, size, readable }, place, count) {
 
 const LABELS = { message: "Into the message", code: "For the code interpreter", store: "Into a new vector store" };
 
-/** The places of one form; `setup()` returns the setup whose tools see what is put there. */
+/** The places of one form; `setup()` returns the setup whose tools see what is put there, null has all in the message. */
 export class Places {
   constructor(setup) {
     this.setup = setup;
@@ -72,7 +72,7 @@ export class Places {
   }
 
   async #load() {
-    if (!facts.files.store) return;
+    if (!facts.files.store || !this.setup) return;
     const { data } = await door.ask(`/v1/vector_stores?limit=${LISTED}`);
     this.stores = data.filter(({ status }) => status !== "expired").map(({ id, name }) => ({ id, name: name || id }));
   }
@@ -80,6 +80,7 @@ export class Places {
   /** The places that this server has: [value, label]. */
   get all() {
     const { files } = facts;
+    if (!this.setup) return [["message", LABELS.message]];
     const kinds = ["message", files.code && "code", files.store && "store"].filter(Boolean);
     return [...kinds.map((kind) => [kind, LABELS[kind]]), ...this.stores.map(({ id, name }) => [id, `Into ${name}`])];
   }

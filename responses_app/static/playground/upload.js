@@ -1,8 +1,7 @@
 // A file on its way to the server: whole, or in parts where it is large. One that was cut goes on behind its last part.
 
-import { door } from "./door.js";
+import { door, facts } from "./door.js";
 
-const PART = 8 * 1024 * 1024; // bytes; what is larger is sent in parts of this size
 const MAX_NAME = 255; // characters, as the server has it
 const GONE = ["upload_closed", "not_found"]; // an upload that was begun an hour ago
 
@@ -17,7 +16,7 @@ export class Upload {
   /** Upload it, or what is left of it; return the file's id. Throws as `Door.ask` does, with `cancelled` after `cancel`. */
   async run() {
     this.stopping = new AbortController();
-    return this.file.size > PART ? this.#inParts() : this.#whole();
+    return this.file.size > facts.files.part ? this.#inParts() : this.#whole();
   }
 
   /** Give it up. */
@@ -34,13 +33,14 @@ export class Upload {
   }
 
   async #inParts() {
+    const { part } = facts.files; // bytes
     const { name: filename, size: bytes, type } = this.file;
     const json = { bytes, filename: filename.slice(-MAX_NAME), mime_type: type || "application/octet-stream", purpose: this.purpose };
     this.begun ??= (await door.ask("/v1/uploads", { method: "POST", json })).id;
     try {
-      for (let start = this.parts.length * PART; start < bytes; start += PART) {
+      for (let start = this.parts.length * part; start < bytes; start += part) {
         const form = new FormData();
-        form.append("data", this.file.slice(start, start + PART));
+        form.append("data", this.file.slice(start, start + part));
         this.parts.push((await this.#send(`/v1/uploads/${this.begun}/parts`, form, start)).id);
       }
       const made = await door.ask(`/v1/uploads/${this.begun}/complete`, { method: "POST", json: { part_ids: this.parts } });

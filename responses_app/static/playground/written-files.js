@@ -41,7 +41,10 @@ async function fill(element, list, container, files) {
   }
 }
 
-function row(container, id, name, told = "") {
+const FIGURE = /^cfile_\w+(\.\w+)$/u; // what the server calls a figure that code has shown, and not named
+
+function row(container, id, filename, told = "") {
+  const name = filename.replace(FIGURE, "figure$1");
   const path = `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(id)}/content`;
   const size = h("span", { class: "size" }, told);
   const fail = ({ status, message }) => (size.textContent = status === 404 ? "is gone: its container has expired, or it was removed" : message);

@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from tests.kit.browser import SIZES, chromium
 from tests.kit.server import Server
 from tests.servers.playground.browser import Playground, playground
+from tests.servers.playground.test_files import ARCHIVE, PHOTO, choose, file, held
 
 ALL_SIZES = {**SIZES, "laptop": (1200, 720)}  # the last for pictures that are small
 
@@ -45,6 +46,25 @@ If rain comes, which the forecast does not say, the aquarium is the better plan.
 morning, one for the afternoon and one for the evening, and say how long it takes to get from each to the next."""
 
 
+CHART = """python: ```python
+import zlib
+values = [int(n) for line in open("/mnt/data/boats.csv").read().split()[1:] for n in line.split(",")[1:]]
+white, blue, grid = b"\\xff\\xff\\xff", b"\\x24\\x59\\xc9", b"\\xe3\\xe7\\xed"
+rows = [b"\\0" + b"".join(blue if x % 80 > 20 and values[x // 80] * 40 >= 400 - y else grid if y % 80 == 79 else white
+        for x in range(80 * len(values))) for y in range(400)]
+def chunk(kind, data):
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+class Chart:
+    def _repr_png_(self):
+        size = (80 * len(values)).to_bytes(4, "big") + (400).to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+        body = chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b"")
+        return bytes.fromhex("89504e470d0a1a0a") + body
+open("/mnt/data/total.txt", "w").write(str(sum(values)))
+Chart()
+```"""
+BOATS = file("boats.csv", "text/csv", b"month,boats\nMay,3\nJune,5\nJuly,9\nAugust,8\nSeptember,6\nOctober,2\n")
+
+
 def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playground) -> None:
     """Take all states of one page."""
     name = f"{size}-{'dark' if dark else 'light'}"
@@ -55,6 +75,7 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     page.open(server.url)
     page.find("#model option").first.wait_for(state="attached")
     save("empty")
+    files(page, save)
     page.write(ANSWER)
     page.ended(1)
     page.find(".asked").evaluate("e => e.textContent = 'What are the ways to stream a response?'")
@@ -110,6 +131,31 @@ def chats(page: Playground, size: str, save: Callable[[str], None]) -> None:
     page.find(".toast").get_by_role("button", name="Undo").click()
     row.locator("a").press("Enter")
     page.ended(1)
+
+
+def files(page: Playground, save: Callable[[str], None]) -> None:
+    """Attach files, of which one upload fails and the others are held; then look at a figure."""
+    page.page.route("**/v1/uploads", lambda route: route.abort())
+    with held(page, "**/v1/files") as release:
+        long = file("a report of the harbour.txt", "text/plain", b"x" * 9_000_000)
+        attached = choose(page, PHOTO, BOATS, ARCHIVE, long)
+        attached.nth(1).locator("select").select_option("code")
+        page.find(".composer textarea").fill("How many boats came in which month?")
+        expect(page.find("li[data-state=failed]")).to_have_count(1)
+        save("files")
+        release()
+    page.lane().get_by_role("button", name="Remove a report of the harbour.txt").click()
+    expect(page.find("li[data-state=busy]")).to_have_count(0)
+    page.page.unroute("**/v1/uploads")
+    page.find(".composer textarea").fill(CHART)
+    page.find(".composer textarea").press("Control+Enter")
+    expect(page.ended(1).locator(".written .size").first).to_have_text("2 B")
+    save("written")
+    page.find(".call .enlarge").press("Enter")
+    expect(page.find("dialog.viewer img")).to_have_js_property("naturalWidth", 480)
+    save("figure")
+    page.page.keyboard.press("Escape")
+    page.lane().get_by_role("button", name="Clear").click()
 
 
 def two_lanes(page: Playground) -> None:

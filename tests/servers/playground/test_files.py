@@ -36,7 +36,6 @@ LIMITS = """async (limits) => {
     const { facts } = await import('/static/playground/door.js');
     Object.assign(facts.files, limits);
 }"""
-MIB = 1024 * 1024
 
 
 def png(width: int, height: int, noise: random.Random | None = None) -> bytes:
@@ -79,7 +78,7 @@ def sent_by(page: Playground, number: int = 0) -> dict[str, object]:
     if not page.find("#events").is_visible():
         page.find("[data-do=events]").click()
     page.find("#events-filter").fill("response.create")
-    page.find("#events-list .row:not([hidden])").nth(number).click()
+    page.find("#events-list .row[data-way=out]:not([hidden])").nth(number).click()
     expect(page.find("#frame-title")).to_have_text("response.create")
     frame: dict[str, object] = json.loads(page.find("#frame-text").inner_text())
     return frame
@@ -164,6 +163,10 @@ def test_files_and_images_are_sent_shown_and_downloaded(server: Server, page: Pl
     turn.locator(".asked .enlarge").press("Enter")
     dialog = page.find("dialog.viewer")
     expect(dialog.locator("img")).to_have_js_property("naturalWidth", 640)
+    image, stage = (dialog.locator(each).bounding_box() for each in ("img", ".stage-of-image"))
+    assert image
+    assert stage
+    assert image["height"] <= stage["height"], "nothing of it is cut off"
     looks_good(page)
     page.page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
@@ -221,7 +224,8 @@ def test_sending_waits_for_uploads_and_an_upload_can_be_cancelled(page: Playgrou
 
 
 def test_a_large_file_goes_in_parts_and_goes_on_where_it_was_cut(server: Server, page: Playground) -> None:
-    text = b"a" * 8 * MIB + b"b" * MIB
+    page.page.evaluate(LIMITS, {"part": 10})
+    text = b"a" * 10 + b"b"
     parts: list[Route] = []
 
     def second_fails(route: Route) -> None:
@@ -239,7 +243,7 @@ def test_a_large_file_goes_in_parts_and_goes_on_where_it_was_cut(server: Server,
     expect(page.find(".composer .wrong")).to_contain_text("long.txt could not be attached: press Retry, or remove it.")
     looks_good(page)
     items.get_by_role("button", name="Retry long.txt").click()
-    expect(items.locator("small")).to_have_text("9.4 MB")
+    expect(items.locator("small")).to_have_text("11 B")
     assert len(parts) == 3
     page.page.unroute("**/parts")
     page.find(".composer .primary").click()
@@ -354,6 +358,23 @@ KEPT = """async () => {
     second.put(sent);
     return { kept, wrong, sent, again: second.draft.content };
 }"""
+
+
+def test_a_call_is_answered_with_an_image_and_a_file(page: Playground) -> None:
+    page.find(".card", has_text="Answer a function by hand").click()
+    form = page.ended(1).locator(".answer-form")
+    form.locator("input[type=file]").set_input_files([PHOTO, NOTES])
+    expect(form.locator("small")).to_have_text(["2.9 kB", "34 B"])
+    looks_good(page)
+    form.locator("textarea").fill("This is the sky.")
+    form.get_by_role("button", name="Send output").click()
+    outcome = page.find(".turn").first.locator(".outcome")
+    expect(outcome.locator("pre")).to_have_text("This is the sky.")
+    expect(outcome.locator(".enlarge img")).to_have_js_property("naturalWidth", 640)
+    expect(outcome.locator(".file-chip")).to_have_text("notes.txt")
+    expect(page.ended(2).locator(".answer")).to_contain_text("This is the sky.")
+    (answer,) = sent_by(page, 1)["input"]  # type: ignore[misc]
+    assert [part["type"] for part in answer["output"]] == ["input_text", "input_image", "input_file"]
 
 
 def test_an_image_alone_steers_and_comes_back_where_it_cannot(page: Playground) -> None:
