@@ -17,6 +17,7 @@ export class Attachment {
   constructor({ name, kind, size = 0, file = null, file_id = "", url = "", thumb = "", given = null, readable = true, to = "message" }, form) {
     Object.assign(this, { name, kind, size, file, file_id, url, thumb, given, readable, to, form });
     this.placed = file ? null : to; // where it is by now
+    this.isGone = false; // the server had it, and has deleted it
     this.isOwn = false; // uploaded here, and not sent: it is deleted when it is taken away
     this.state = "ready"; // or busy, failed
     this.#draw();
@@ -28,7 +29,7 @@ export class Attachment {
 
   /** What to do about it where it has failed. */
   get sentence() {
-    return `${this.name} could not be attached: press Retry, or remove it. Then send.`;
+    return this.isGone ? `${this.name} is gone: remove it, then send.` : `${this.name} could not be attached: press Retry, or remove it. Then send.`;
   }
 
   /** What stands for it in the message; null where it goes elsewhere. */
@@ -93,9 +94,20 @@ export class Attachment {
     this.placed = null;
     this.letGo();
     await upload?.cancel();
-    if (!file_id) return;
+    if (!file_id || (this.isGone && placed !== "code")) return;
     await this.form.places.takeOut({ file_id }, placed);
     if (isOwn) await door.ask(`/v1/files/${file_id}`, { method: "DELETE" });
+  }
+
+  /** Look whether the server still has it: a draft may be old. */
+  async check() {
+    try {
+      await door.ask(`/v1/files/${this.file_id}`);
+    } catch (error) {
+      if (error.status !== 404) return; // it says nothing of the file, and comes again when it is sent
+      this.isGone = true;
+      this.#tell("failed", "The server has it no more: remove it, and attach it again.");
+    }
   }
 
   /** Let go of what the browser keeps of it. */
@@ -116,7 +128,7 @@ export class Attachment {
     this.bar.hidden = state !== "busy";
     if (state === "busy") this.bar.removeAttribute("value");
     this.told.textContent = why || (state === "busy" ? (this.file_id ? "Is being read for search" : "Is being read") : this.size ? bytes(this.size) : "");
-    this.again.hidden = state !== "failed" || !(this.file || this.file_id);
+    this.again.hidden = state !== "failed" || this.isGone;
     this.out.title = state === "busy" ? `Cancel ${this.name}` : `Remove ${this.name}`;
     this.out.setAttribute("aria-label", this.out.title);
     this.form.changed();

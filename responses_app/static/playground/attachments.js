@@ -160,8 +160,9 @@ export class Attached {
     for (const each of this.all) if (each.isBusy) each.cancel().catch((error) => this.refuse(error.message));
     this.all = [];
     for (const each of kept) {
-      if (each.file_id || isImage(each.url)) this.#show({ ...each, thumb: isImage(each.thumb) ? each.thumb : "" });
-      else lost.push(each.name);
+      const made = each.file_id || isImage(each.url) ? this.#show({ ...each, thumb: isImage(each.thumb) ? each.thumb : "" }) : null;
+      if (each.file_id) made.check();
+      else if (!made) lost.push(each.name);
     }
     this.#list();
     if (lost.length) this.refuse(`${lost.join(", ")} must be attached again: drafts keep only files that were uploaded, and small images.`);

@@ -328,7 +328,7 @@ def test_code_reads_a_file_and_what_it_writes_and_draws_can_be_had(server: Serve
     page.problems.clear()  # the container is not found
 
 
-def test_a_draft_keeps_what_is_uploaded_and_names_what_it_cannot_keep(page: Playground) -> None:
+def test_a_draft_keeps_what_is_uploaded_and_names_what_it_cannot_keep(server: Server, page: Playground) -> None:
     noise = random.Random(3)
     middle = file("middle.png", "image/png", png(300, 300, noise))
     expect(choose(page, PHOTO, NOTES, middle).locator("small")).to_have_text(["2.9 kB", "34 B", "270.4 kB"])
@@ -342,6 +342,21 @@ def test_a_draft_keeps_what_is_uploaded_and_names_what_it_cannot_keep(page: Play
     assert told["wrong"].startswith("middle.png must be attached again")
     assert [part["type"] for part in told["sent"]["content"]] == ["input_text", "input_image", "input_file"]
     assert told["again"] == told["sent"]["content"]
+    httpx.delete(f"{server.base_url}/files/{told['sent']['content'][2]['file_id']}")
+    page.page.evaluate(RESTORED, told["kept"])
+    notes = page.lane().locator(".attached li", has_text="notes.txt")
+    expect(notes.locator("small")).to_have_text("The server has it no more: remove it, and attach it again.")
+    page.page.keyboard.press("Control+Enter")
+    expect(page.find(".composer .wrong")).to_have_text("notes.txt is gone: remove it, then send.")
+    notes.get_by_role("button", name="Remove notes.txt").click()
+    expect(page.lane().locator(".attached li")).to_have_count(1)
+    page.problems.clear()  # the file is not found
+
+
+RESTORED = """async (kept) => {
+    const { formAround } = await import('/static/playground/composer.js');
+    formAround(document.querySelector('.composer textarea')).restore(kept);
+}"""
 
 
 KEPT = """async () => {
