@@ -87,7 +87,7 @@ export class FunctionCall extends Call {
     const id = `output-${item.call_id}`;
     const field = h("textarea", { id, rows: "2", placeholder: '{"temperature": 21}', spellcheck: "false" });
     const done = h("button", { class: "primary" }, "Send output");
-    const wrong = h("p", { class: "wrong", role: "alert" });
+    const wrong = h("p", { class: "refused", role: "alert" });
     const attached = new Attached({ setup: null, changed: () => (done.disabled = attached.isBusy), refuse: (why) => (wrong.textContent = why) });
     field.addEventListener("paste", (event) => attached.paste(event));
     const submit = (event) => {
