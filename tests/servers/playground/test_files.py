@@ -411,7 +411,7 @@ def test_an_image_alone_steers_and_comes_back_where_it_cannot(page: Playground) 
         lane.take({ type: 'response.steer.accepted', steer });
         const waits = lane.element.querySelectorAll('.steering .enlarge').length;
         lane.take({ type: 'response.steer.pending', steer });
-        lane.running = null;
+        lane.take({ type: 'response.completed', response: { id: 'resp_1', status: 'completed' } });
         lane.send([]);
         const read = lane.turns.at(-1).element.querySelectorAll('img').length;
         return [sent[0].type, sent[0].input[0], back, waits, read];
