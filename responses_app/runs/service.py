@@ -153,11 +153,11 @@ class ResponseService:
         Raises `ApiError` for everything else that `create` refuses. It counts as a request, and its tokens do not.
         """
         await self.rates.admit(origin.limited, Amount(requests=1), None)  # takes nothing that is to be settled
-        _, draft, info = await self._draft(request, origin, lambda _: None, dialect=dialect, runs=False)
+        model, draft, info = await self._draft(request, origin, lambda _: None, dialect=dialect, runs=False)
         with engine_errors(origin.request_id):
             if not draft.is_long:
-                return count_prompt(draft, info)
-            return await self._in_thread(draft, count_prompt, draft, info)
+                return count_prompt(draft, model.engine, info)
+            return await self._in_thread(draft, count_prompt, draft, model.engine, info)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a background response that another worker has accepted, or go on behind what came to it there.

@@ -10,7 +10,7 @@ import orjson
 
 from engine.backends.base import BaseEngine
 from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, UnreadableMessage
-from engine.types import AnyText, EngineInfo, GenerationRequest, SamplingOptions
+from engine.types import AnyText, EngineInfo, GenerationRequest, SamplingOptions, TurnGrammar
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.ids import PublicId
@@ -30,7 +30,7 @@ from responses_app.protocol.prompt.prompt import (
     text_of,
     text_size,
 )
-from responses_app.protocol.requests.requests import CreateRequest, with_choice
+from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
 from responses_app.protocol.response.steps import Asked
 from responses_app.protocol.tiers import PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
@@ -152,11 +152,8 @@ class Draft:
 def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
     """Render what is new, and decide how to generate. Raises `ApiError` for what the model cannot take."""
     draft = _in_its_format(draft)
-    context, tools = draft.context, draft.request.tools
-    if draft.late_tools:
-        tools = tools.joined(read_tools(list(draft.late_tools), at="input"))
-    request = with_choice(draft.request, tools)
-    rules, grammar = plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine)
+    context = draft.context
+    request, tools, rules, grammar = _held(draft, engine)
     ignored = _ignored_requests(context)
     link, messages = _rendered(draft, info, ignored)
     priority = _priority(draft)
@@ -213,6 +210,21 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         shown=draft.format.messages_of(prompt.tokens) if request.enable_response_messages else None,
         tier=draft.tier,
         priority=priority,
+    )
+
+
+def _held(
+    draft: Draft, engine: BaseEngine
+) -> tuple[CreateRequest, ClientTools, RulesOfTurns | None, TurnGrammar | None]:
+    """Return the request with its choice, the tools of its client, what its turns are held to. Raises `ApiError`."""
+    tools = draft.request.tools
+    if draft.late_tools:
+        tools = tools.joined(read_tools(list(draft.late_tools), at="input"))
+    request = with_choice(draft.request, tools)
+    return (
+        request,
+        tools,
+        *plan_rules(request, tools, hosted=draft.tools, model_format=draft.format, engine=engine),
     )
 
 
@@ -279,12 +291,14 @@ def _user_item(text: str) -> JsonObject:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-def count_prompt(draft: Draft, info: EngineInfo) -> int:
+def count_prompt(draft: Draft, engine: BaseEngine, info: EngineInfo) -> int:
     """Return how many tokens the prompt has; also of one that is longer than the model takes, but not of any length.
 
-    Raises `ApiError` as `make_plan` does where not even the longest tokens could make it fit.
+    Raises `ApiError` as `make_plan` does for what cannot be enforced, and where not even the longest tokens could make
+    it fit.
     """
     draft = _in_its_format(draft)
+    _held(draft, engine)
     link, _ = _rendered(draft, info, _ignored_requests(draft.context))
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
     try:

@@ -9,7 +9,7 @@ from engine.formats.harmony.encoding import END, decode_tokens, encode_harmony
 from engine.formats.harmony.format import HarmonyFormat
 from engine.formats.harmony.prompt import generation_start, render_text, render_tool_output
 from engine.types import FinishReason
-from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.compaction import REQUEST, UNREADABLE, summary_message
 from responses_app.protocol.requests.requests import parse_create
 from responses_app.runs.plan.plan import Origin
@@ -330,6 +330,14 @@ class TestCounting:
         site = Site(FakeEngine(max_model_len=1000))
         assert await self.count(site, input="word " * 5000) > 5000
         assert (await site.refusal(input="word " * 5000)).code == "context_length_exceeded"
+
+    async def test_it_refuses_what_cannot_be_enforced(self) -> None:
+        schema = {"type": "json_schema", "name": "answer", "schema": {"type": "object"}}
+        fields = {"input": "hi", "text": {"format": schema}}  # this engine holds a model to nothing
+        site = Site(FakeEngine())
+        with pytest.raises(ApiError) as refused:
+            await self.count(site, **fields)
+        assert refused.value.message == (await site.refusal(**fields)).message
 
     async def test_truncation_counts_as_it_runs(self) -> None:
         site = Site(FakeEngine(max_model_len=2000))
