@@ -1,7 +1,9 @@
-// What is set up now, as code for somewhere else. No key is in it: it is read from the environment.
+// A conversation as code for somewhere else, which goes on where it stands; and as a file. No key is in it: code reads
+// it from the environment.
 
-import { byId, copy } from "./dom.js";
-import { imagesOf, requestOf, textOf } from "./request.js";
+import { byId, copy, saveAs } from "./dom.js";
+import { asJson, asMarkdown, fileName, itemsOf, transcriptOf } from "./export.js";
+import { imagesOf, requestOf, said, textOf, withoutAccess } from "./request.js";
 import { tabs } from "./tabs.js";
 
 const KEY = "RESPSITE_API_KEY";
@@ -9,23 +11,39 @@ const HINTS = {
   python: "Needs pip install openai.",
   node: "Needs npm install openai.",
   curl: "Streams server-sent events.",
-  codex: "Goes into ~/.codex/config.toml. Codex brings instructions and tools of its own.",
+  codex: "Goes into ~/.codex/config.toml. Codex brings instructions, functions and conversations of its own.",
+  markdown: "To read. Images are left out.",
+  json: "'items' can be the 'input' of a request, here or at another server.",
 };
+const ENDINGS = { python: "py", node: "mjs", curl: "sh", codex: "toml", markdown: "md", json: "json" };
+const CODE = ["python", "node", "curl"];
 
 const LONGEST_URL = 200; // characters of an image that stand in the code
-const CUT = "Images are shortened: put the rest of the data URL in place of each …, or the address of an image.";
+const CUT = "Images are shortened: put the rest of the data URL in place of each …, or the address of an image. JSON has them whole.";
+const TOKEN = "Access to MCP servers is left out: add it as 'authorization'.";
+const GOES_ON = "Write the next message first to have it in the code.";
 
-/** The dialog; `current()` returns {setup, asked, base, needsKey} of what is to be copied; `asked` may be missing. */
+/** The dialog; `current()` returns {lane, base, needsKey} of what is to be copied. */
 export class CopyAs {
   constructor(current) {
     this.current = current;
     this.kind = "python";
     const buttons = [...byId("copy").querySelectorAll("[data-as]")];
     this.tabs = tabs(buttons, (tab) => this.#show(tab.dataset.as));
-    byId("copy-now").addEventListener("click", (event) => copy(byId("copy-text").textContent, event.target));
+    byId("copy-how").addEventListener("change", () => this.#show(this.kind));
+    byId("copy-now").addEventListener("click", (event) => copy(this.text, event.target));
+    byId("copy-link").addEventListener("click", (event) => copy(this.link, event.target));
+    byId("copy-save").addEventListener("click", () => saveAs(fileName(this.transcript.title, ENDINGS[this.kind]), new Blob([this.text], { type: "text/plain" })));
   }
 
   open() {
+    const { lane } = this.current();
+    this.transcript = transcriptOf(lane);
+    const last = this.transcript.turns.at(-1);
+    byId("copy-how").value = !last || last.stored ? "id" : "items";
+    byId("copy-how").querySelector("[value=id]").disabled = !last?.stored;
+    this.link = last?.stored ? `${location.origin}/?${lane.chat ? `chat=${lane.chat.id}` : `response=${last.id}`}` : "";
+    byId("copy-link").hidden = !this.link;
     this.#show(this.kind);
     byId("copy").showModal();
   }
@@ -33,36 +51,98 @@ export class CopyAs {
   #show(kind) {
     this.kind = kind;
     const current = this.current();
-    const text = snippet(kind, current);
-    byId("copy-text").textContent = text;
+    const how = byId("copy-how").value;
+    const isCode = CODE.includes(kind);
+    const hints = [HINTS[kind], current.needsKey && (isCode || kind === "codex") ? `Set ${KEY} to your key.` : ""];
+    byId("copy-way").hidden = !isCode || !this.transcript.turns.length;
+    if (isCode) {
+      const { request, next } = copied(current.lane, this.transcript, how);
+      const shown = withShortImages(request);
+      this.text = { python, node, curl }[kind](shown, current.base, current.needsKey);
+      hints.push(next === "go on" ? GOES_ON : next === "answer" ? "Put the outputs of the calls in, and whether they are approved." : "");
+      hints.push(JSON.stringify(shown) === JSON.stringify(request) ? "" : CUT);
+    } else {
+      this.text = { codex: () => codex(requestOf(current.lane.setup), current.base, current.needsKey), markdown: () => asMarkdown(this.transcript), json: () => asJson(this.transcript) }[kind]();
+    }
+    if (kind !== "markdown" && current.lane.setup.servers.some(({ on, authorization }) => on && authorization)) hints.push(TOKEN);
+    byId("copy-text").textContent = this.text.length > MOST_SHOWN ? `${this.text.slice(0, MOST_SHOWN)}\n… and ${(this.text.length - MOST_SHOWN).toLocaleString("en")} more characters, which are copied, too` : this.text;
     byId("copy-text").setAttribute("aria-labelledby", `copy-${kind}`);
-    const key = current.needsKey ? `Set ${KEY} to your key.` : "";
-    const cut = kind !== "codex" && imagesOf(current.asked ?? {}).some((url) => shortened(url) !== url) ? CUT : "";
-    byId("copy-hint").textContent = [HINTS[kind], key, cut].filter(Boolean).join(" ");
+    byId("copy-hint").textContent = hints.filter(Boolean).join(" ");
   }
 }
 
-/** Return code of one kind. */
-export function snippet(kind, { setup, asked, base, needsKey }) {
-  const request = withoutSecrets({ ...requestOf(setup), input: inputOf(asked) });
-  return { python, node, curl, codex }[kind](request, base, needsKey);
+const MOST_SHOWN = 200_000; // characters of a text in the dialog
+
+/**
+ * Return the request that goes on with a conversation, and what its input is: "draft", "answer" where calls wait, or
+ * "go on". `how`: "id" continues the stored response, "items" carries all items, "again" asks the last turn once more.
+ */
+export function copied(lane, transcript, how) {
+  const { turns } = transcript;
+  const isAgain = how === "again" && turns.length > 0;
+  const before = isAgain ? turns.slice(0, -1) : turns;
+  const last = before.at(-1);
+  const byItsId = Boolean(last?.stored) && (how === "id" || isAgain);
+  const { input, next } = isAgain ? { input: turns.at(-1).input, next: "draft" } : nextInput(lane.composer.draft, last);
+  const { tools, ...request } = requestOf(lane.setup);
+  const items = byItsId ? input : [...itemsOf({ turns: before }), ...input];
+  return {
+    next,
+    request: {
+      ...request,
+      ...(tools ? { tools: tools.map(withoutAccess) } : {}),
+      ...(byItsId ? { previous_response_id: last.id } : {}),
+      input: plainly(items),
+    },
+  };
 }
 
-function inputOf(asked = "") {
-  if (!imagesOf(asked).length) return textOf(asked) || "Hello";
-  const content = asked.content.map((part) => (part.image_url ? { ...part, image_url: shortened(part.image_url) } : part));
-  return [{ role: "user", content }];
+/** Return what comes next: the answers that calls wait for, and what is written. */
+function nextInput(draft, last) {
+  const waiting = last ? answersTo(last) : [];
+  if (waiting.length) return { input: [...waiting, ...(draft ? [draft] : [])], next: "answer" };
+  if (draft) return { input: [draft], next: "draft" };
+  return { input: [said(last ? "Go on." : "Hello")], next: last ? "go on" : "draft" };
 }
 
-const shortened = (url) => (url.length > LONGEST_URL ? `${url.slice(0, 60)}…` : url);
-
-function withoutSecrets({ tools, ...request }) {
-  if (!tools) return request;
-  return { ...request, tools: tools.map(({ authorization, headers, ...tool }) => tool) };
+function answersTo({ output, open }) {
+  const given = (id, answer) => open.get(id) ?? answer;
+  return output
+    .filter((item) => open.has(item.call_id ?? item.id))
+    .map((item) => {
+      if (item.type === "mcp_approval_request") return given(item.id, { type: "mcp_approval_response", approval_request_id: item.id, approve: false });
+      const type = item.type === "custom_tool_call" ? "custom_tool_call_output" : "function_call_output";
+      return given(item.call_id, { type, call_id: item.call_id, output: `What ${item.name} gives back` });
+    });
 }
+
+/** Return the input as people write it: a text where it is one. */
+function plainly(items) {
+  const [item] = items;
+  const isText = items.length === 1 && item.role === "user" && !imagesOf(item).length && (typeof item.content === "string" || item.content.every(({ type }) => type === "input_text"));
+  return isText ? textOf(item) : items;
+}
+
+/** Return a request whose images as data are shortened: they would be most of the code. */
+function withShortImages(value) {
+  if (Array.isArray(value)) return value.map(withShortImages);
+  if (typeof value === "string") return value.startsWith("data:") && value.length > LONGEST_URL ? `${value.slice(0, 60)}…` : value;
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, withShortImages(each)]));
+}
+
+// What the SDK for Python has a parameter for; other fields go into its `extra_body`.
+const PARAMETERS = new Set(
+  `background context_management conversation include input instructions max_output_tokens max_tool_calls metadata model
+   parallel_tool_calls previous_response_id prompt_cache_key prompt_cache_retention reasoning safety_identifier
+   service_tier store stream_options temperature text tool_choice tools top_logprobs top_p truncation user`.split(/\s+/u),
+);
 
 function python(request, base, needsKey) {
-  const fields = Object.entries(request).map(([name, value]) => `    ${name}=${pythonValue(value, 1)},\n`);
+  const known = Object.entries(request).filter(([name]) => PARAMETERS.has(name));
+  const others = Object.entries(request).filter(([name]) => !PARAMETERS.has(name));
+  if (others.length) known.push(["extra_body", Object.fromEntries(others)]);
+  const fields = known.map(([name, value]) => `    ${name}=${pythonValue(value, 1)},\n`);
   const key = needsKey ? `os.environ["${KEY}"]` : `os.environ.get("${KEY}", "none")`;
   return `import os
 
@@ -114,7 +194,8 @@ function curl(request, base, needsKey) {
 }
 
 function codex(request, base, needsKey) {
-  const effort = request.reasoning?.effort;
+  const { effort } = request.reasoning ?? {};
+  const servers = (request.tools ?? []).map(withoutAccess).filter(({ type, server_url: url }) => type === "mcp" && url);
   return `model = ${JSON.stringify(request.model ?? "")}
 model_provider = "respsite"
 ${effort ? `model_reasoning_effort = "${effort}"\n` : ""}
@@ -123,5 +204,5 @@ name = "respsite"
 base_url = "${base}"
 wire_api = "responses"
 supports_websockets = true
-${needsKey ? `env_key = "${KEY}"\n` : ""}`;
+${needsKey ? `env_key = "${KEY}"\n` : ""}${servers.map(({ server_label: label, server_url: url }) => `\n[mcp_servers.${label}]\nurl = ${JSON.stringify(url)}\n`).join("")}`;
 }

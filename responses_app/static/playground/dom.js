@@ -69,6 +69,13 @@ export async function copy(text, button) {
   setTimeout(() => (button.textContent = before), 1600);
 }
 
+/** Have the browser keep a blob as a file of this name. */
+export function saveAs(name, blob) {
+  const url = URL.createObjectURL(blob);
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // the browser has begun to read it by then
+}
+
 /** Return milliseconds as people read them. */
 export function duration(ms) {
   if (ms < 10) return `${ms.toFixed(1)} ms`;

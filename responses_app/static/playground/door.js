@@ -1,5 +1,6 @@
 // Who asks: nobody is asked, a user of the admin has signed in, or there is a key. A key stays in this tab.
 
+import { saveAs } from "./dom.js";
 import { ofTab } from "./storage.js";
 
 const KEY = "respsite.key";
@@ -83,11 +84,7 @@ class Door {
 
   /** Have the browser keep what a path of the API gives, as a file of this name. Throws as `ask` does. */
   async download(path, name) {
-    const url = URL.createObjectURL(await (await this.answer(path)).blob());
-    const anchor = document.createElement("a");
-    Object.assign(anchor, { href: url, download: name });
-    anchor.click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000); // the browser has begun to read it by then
+    saveAs(name, await (await this.answer(path)).blob());
   }
 
   /** Find out why a WebSocket was refused, which browsers do not tell. */

@@ -1,6 +1,6 @@
 // Every frame, as it came. Only the rows that are seen are elements, so ten thousand cost no more than thirty.
 
-import { byId, bytes, copy, h, laidOut, soon } from "./dom.js";
+import { byId, bytes, copy, h, laidOut, saveAs, soon } from "./dom.js";
 
 const MOST = 50_000; // frames that are kept; then the oldest go
 const MOST_SHOWN = 100_000; // characters of a frame
@@ -153,9 +153,7 @@ export class Events {
 
   #save() {
     const lines = this.frames.map(({ direction, since, text }) => `{"direction":"${direction}","ms":${since.toFixed(1)},"frame":${text}}\n`);
-    const url = URL.createObjectURL(new Blob(lines, { type: "application/jsonl" }));
-    h("a", { href: url, download: "frames.jsonl" }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+    saveAs("frames.jsonl", new Blob(lines, { type: "application/jsonl" }));
   }
 }
 

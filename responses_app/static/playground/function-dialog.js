@@ -1,16 +1,31 @@
 // A function, by a form or as JSON. What the form cannot show is left to JSON.
 
+import { wrongOf } from "./asking.js";
 import { byId, h } from "./dom.js";
+import { JsonEditor } from "./json-editor.js";
 import { tabs } from "./tabs.js";
 
 const TYPES = ["string", "number", "integer", "boolean"];
 const NAME = /^[\w-]{1,64}$/u;
 const SIMPLE = ["type", "description"];
+const EXAMPLE = {
+  type: "function",
+  name: "get_weather",
+  description: "Tells the weather of a city.",
+  parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"], additionalProperties: false },
+  strict: true,
+};
 
-/** Opens for a new function or one that is there; `keep(tool, place)` takes it, `keep(null, place)` removes it. */
+/**
+ * Opens for a new function or one that is there; `keep(tool, place)` takes it, `keep(null, place)` removes it. `door`
+ * reaches the server, which says what is wrong with a tool; `model()` is the one that is to call it.
+ */
 export class FunctionDialog {
-  constructor(keep) {
+  constructor(keep, door, model) {
     this.keep = keep;
+    const ask = (tool, signal) => wrongOf(door, { ...(model() ? { model: model() } : {}), tools: [tool] }, signal);
+    this.editor = new JsonEditor({ label: "A tool, as a request has it", name: "json", example: EXAMPLE, own: wrongWith, ask, taken: "The server accepts this tool." });
+    byId("tool-json").replaceChildren(this.editor.element);
     this.dialog = byId("tool");
     this.form = byId("tool-form");
     this.wrong = byId("tool-wrong");
@@ -18,6 +33,7 @@ export class FunctionDialog {
     byId("add-parameter").addEventListener("click", () => this.#parameter().querySelector("input").focus());
     byId("tool-remove").addEventListener("click", () => this.#done(null));
     this.form.addEventListener("submit", (event) => this.#submit(event));
+    this.dialog.addEventListener("close", () => this.editor.stop());
   }
 
   open(tool, place) {
@@ -25,12 +41,12 @@ export class FunctionDialog {
     this.wrong.textContent = "";
     byId("tool-remove").hidden = place === undefined;
     const shown = tool ?? { type: "function", name: "", description: "", parameters: { type: "object", properties: {} } };
-    this.#json(shown);
+    this.editor.show(shown);
     this.asJson = !fits(shown);
     this.#show();
     if (!this.asJson) this.#fill(shown);
     this.dialog.showModal();
-    (this.asJson ? this.form.elements.json : this.form.elements.name).focus();
+    (this.asJson ? this.editor : this.form.elements.name).focus();
   }
 
   #show() {
@@ -44,7 +60,7 @@ export class FunctionDialog {
     if (asJson === this.asJson) return;
     this.wrong.textContent = "";
     if (asJson) {
-      this.#json(this.#read());
+      this.editor.show(this.#read());
     } else {
       const tool = this.#parsed();
       if (!tool) return this.#show();
@@ -56,10 +72,6 @@ export class FunctionDialog {
     }
     this.asJson = asJson;
     this.#show();
-  }
-
-  #json(tool) {
-    this.form.elements.json.value = JSON.stringify(tool, null, 2);
   }
 
   #fill(tool) {
@@ -105,13 +117,8 @@ export class FunctionDialog {
   }
 
   #parsed() {
-    try {
-      const tool = JSON.parse(this.form.elements.json.value);
-      if (tool?.type) return tool;
-      this.wrong.textContent = 'A tool is an object with a "type", such as {"type": "function", "name": …}.';
-    } catch (error) {
-      this.wrong.textContent = `This is not JSON: ${error.message}.`;
-    }
+    if (this.editor.isRight) return this.editor.value;
+    this.wrong.textContent = "What is written is no tool yet: see below the field.";
     return null;
   }
 
@@ -130,6 +137,11 @@ export class FunctionDialog {
     this.dialog.close();
     this.keep(tool, this.place);
   }
+}
+
+/** Return what is wrong with a tool, "" for nothing. */
+function wrongWith(tool) {
+  return tool?.type ? "" : 'A tool is an object with a "type", such as {"type": "function", "name": …}.';
 }
 
 /** Whether the form can show a tool with nothing left out. */

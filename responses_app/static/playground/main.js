@@ -24,7 +24,7 @@ const MAX_LANES = 16; // as many as may run at once on a connection
 const socket = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/v1/responses`;
 const connection = new Connection(socket, () => door.subprotocols(), () => door.why());
 const events = new Events();
-const panel = new SetupPanel(facts, { changed: () => openChats.changed(chosen, "setup") });
+const panel = new SetupPanel(facts, door, { changed: () => openChats.changed(chosen, "setup") });
 const lanes = [];
 const leaving = new Set(); // streams that no lane has any more, and whose responses still end
 let chosen = null;
@@ -194,14 +194,7 @@ async function loadModels() {
   return undefined;
 }
 
-const copyAs = new CopyAs(() => ({
-  setup: chosen.setup,
-  asked: chosen.composer.draft ?? lastAsked(chosen),
-  base: `${location.origin}/v1`,
-  needsKey: facts.door !== "open",
-}));
-
-const lastAsked = (lane) => lane.turns.flatMap(({ input }) => input).findLast((item) => item.role === "user");
+const copyAs = new CopyAs(() => ({ lane: chosen, base: `${location.origin}/v1`, needsKey: facts.door !== "open" }));
 
 const actions = {
   write: () => {
@@ -271,3 +264,4 @@ if (door.isShut) {
   openChats.start();
 }
 loadModels();
+panel.links.look();

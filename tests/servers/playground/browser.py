@@ -47,7 +47,19 @@ class Playground:
 
     def turn_on(self, name: str) -> None:
         """Switch something on in the setup."""
-        self.find(".switch", has_text=name).first.click()
+        switch = self.find("#setup .switch", has_text=name).first
+        self._open(self.find("#setup details", has=switch))
+        switch.click()
+
+    def group(self, title: str) -> Locator:
+        """Open a group of the setup, and return it."""
+        group = self.find("#setup details", has=self.find(f'h3:text-is("{title}")'))
+        self._open(group)
+        return group
+
+    def _open(self, group: Locator) -> None:
+        if group.get_attribute("open") is None:
+            group.locator("summary").click()
 
     def show(self, view: str) -> None:
         """Go to a part of the page, where there is room for one: setup, talk or events."""

@@ -164,7 +164,7 @@ def two_lanes(page: Playground) -> None:
     view = page.find("[data-view-of=setup]")
     if view.is_visible():
         view.click()
-    page.find(".switch", has_text="tests").click()
+    page.turn_on("tests")
     if view.is_visible():
         page.find("[data-view-of=talk]").click()
     page.write('Now call say with "It is 21 degrees in Lisbon."', lane=2)

@@ -122,7 +122,7 @@ async def run_copied(codes: dict[str, str], folder: Path) -> dict[str, str]:
 
 
 def test_a_function_is_written_by_form_or_as_json(page: Playground) -> None:
-    page.find("#add-function").click()
+    page.group("Functions").locator("#add-function").click()
     form = page.find("#tool-form")
     form.locator("[name=name]").fill("get time")
     form.get_by_role("button", name="Keep").click()

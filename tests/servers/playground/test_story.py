@@ -88,7 +88,7 @@ def chat(page: Playground, look: Look) -> None:
 def loop(page: Playground, look: Look) -> None:
     """A function is written in the form, called by the model, and answered by hand."""
     page.show("setup")
-    page.find("#add-function").click()
+    page.group("Functions").locator("#add-function").click()
     look()
     form = page.find("#tool-form")
     form.locator("[name=name]").fill("get_weather")
