@@ -32,7 +32,6 @@ export class CopyAs {
     this.tabs = tabs(buttons, (tab) => this.#show(tab.dataset.as));
     byId("copy-how").addEventListener("change", () => this.#show(this.kind));
     byId("copy-now").addEventListener("click", (event) => copy(this.text, event.target));
-    byId("copy-link").addEventListener("click", (event) => copy(this.link, event.target));
     byId("copy-save").addEventListener("click", () => saveAs(fileName(this.transcript.title, ENDINGS[this.kind]), new Blob([this.text], { type: "text/plain" })));
   }
 
@@ -42,8 +41,6 @@ export class CopyAs {
     const last = this.transcript.turns.at(-1);
     byId("copy-how").value = !last || last.stored ? "id" : "items";
     byId("copy-how").querySelector("[value=id]").disabled = !last?.stored;
-    this.link = last?.stored ? `${location.origin}/?${lane.chat ? `chat=${lane.chat.id}` : `response=${last.id}`}` : "";
-    byId("copy-link").hidden = !this.link;
     this.#show(this.kind);
     byId("copy").showModal();
   }

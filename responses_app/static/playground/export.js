@@ -1,5 +1,6 @@
 // A conversation as something one keeps: Markdown to read, and JSON whose items can be the input of a request.
 
+import { laidOutExactly } from "./dom.js";
 import { imagesOf, textOf } from "./request.js";
 
 const LONGEST_TITLE = 60; // characters that are made of what was said first
@@ -65,14 +66,14 @@ const WRITERS = {
   mcp_list_tools: () => [],
   mcp_approval_request: (item) => [`**Approval wanted** for \`${item.server_label}.${item.name}\``, fenced(item.arguments, "json")],
   mcp_approval_response: ({ approve }) => [approve ? "**Approved**" : "**Denied**"],
-  mcp_call: (item) => [`**Called** \`${item.server_label}.${item.name}\``, fenced(item.arguments, "json"), item.error ? fenced(item.error) : fenced(item.output)],
+  mcp_call: (item) => [`**Called** \`${item.server_label}.${item.name}\``, fenced(item.arguments, "json"), item.error ? fenced(item.error, "json") : fenced(item.output)],
   code_interpreter_call: ({ code, outputs }) => ["**Python**", fenced(code, "python"), ...(outputs ?? []).map(({ logs }) => (logs === undefined ? "*(a figure)*" : fenced(logs)))],
   web_search_call: ({ action = {} }) => [`**Web**: ${action.query ?? action.pattern ?? action.url ?? ""}`],
   file_search_call: ({ queries }) => [`**File search**: ${(queries ?? []).join(", ")}`],
   image_generation_call: (item) => [`**Image**: ${item.revised_prompt ?? item.id ?? ""}`],
 };
 
-const other = (item) => [`**${item.type}**`, fenced(item, "json")];
+const other = (item) => [`**${item.type}**`, fenced(item, "json")]; // an item of a kind that came later
 const image = (url) => (url.startsWith("data:") ? "*(an image)*" : `![An image](<${url.replaceAll(/[<>\s]/gu, encodeURIComponent)}>)`);
 const quoted = (text) => text.trim() && text.trim().replaceAll(/^/gmu, "> ");
 
@@ -86,7 +87,8 @@ function sources({ content }) {
 /** Return a text in a fence that it cannot close. */
 function fenced(value, language = "") {
   if (value === undefined || value === null || value === "") return "";
-  const text = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  const given = typeof value === "string" ? value : JSON.stringify(value);
+  const text = language === "json" ? laidOutExactly(given) : given;
   const longest = Math.max(2, ...[...text.matchAll(/`+/gu)].map(([run]) => run.length));
   const fence = "`".repeat(longest + 1);
   return `${fence}${language}\n${text}${text.endsWith("\n") ? "" : "\n"}${fence}`;

@@ -47,9 +47,8 @@ class Playground:
 
     def turn_on(self, name: str) -> None:
         """Switch something on in the setup."""
-        switch = self.find("#setup .switch", has_text=name).first
-        self._open(self.find("#setup details", has=switch))
-        switch.click()
+        self._open(self.find("#setup details", has=self.find(".switch", has_text=name)))
+        self.find("#setup .switch", has_text=name).first.click()
 
     def group(self, title: str) -> Locator:
         """Open a group of the setup, and return it."""
