@@ -41,10 +41,10 @@ export class FunctionDialog {
     this.wrong.textContent = "";
     byId("tool-remove").hidden = place === undefined;
     const shown = tool ?? { type: "function", name: "", description: "", parameters: { type: "object", properties: {} } };
-    this.editor.show(shown);
     this.asJson = !fits(shown);
     this.#show();
-    if (!this.asJson) this.#fill(shown);
+    if (this.asJson) this.editor.show(shown);
+    else this.#fill(shown);
     this.dialog.showModal();
     (this.asJson ? this.editor : this.form.elements.name).focus();
   }

@@ -9,7 +9,7 @@ const LONGEST = 256 * 1024; // characters: more than the server takes of a schem
 let count = 0;
 
 /**
- * `label` names the field. `example` is what *Insert an example* writes. `own(value)` returns what is wrong before the
+ * `label` names the field. `example` is what *Insert example* writes. `own(value)` returns what is wrong before the
  * server is asked, "" for nothing; `ask(value, signal)` resolves to what the server says, "" where it takes the value.
  * `changed(value)` hears of each text that is JSON and that `own` lets pass.
  */
@@ -25,7 +25,7 @@ export class JsonEditor {
     this.place = h("button", { type: "button", class: "link", hidden: true, on: { click: () => this.#goThere() } }, "Go there");
     this.status = h("p", { class: "json-told", id: `${id}-told`, role: "status" }, this.told);
     const button = (text, click) => h("button", { type: "button", class: "link", on: { click } }, text);
-    this.insert = button("Insert an example", () => this.#write(JSON.stringify(this.example, null, 2)));
+    this.insert = button("Insert example", () => this.#write(JSON.stringify(this.example, null, 2)));
     this.format = button("Format", () => this.#write(JSON.stringify(this.value, null, 2)));
     const head = h("div", { class: "json-head" }, h("label", { for: id }, label), h("span", { class: "push" }), example === undefined ? null : this.insert, this.format);
     this.element = h("div", { class: "json field" }, head, this.field, h("div", { class: "json-foot" }, this.status, this.place));
@@ -45,6 +45,7 @@ export class JsonEditor {
 
   show(value) {
     this.field.value = value === undefined ? "" : JSON.stringify(value, null, 2);
+    this.field.setSelectionRange(0, 0);
     this.#look();
   }
 

@@ -152,7 +152,7 @@ def test_a_new_line_keeps_its_indentation_and_an_example_can_be_undone(page: Pla
     field.press("End")
     field.press("Enter")
     expect(field).to_have_value("  {\n    ")
-    dialog.get_by_role("button", name="Insert an example").click()
+    dialog.get_by_role("button", name="Insert example").click()
     expect(field).to_have_value("""{
   "type": "object",
   "properties": {
@@ -354,6 +354,34 @@ def test_a_hostile_link_changes_nothing_by_itself(server: Server, page: Playgrou
         "server_url": "https://evil.example/mcp",
         "require_approval": "always",
     }
+
+
+def test_a_setup_is_saved_under_a_name(server: Server, page: Playground) -> None:
+    page.find("[name=instructions]").fill("Rhyme.")
+    page.find("#open-prompts").click()
+    dialog, name = page.find("#prompts"), page.find("#prompts-name")
+    name.press("Enter")
+    expect(page.find("#prompts-wrong")).to_have_text("Write a name first.")
+    name.fill("a rhymer")
+    dialog.get_by_role("button", name="Save").click()
+    row = dialog.locator("li", has_text="a rhymer")
+    expect(row).to_be_visible()
+    expect(dialog.get_by_role("button", name="Replace")).to_be_visible()
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.find("#setup-prompt")).to_have_text("a rhymer")
+    page.find("#setup-reset").click()
+    page.find("#open-prompts").click()
+    row.get_by_role("button", name="Load").click()
+    expect(page.find("[name=instructions]")).to_have_value("Rhyme.")
+    page.find("#open-prompts").click()
+    row.get_by_role("button", name="Delete a rhymer").click()
+    row.get_by_role("button", name="Keep it").click()
+    expect(row.get_by_role("button", name="Delete a rhymer")).to_be_focused()
+    row.get_by_role("button", name="Delete a rhymer").click()
+    row.get_by_role("button", name="Delete it").click()
+    expect(row).to_have_count(0)
+    expect(page.find("#prompts-none")).to_be_visible()
+    assert httpx.get(f"{server.base_url}/playground/prompts").json()["data"] == []
 
 
 def copied(page: Playground, form: str, how: str | None = None) -> str:
