@@ -241,6 +241,7 @@ const actions = {
   },
   inList: (what, by) => (what === "step" ? chats.step(by) : chats.withReached(what)),
   setup: showSetup,
+  prompts: () => panel.prompts.open(),
   events: toggleEvents,
   copy: () => copyAs.open(),
   theme: nextTheme,

@@ -6,7 +6,7 @@ const PAGE = 100; // that are asked for at once
 
 export const KINDS = {
   vector_stores: { title: "Vector stores", path: "/v1/vector_stores", prefix: "vs_", none: "There are no vector stores in this project." },
-  containers: { title: "Containers", path: "/v1/containers", prefix: "cntr_", none: "There are no containers in this project. Leave it empty: each conversation makes one." },
+  containers: { title: "Containers", path: "/v1/containers", prefix: "cntr_", none: "There are no containers in this project.", empty: "A new one" },
   files: { title: "Files", path: "/v1/files", prefix: "file-", none: "There are no files in this project." },
 };
 
@@ -35,6 +35,7 @@ export class Picker {
     this.dialog.showModal();
     this.search.focus();
     this.#count();
+    if (!several) this.#add({ id: "", name: this.kind.empty });
     await this.#load();
   }
 
@@ -51,7 +52,7 @@ export class Picker {
       for (const each of page.data.filter(({ id }) => !known.has(id))) this.#add(each);
       this.last = page.last_id ?? page.data.at(-1)?.id;
       more.hidden = !page.has_more;
-      byId("picker-told").textContent = this.rows.length ? "" : none;
+      byId("picker-told").textContent = this.rows.some(({ id }) => id) ? "" : none;
       if (!page.has_more) for (const id of this.chosen) if (!this.rows.some((row) => row.id === id)) this.#add({ id, name: "Not in the list" });
     } catch (error) {
       byId("picker-told").textContent = `The list could not be read: ${error.message}`;
@@ -62,8 +63,8 @@ export class Picker {
   #add(each) {
     const name = each.name || each.filename || "No name";
     const box = h("input", { type: this.several ? "checkbox" : "radio", name: "picked", value: each.id });
-    box.checked = this.chosen.has(each.id);
-    const row = h("li", {}, h("label", {}, box, h("span", { class: "what" }, h("span", {}, name), h("small", {}, [each.id, ...facts(each)].join(" · ")))));
+    box.checked = each.id ? this.chosen.has(each.id) : !this.chosen.size;
+    const row = h("li", {}, h("label", {}, box, h("span", { class: "what" }, h("span", {}, name), h("small", {}, [each.id, ...facts(each)].filter(Boolean).join(" · ")))));
     this.rows.push({ id: each.id, text: `${name} ${each.id}`.toLowerCase(), row, box });
     this.list.append(row);
   }
@@ -75,7 +76,7 @@ export class Picker {
 
   #count() {
     const count = this.rows.filter(({ box }) => box.checked).length;
-    byId("picker-keep").textContent = count ? `Use ${count}` : "Use none";
+    byId("picker-keep").textContent = !this.several ? "Use it" : count ? `Use ${count}` : "Use none";
   }
 
   #submit(event) {
@@ -86,7 +87,7 @@ export class Picker {
       byId("picker-wrong").textContent = `${strange.slice(0, 40)} is not an id: it has letters, digits, _ and -.`;
       return;
     }
-    const picked = this.rows.filter(({ box }) => box.checked).map(({ id }) => id);
+    const picked = this.rows.filter(({ id, box }) => id && box.checked).map(({ id }) => id);
     const unseen = [...this.chosen].filter((id) => !this.rows.some((row) => row.id === id)); // on a page that was not read
     const ids = [...new Set([...picked, ...(this.several ? unseen : []), ...pasted])];
     this.dialog.close();

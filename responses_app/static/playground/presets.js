@@ -49,23 +49,26 @@ export function linkOf(setup) {
 export function setupIn(hash) {
   if (!hash.startsWith(`#${NAME}=`)) return null;
   if (hash.length > LONGEST) throw new Error("The link is too long.");
-  const given = read(hash.slice(NAME.length + 2));
+  const setup = checked(read(hash.slice(NAME.length + 2)));
+  return withoutSecrets({ ...setup, servers: setup.servers.map(asking) });
+}
+
+/** Return what somebody else has written as a setup. Throws an `Error` where it is none. */
+export function checked(given) {
+  if (!isObject(given)) throw new Error("It has no setup.");
   for (const [name, value] of Object.entries(given)) {
     if (!Object.hasOwn(CHECKS, name)) throw new Error(`This page knows no '${name.slice(0, 40)}'.`);
     if (!CHECKS[name](value)) throw new Error(`Its '${name}' cannot be read.`);
   }
-  return withoutSecrets({ ...emptySetup(), ...given, servers: (given.servers ?? []).map(asking) });
+  return { ...emptySetup(), ...given };
 }
 
 function read(text) {
-  let given;
   try {
-    given = JSON.parse(decoded(text));
+    return JSON.parse(decoded(text));
   } catch {
     throw new Error("It is cut, or was changed.");
   }
-  if (!isObject(given)) throw new Error("It has no setup.");
-  return given;
 }
 
 /** Return a server whose calls a person approves. */

@@ -1,7 +1,8 @@
 // Setups that are saved by name, for everybody of the project. No access token is ever part of one.
 
 import { byId, h, say } from "./dom.js";
-import { emptySetup, withoutSecrets } from "./request.js";
+import { checked } from "./presets.js";
+import { withoutSecrets } from "./request.js";
 
 const PATH = "/v1/playground/prompts";
 const LONGEST = 100; // characters of a name
@@ -57,10 +58,10 @@ export class Prompts {
 
   #row(prompt) {
     const { name, updated_at: saved } = prompt;
-    const button = (text, kind, click, label) => h("button", { type: "button", class: kind, "aria-label": `${label ?? text} ${name}`, on: { click } }, text);
+    const button = (text, kind, click) => h("button", { type: "button", class: kind, "aria-label": `${text}: ${name}`, on: { click } }, text);
     const when = saved ? h("small", {}, `Saved ${new Date(saved * 1000).toLocaleString()}`) : null;
     const row = h("li", {}, h("span", { class: "what" }, h("span", {}, name), when), h("span", { class: "push" }));
-    const load = button("Load", "quiet", () => this.#use(prompt));
+    const load = button("Load", "quiet", () => this.#do(() => this.#use(prompt)));
     const remove = button("Delete", "link", () => {
       const yes = button("Delete it", "danger", () => this.#do(() => this.#delete(prompt)));
       const no = button("Keep it", "quiet", () => {
@@ -77,8 +78,9 @@ export class Prompts {
   }
 
   #use({ name, setup }) {
+    const loaded = { ...checked(setup), prompt: name };
     this.dialog.close();
-    this.panel.replace({ ...emptySetup(), ...setup, prompt: name }, `“${name}” is loaded.`);
+    this.panel.replace(loaded, `“${name}” is loaded.`);
   }
 
   async #save() {

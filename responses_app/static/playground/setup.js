@@ -57,6 +57,7 @@ export class SetupPanel {
   /** Show a setup; `title` is its lane's, where there are several. */
   show(setup, title = this.title) {
     if (this.setup !== setup) byId("setup-replaced").hidden = true;
+    Object.assign(setup, { ...emptySetup(), ...setup }); // one that was kept by an earlier version lacks some fields
     this.setup = setup;
     this.title = title;
     const { elements } = this.form;
