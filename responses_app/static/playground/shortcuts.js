@@ -41,7 +41,7 @@ export function listen(actions) {
     [["z"], "Undo: clear, delete", actions.undo],
     [["w"], "Warm up", actions.warm],
     [["s"], "Setup", actions.setup],
-    [["p"], "Prompts: save and load this setup", actions.prompts],
+    [["l"], "Prompts: load and save the setup by name", actions.prompts],
     [["e"], "Events", actions.events],
     [["c"], "Copy as code, or export", actions.copy],
     [["t"], "Light, dark, as the system", actions.theme],

@@ -39,6 +39,15 @@ with client.responses.connect() as connection:
 
 > The connection holds the conversation, so a turn sends only what is new."""
 
+SCHEMA = """{
+  "type": "object",
+  "properties": {
+    "harbour": { "type": "string" },
+    "depth": { "type": "number", "minimum": 0 }
+  }
+  "required": ["harbour"]
+}"""
+
 THOUGHT = """think: It is 21 degrees and the sky is clear. Lisbon lies on the Atlantic, so the evenings are cool even in
 summer, and the wind comes from the north. Somebody who walks up to the castle wants shoes with a grip, water, and a
 light jacket for the way back. The museum of tiles is open until six; the tram is full at noon, and empty before nine.
@@ -105,6 +114,14 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     page.find("[data-do=copy]").click()
     save("copy")
     page.page.keyboard.press("Escape")
+    page.show("setup")
+    page.find(".segments label", has_text="Schema").click()
+    page.find("#edit-schema").click()
+    page.find("#schema textarea").fill(SCHEMA)
+    page.find("#schema .json-told[data-tone=bad]").wait_for()
+    save("schema")
+    page.page.keyboard.press("Escape")
+    page.show("talk")
     page.find("[data-do=help]").click()
     save("help")
 
