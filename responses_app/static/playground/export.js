@@ -5,6 +5,7 @@ import { imagesOf, textOf } from "./request.js";
 
 const LONGEST_TITLE = 60; // characters that are made of what was said first
 const LONGEST_NAME = 60; // of the name of a file
+const ENDED = ["completed", "incomplete"]; // turns that the server goes on from
 
 /**
  * Return what was said in a lane: {title, model, turns: [{id, stored, input, output, open}]}. A turn without an answer
@@ -12,7 +13,7 @@ const LONGEST_NAME = 60; // of the name of a file
  */
 export function transcriptOf(lane) {
   const turns = lane.turns
-    .filter((turn) => turn.id && turn.isOver && turn.status !== "failed")
+    .filter((turn) => turn.id && ENDED.includes(turn.status))
     .map((turn) => ({
       id: turn.id,
       stored: turn.stored !== false,
@@ -57,7 +58,7 @@ const SPEAKERS = { user: "You", system: "System", developer: "Developer" };
 const isAnswer = ({ type }) => /_output$|_response$/u.test(type ?? "");
 
 const WRITERS = {
-  message: (item) => [...imagesOf(item).map(image), textOf(item).trim(), sources(item)],
+  message: (item) => [...imagesOf(item).map(image), ...files(item), textOf(item).trim(), sources(item)],
   reasoning: ({ summary, content }) => [quoted([...(summary ?? []), ...(content ?? [])].map(({ text }) => text ?? "").join("\n\n"))],
   function_call: (item) => [`**Called** \`${item.name}\``, fenced(item.arguments, "json")],
   custom_tool_call: (item) => [`**Called** \`${item.name}\``, fenced(item.input)],
@@ -75,10 +76,12 @@ const WRITERS = {
 
 const other = (item) => [`**${item.type}**`, fenced(item, "json")]; // an item of a kind that came later
 const image = (url) => (url.startsWith("data:") ? "*(an image)*" : `![An image](<${url.replaceAll(/[<>\s]/gu, encodeURIComponent)}>)`);
+const partsOf = ({ content }) => (Array.isArray(content) ? content : []);
+const files = (item) => partsOf(item).filter(({ type }) => type === "input_file").map((part) => `*(a file: ${part.filename ?? part.file_url ?? part.file_id})*`);
 const quoted = (text) => text.trim() && text.trim().replaceAll(/^/gmu, "> ");
 
-function sources({ content }) {
-  const cited = (Array.isArray(content) ? content : []).flatMap(({ annotations }) => annotations ?? []);
+function sources(item) {
+  const cited = partsOf(item).flatMap(({ annotations }) => annotations ?? []);
   const names = new Map(cited.map(({ url, title, filename, file_id: id }) => [url ?? filename ?? id, title ?? filename ?? url ?? id]));
   const rows = [...names].map(([key, name], place) => `${place + 1}. ${/^https?:/u.test(key) ? `[${name}](<${key}>)` : name}`);
   return rows.length ? `Sources:\n\n${rows.join("\n")}` : "";
