@@ -14,6 +14,8 @@ import django
 
 django.setup(set_prefix=False)
 
+from django.template.loader import render_to_string
+
 project = "respsite"
 author = "the authors of respsite"
 extensions = ["myst_parser", "docs.extension"]
@@ -24,7 +26,16 @@ html_favicon = "../responses_app/static/respsite/icon.svg"
 html_copy_source = False
 html_use_index = False
 html_show_sphinx = html_show_copyright = False
-html_theme_options = {"source_repository": "", "top_of_page_buttons": []}
+# The bar and the colours of the playground and the admin.
+html_static_path = ["../responses_app/static/respsite/places.css", "places-in-furo.css"]
+html_css_files = ["places.css", "places-in-furo.css"]
+html_theme_options = {
+    "source_repository": "",
+    "top_of_page_buttons": [],
+    "announcement": render_to_string("respsite/places.html", {"here": "docs"}),
+    "light_css_variables": {"color-brand-primary": "#2459c9", "color-brand-content": "#2459c9"},
+    "dark_css_variables": {"color-brand-primary": "#8db4ff", "color-brand-content": "#8db4ff"},
+}
 myst_heading_anchors = 4  # links name headings as GitHub writes them, and a wrong one fails the build
 myst_links_external_new_tab = False
 suppress_warnings = ["misc.highlighting_failure"]  # blocks show what is left out by an ellipsis

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -309,12 +310,14 @@ class OpenApi(TypedDict):
     paths: JsonObject
 
 
-STYLE = (
+_PLACES = Path(__file__).parent.parent / "static/respsite/places.css"  # the bar that all pages have
+STYLE = _PLACES.read_text() + (
     # Every colour is named: a browser's own blue of links has too little contrast in the dark.
     ":root{color-scheme:light dark;background:light-dark(#fff,#15171c);color:light-dark(#1b1f27,#e6e8ec)}"
     "a{color:light-dark(#1a4fd6,#9db8ff)}"
-    "body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:64rem;padding:1rem}"
-    "nav a{margin-right:.75rem}summary{cursor:pointer;padding:.25rem 0}summary span{margin-left:.5rem}"
+    "body{font:16px/1.5 system-ui,sans-serif;margin:0}"
+    "body>header,main{margin:0 auto;max-width:64rem;padding:1rem}"
+    ".parts a{margin-right:.75rem}summary{cursor:pointer;padding:.25rem 0}summary span{margin-left:.5rem}"
     "code{font-family:ui-monospace,monospace;font-size:.9em;overflow-wrap:anywhere}"
     "table{border-collapse:collapse;margin:.5rem 0;width:100%}caption{text-align:left;font-weight:600}"
     "th,td{border-top:1px solid #8886;padding:.25rem .5rem;text-align:left;vertical-align:top;overflow-wrap:anywhere}"

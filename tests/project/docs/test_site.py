@@ -54,6 +54,12 @@ def test_every_page_is_in_the_site(site: Path) -> None:
         assert f'href="{path}"' in index or path.name == "index.html"
 
 
+def test_every_page_has_the_bar_of_the_four_places(site: Path) -> None:
+    for page in pages()[1:]:
+        text = (site / page.relative_to(ROOT / "docs").with_suffix(".html")).read_text()
+        assert re.findall(r'aria-current="true">(\w+)<', text) == ["Docs"], page
+
+
 def test_no_page_has_a_script_or_a_style_inside(site: Path) -> None:
     for page in site.rglob("*.html"):
         found = re.findall(r"<(?:script|style)>|<script(?![^>]* src=)[^>]*>|<[^>]* (?:style|on\w+)=", page.read_text())
