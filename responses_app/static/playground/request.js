@@ -182,11 +182,3 @@ export function textOf(item) {
 
 /** Return the URLs of the images of an item of the input. */
 export const imagesOf = (item) => partsOf(item).flatMap(({ image_url }) => image_url ?? []);
-
-/** Return a setup from the request of a stored chat. */
-export const setupOf = (request) => ({
-  ...emptySetup(request.model ?? ""),
-  instructions: request.instructions ?? "",
-  effort: request.reasoning?.effort ?? "",
-  functions: (request.tools ?? []).filter(({ type }) => type === "function"),
-});
