@@ -107,9 +107,14 @@ export class Chats {
     this.#rows = rows;
     this.#hasMore = behind.length ? this.#hasMore : has_more;
     this.#draw();
+    this.#tellEnd();
     this.page.listed();
-    if (data.length || after) this.tell(this.#hasMore ? "Loading more" : "");
-    else this.tell(this.search.value.trim() ? `No chat has “${this.search.value.trim()}”.` : "No chats yet. What you ask is listed here.");
+  }
+
+  #tellEnd() {
+    const search = this.search.value.trim();
+    const none = search ? `No chat has “${search}”.` : "No chats yet. What you ask is listed here.";
+    this.tell(this.#hasMore ? "Loading more" : this.#seen().length ? "" : none);
   }
 
   #row(chat) {
@@ -250,10 +255,12 @@ export class Chats {
     this.#deleting.add(id);
     const putBack = this.page.deleted(id);
     this.#draw();
+    this.#tellEnd();
     if (hadFocus) (next?.link ?? this.search).focus();
     const undo = () => {
       this.#deleting.delete(id);
       this.#draw();
+      this.#tellEnd();
       putBack();
       say(`${title} is back.`);
     };

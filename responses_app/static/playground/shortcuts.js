@@ -24,7 +24,7 @@ export function listen(actions) {
     [["o"], "New chat", actions.newChat],
     [["h"], "List of chats", actions.toChats],
     [["/"], "Search in chats", actions.search],
-    [["ArrowUp ArrowDown"], "In the list: the chat before, behind", (key) => actions.inList("step", key === "ArrowUp" ? -1 : 1), row],
+    [["ArrowUp ArrowDown"], "In the list: up, down", (key) => actions.inList("step", key === "ArrowUp" ? -1 : 1), row],
     [["Enter"], "In the list: open the chat", null, row],
     [["F2"], "In the list: rename the chat", () => actions.inList("rename"), row],
     [["p"], "In the list: pin the chat", () => actions.inList("pin"), row],
