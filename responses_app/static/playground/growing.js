@@ -3,8 +3,8 @@
 
 import { CodeBlock, colourWithin } from "./code.js";
 import { soon } from "./dom.js";
-import { withoutMarks } from "./marks.js";
-import { isLoaded, languageOf, load, nodesOf, read } from "./reading.js";
+import { plain, withoutMarks } from "./marks.js";
+import { childrenOf, containerOf, isLoaded, languageOf, load, nodesOf, read } from "./reading.js";
 
 const BUDGET = 6; // milliseconds in a frame; what is left is shown in the next ones
 const PIECE = 8_000; // characters that are read at once, more where a block is longer
@@ -20,6 +20,7 @@ const CONTAINERS = { bullet_list_open: "UL", ordered_list_open: "OL", blockquote
 
 /** A text that grows in an element. */
 export class Growing {
+  #next = null; // what is to be shown, as it was given
   #text = "";
   #done = false;
   #blocks = []; // of what stands: { at, nodes }
@@ -40,17 +41,27 @@ export class Growing {
     this.paint = () => this.#paint();
   }
 
-  set(text, done) {
+  /** Take all of the text. It is only looked at when it is shown: events come faster than pictures. */
+  set(text, how) {
+    this.#next = { text, ...how };
+    this.element.setAttribute("aria-busy", "true");
+    soon(this.paint);
+  }
+
+  #take() {
+    if (!this.#next) return;
+    const { done, marked } = this.#next;
+    const text = (marked ? this.#next.text : plain(this.#next.text)).replace(/\r\n?/gu, "\n");
+    this.#next = null;
     if (text === this.#text && done === this.#done) return;
     if (this.#done || !text.startsWith(this.#text)) this.#goBack(common(this.#text, text));
     this.#isSecond = false;
     this.#text = text;
     this.#done = done;
-    this.element.setAttribute("aria-busy", "true");
-    soon(this.paint);
   }
 
   #paint() {
+    this.#take();
     if (!isLoaded()) {
       this.element.textContent = this.#text; // until the libraries are there
       this.element.dataset.plain = "";
@@ -280,19 +291,4 @@ function lineStarts(text) {
   const found = [0];
   for (let at = text.indexOf("\n"); at >= 0; at = text.indexOf("\n", at + 1)) found.push(at + 1);
   return found;
-}
-
-/** Return where the items, blocks or rows of a list, quote or table begin. */
-function childrenOf({ type, tokens }) {
-  if (type === "table_open") {
-    const body = tokens.findIndex((token) => token.type === "tbody_open");
-    return tokens.slice(body < 0 ? tokens.length : body).filter((token) => token.type === "tr_open").map(({ map }) => ({ line: map[0] }));
-  }
-  return tokens.filter(({ level, nesting, map }) => level === 1 && nesting >= 0 && map).map(({ map }) => ({ line: map[0] }));
-}
-
-/** Return the element that holds them. */
-function containerOf(element) {
-  if (element.tagName !== "DIV") return element;
-  return element.querySelector("tbody") ?? element;
 }

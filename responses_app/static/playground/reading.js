@@ -157,3 +157,18 @@ export function leadOut(element) {
   element.rel = "noopener noreferrer nofollow";
   return element;
 }
+
+/** Return where the items, blocks or rows of a list, quote or table begin. */
+export function childrenOf({ type, tokens }) {
+  if (type === "table_open") {
+    const body = tokens.findIndex((token) => token.type === "tbody_open");
+    return tokens.slice(body < 0 ? tokens.length : body).filter((token) => token.type === "tr_open").map(({ map }) => ({ line: map[0] }));
+  }
+  return tokens.filter(({ level, nesting, map }) => level === 1 && nesting >= 0 && map).map(({ map }) => ({ line: map[0] }));
+}
+
+/** Return the element that holds them. */
+export function containerOf(element) {
+  if (element.tagName !== "DIV") return element;
+  return element.querySelector("tbody") ?? element;
+}

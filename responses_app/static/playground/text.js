@@ -3,18 +3,17 @@
 import { CodeBlock } from "./code.js";
 import { h } from "./dom.js";
 import { Growing } from "./growing.js";
-import { plain } from "./marks.js";
 import { leadOut, safeHref } from "./reading.js";
 
 const shown = new WeakMap();
 
 /**
  * Show a text of Markdown in an element. While it grows this is called with all of it again; `done` tells that it has
- * ended. The element is `aria-busy` until everything is shown.
+ * ended, `marked` that it has marks of citations. The element is `aria-busy` until everything is shown.
  */
 export function renderText(element, text, { done = true, marked = false } = {}) {
   if (!shown.has(element)) shown.set(element, new Growing(element));
-  shown.get(element).set((marked ? text : plain(text)).replace(/\r\n?/gu, "\n"), done);
+  shown.get(element).set(text, { done, marked });
 }
 
 /** Return a link that leads out of the page, its label alone where it may not be followed. */
