@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 import orjson
 
+from engine.backends.answers import error_text, shown, unreached
 from engine.backends.base import OptionReader
-from engine.backends.vllm.client import BROKEN, open_session
+from engine.backends.client import BROKEN, open_session
 from engine.backends.vllm.server_lists import as_server, named_servers
-from engine.backends.vllm.wire import error_text, shown, unreached
 from engine.embeddings.base import (
     BaseEmbeddings,
     Embedded,

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
 
+from engine.backends.answers import Refusal
 from engine.backends.threads import in_thread
-from engine.backends.vllm.wire import Refusal
 from engine.errors import EngineError, PicturesRefused, PromptTooLong
 from engine.types import GenerationRequest, PictureSource, TokenChunk
 

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 
-from engine.backends.vllm.client import OutOfReach, VllmClient
+from engine.backends.client import OutOfReach, ServerClient
 from engine.backends.vllm.replica import Replica, Service
 from engine.backends.vllm.server_lists import ServerList
 from engine.errors import EngineError, EngineUnavailable
@@ -212,7 +212,7 @@ class ReplicaPool:
     def __init__(
         self,
         servers: ServerList,
-        connect: Callable[[str], VllmClient],
+        connect: Callable[[str], ServerClient],
         *,
         model: str,
         harmony: bool,

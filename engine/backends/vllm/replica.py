@@ -22,19 +22,17 @@ from uuid import uuid4
 
 import orjson
 
+from engine.backends.answers import AnswerReader, Refusal, shown
+from engine.backends.client import OutOfReach, ServerClient, Silent
 from engine.backends.vllm.async_llm import REJECTED
-from engine.backends.vllm.client import OutOfReach, Silent, VllmClient
 from engine.backends.vllm.pictures import TOO_LONG, KeptPictures, refused
 from engine.backends.vllm.wire import (
     COMPLETIONS,
     GENERATE,
-    AnswerReader,
-    Refusal,
     TokenStream,
     WholeAnswer,
     Wire,
     is_whole,
-    shown,
 )
 from engine.errors import (
     EngineConfigurationError,
@@ -139,7 +137,7 @@ class Replica:
     `pool` are the servers of its pool, itself among them.
     """
 
-    def __init__(self, client: VllmClient, *, model: str, harmony: bool = True, pool: Collection["Replica"]) -> None:
+    def __init__(self, client: ServerClient, *, model: str, harmony: bool = True, pool: Collection["Replica"]) -> None:
         self.client = client
         self.running = 0  # generations, counted by `VllmServerEngine`
         self.circuit = Circuit()  # whether it is used
@@ -239,7 +237,7 @@ class Replica:
     async def first_token(
         self, service: Service, *, priority: int = 0, grammar: TurnGrammar | None = None
     ) -> list[int]:
-        """Have the server generate one token; raises as `VllmClient.stream()` does."""
+        """Have the server generate one token; raises as `ServerClient.stream()` does."""
         request = GenerationRequest(
             request_id=f"respsite-{uuid4().hex}",
             prompt_token_ids=generation_start() if self._harmony else (ANY_TOKEN,),
@@ -303,7 +301,7 @@ class Replica:
     def stream(
         self, request: GenerationRequest, service: Service, *, max_tokens: int
     ) -> AsyncGenerator[TokenChunk, None]:
-        """Yield what the server samples, over the wire of `service`; raises as `VllmClient.stream()` does."""
+        """Yield what the server samples, over the wire of `service`; raises as `ServerClient.stream()` does."""
         # vLLM refuses any other one without `--scheduling-policy priority`.
         priority = request.priority if service.takes_priorities else 0
         wire, whole = service.wire, is_whole(request)

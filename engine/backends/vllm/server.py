@@ -8,14 +8,14 @@ from typing import Any
 
 import aiohttp
 
+from engine.backends.answers import Refusal
 from engine.backends.base import CheckingEngine, OptionReader, room
+from engine.backends.client import ServerClient, Timeouts, open_session
 from engine.backends.expansions import Expansions
 from engine.backends.threads import load_vocabulary
-from engine.backends.vllm.client import Timeouts, VllmClient, open_session
 from engine.backends.vllm.pool import ReplicaPool
 from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
 from engine.backends.vllm.server_lists import ServerList, as_source, named_servers
-from engine.backends.vllm.wire import Refusal
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
@@ -143,7 +143,7 @@ class VllmServerEngine(CheckingEngine):
             self._session = open_session(self._api_key)
             self._pool = ReplicaPool(
                 self._servers,
-                partial(VllmClient, session=self._session, timeouts=self._timeouts),
+                partial(ServerClient, session=self._session, timeouts=self._timeouts),
                 model=self.model,
                 harmony=self._harmony,
                 refresh_seconds=self._refresh_seconds,

@@ -13,7 +13,6 @@ that are not streamed: those are read as the one chunk that they are (0.32: `ser
 """
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Any, ClassVar, overload
 
 import orjson
 
+from engine.backends.answers import AnswerReader, EventLines, JsonObject, refusal_in, shown
 from engine.errors import GenerationFailed
 from engine.types import (
     FinishReason,
@@ -32,27 +32,13 @@ from engine.types import (
     TokenLogprob,
 )
 
-JsonObject = dict[str, Any]
 Alternatives = list[tuple[int, float]]
 
-# The buffer of a stream holds one event at most.
-MAX_LINE = 16 * 1024 * 1024  # bytes of one event; the first one of a completion repeats the prompt
 MAX_ANSWER = 256 * 1024 * 1024  # bytes: 20 alternatives to each of 100,000 tokens of a prompt are 150 MB
-MAX_TEXT = 300  # characters of a server's own words in a message of ours
 MAX_LOGPROBS = 20  # what vLLM allows, by default (--max-logprobs), and what OpenAI's API does
 IMPOSSIBLE = -9999.0  # vLLM's floor of log probabilities, and what it gives for a token it has none of
 FINISH_REASONS = {each.value: each for each in FinishReason}
 NO_TOKEN_IDS = "vLLM sent text and no token ids: it knows no return_token_ids."
-
-
-class Refusal(Exception):
-    """A server answered with an error; `status` is HTTP's, or the code of an error inside a stream."""
-
-    def __init__(self, status: int, text: str, *, retry_after: int | None = None) -> None:
-        super().__init__(f"{status}: {text}")
-        self.status = status
-        self.text = text
-        self.retry_after = retry_after
 
 
 class Wire(ABC):
@@ -157,35 +143,14 @@ GENERATE = GenerateWire()
 COMPLETIONS = CompletionsWire()
 
 
-class AnswerReader(ABC):
-    """Turns the bytes of one answer into chunks, however they are cut."""
+class VllmReader(AnswerReader):
+    """Reads what a wire's answers have in common."""
 
     def __init__(self, wire: Wire, top_logprobs: int | None, *, has_pictures: bool) -> None:
+        super().__init__()
         self._wire = wire
         self._has_pictures = has_pictures  # then the prompt is longer than it was sent
         self._top_logprobs = top_logprobs
-        self._last: TokenChunk | None = None  # the chunk with the finish reason; None until it has come
-
-    @property
-    def finished(self) -> bool:
-        """Whether a finish reason has come; the usage may come after it."""
-        return self._last is not None
-
-    @abstractmethod
-    def feed(self, data: bytes) -> Iterator[TokenChunk]:
-        """Yield the chunks that `data` completes, all but the last one; iterate to the end.
-
-        Raises `Refusal` for an error in the answer, `GenerationFailed` for what no vLLM says.
-        """
-
-    def end(self) -> bool:
-        """Say whether the answer may end here, where no more bytes come. Raises as `feed` does."""
-        return False
-
-    def last(self) -> TokenChunk:
-        """Return the chunk with the finish reason."""
-        assert self._last is not None, "asked for before it was there"
-        return self._last
 
     def _prompt_tokens(self, usage: JsonObject) -> int | None:
         tokens = usage.get("prompt_tokens") if self._has_pictures else None
@@ -195,7 +160,7 @@ class AnswerReader(ABC):
         return None if self._top_logprobs is None else self._wire.logprobs(choice, self._top_logprobs)
 
 
-class TokenStream(AnswerReader):
+class TokenStream(VllmReader):
     """One streamed answer."""
 
     def __init__(
@@ -203,14 +168,13 @@ class TokenStream(AnswerReader):
     ) -> None:
         super().__init__(wire, top_logprobs, has_pictures=has_pictures)
         self._tokens_left = max_tokens  # how many more the server may send: it was asked for no more than these
-        self._kept: list[bytes] = []  # of a line whose end has not come
-        self._kept_bytes = 0  # of all of `_kept`
+        self._lines = EventLines()
         self._cached_tokens: int | None = None
         self._expanded: int | None = None  # the length of a prompt with pictures
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
         """Yield the chunks that `data` completes, all but the last one."""
-        for event in self._events(data):
+        for event in self._lines.feed(data):
             chunk = self._read(event)
             if chunk is not None:
                 yield chunk
@@ -218,26 +182,6 @@ class TokenStream(AnswerReader):
     def last(self) -> TokenChunk:
         """Return the chunk with the finish reason, and what the usage says if the server told it in time."""
         return replace(super().last(), cached_tokens=self._cached_tokens, prompt_tokens=self._expanded)
-
-    def _events(self, data: bytes) -> list[bytes]:
-        """Return the data of the events that `data` completes. vLLM writes each on one line."""
-        lines, newline, rest = data.rpartition(b"\n")
-        if not newline:
-            self._keep(data)
-            return []
-        # Parts are joined once a line ends. Joining at each `feed` would take a time that grows with its square.
-        whole = b"".join((*self._kept, lines))
-        self._kept, self._kept_bytes = [], 0
-        self._keep(rest)
-        return [line[5:] for line in whole.split(b"\n") if line.startswith(b"data:")]
-
-    def _keep(self, part: bytes) -> None:
-        if not part:
-            return
-        self._kept.append(part)
-        self._kept_bytes += len(part)
-        if self._kept_bytes > MAX_LINE:
-            raise GenerationFailed(f"vLLM sent a line of more than {MAX_LINE} bytes.")
 
     def _read(self, event: bytes) -> TokenChunk | None:
         if event.strip() == b"[DONE]":
@@ -281,39 +225,6 @@ def _cached_tokens(usage: JsonObject) -> int | None:
     return (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
-def error_text(content: bytes) -> str:
-    """Return what the body of an error says; `{"error": {"message"}}` is vLLM's own form."""
-    try:
-        message = orjson.loads(content)
-    except ValueError:
-        return shown(content)
-    # Each server, gateway and framework has another form: vLLM's, a plain message, FastAPI's `detail`.
-    if isinstance(message, dict):
-        message = message.get("error") or message.get("message") or message.get("detail") or message
-    if isinstance(message, dict):
-        message = message.get("message") or message
-    return shown(str(message))
-
-
-def shown(text: str | bytes) -> str:
-    """Return text from outside as one short line for a log."""
-    # Cut first, as most of a long page is never shown; four times as long, as white space goes.
-    beginning = text[: 4 * MAX_TEXT]
-    if isinstance(beginning, bytes):
-        beginning = beginning.decode(errors="replace")
-    line = " ".join("".join(each if each.isprintable() else " " for each in beginning).split())
-    return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
-
-
-def unreached(error: BaseException | None) -> str:
-    """Return why a server could not be asked, in the system's words where it has some."""
-    # `strerror` of errors of name resolution: their numbers are negative, and no `errno`.
-    number = getattr(error, "errno", None) or 0
-    known = os.strerror(number) if number > 0 else getattr(error, "strerror", None)
-    without = "no answer in time" if isinstance(error, TimeoutError) else "the connection broke"
-    return shown(known or str(error or "")).rstrip(".") or without
-
-
 def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
     options = sampling.named()
     if sampling.top_logprobs is not None:
@@ -321,15 +232,6 @@ def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
     if sampling.logit_bias is not None:  # names are texts in JSON
         options["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     return {"max_tokens": max_tokens, "stop_token_ids": list(sampling.stop_token_ids), **options}
-
-
-def refusal_in(message: JsonObject) -> Refusal:
-    """Return the error that an answer of status 200 has in it."""
-    error = message["error"]
-    code = error.get("code") if isinstance(error, dict) else None
-    # Some errors carry a text as their code ("invalid_api_key"): they count as the server's own.
-    status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return Refusal(status, error_text(orjson.dumps(message)))
 
 
 def _token_id(entry: JsonObject) -> int:
@@ -395,7 +297,7 @@ def is_whole(request: GenerationRequest) -> bool:
     return request.sampling.prompt_logprobs is not None or moves_caches
 
 
-class WholeAnswer(AnswerReader):
+class WholeAnswer(VllmReader):
     """Collects the bytes of one answer."""
 
     def __init__(

@@ -158,7 +158,7 @@ async def test_a_vllm_server_is_told_which_span_it_works_for(
             """Say nothing."""
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-    from engine.backends.vllm.client import Timeouts, VllmClient, open_session
+    from engine.backends.client import ServerClient, Timeouts, open_session
     from engine.backends.vllm.wire import GENERATE, TokenStream
     from engine.errors import EngineUnavailable
 
@@ -168,7 +168,7 @@ async def test_a_vllm_server_is_told_which_span_it_works_for(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         async with open_session("") as session:
-            client = VllmClient(url, session=session, timeouts=Timeouts(connect=5, silence=5, look=5))
+            client = ServerClient(url, session=session, timeouts=Timeouts(connect=5, silence=5, look=5))
             with spans.under(f"00-{OURS}-{POSTED}-01").child("turn", calls=True) as span:
                 stream = client.stream("/generate", b"{}", TokenStream(GENERATE, max_tokens=1), headers=span.headers)
                 with pytest.raises(EngineUnavailable):  # it answers nothing

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from engine.backends import client as server_client
 from engine.backends.base import BaseEngine
-from engine.backends.vllm import client as vllm_client
 from engine.backends.vllm.server import VllmServerEngine
 from engine.errors import (
     EngineConfigurationError,
@@ -169,7 +169,7 @@ class TestWhatItReads:
     async def test_the_end_may_be_missing(
         self, fake: FakeVllm, vllm_over: OpenEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(vllm_client, "TAIL_SECONDS", 0.05)
+        monkeypatch.setattr(server_client, "TAIL_SECONDS", 0.05)
         engine = await vllm_over(fake)
         fake.switches.fault = "no_end"
         (chunk,) = await collect(engine, ask(prompt("short")))

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from engine.backends import answers
 from engine.backends.base import BaseEngine
-from engine.backends.vllm import wire as vllm_wire
 from engine.errors import (
     EngineError,
     EngineOverloaded,
@@ -71,7 +71,7 @@ class TestWhatFails:
         after: int,
         scale_out: bool,
     ) -> None:
-        monkeypatch.setattr(vllm_wire, "MAX_LINE", 256 * 1024)
+        monkeypatch.setattr(answers, "MAX_LINE", 256 * 1024)
         fake = await open_fake(scale_out=scale_out)
         expected = GenerationCut if after and (expected is AWAY or fault == "error") else expected
         await assert_it_passes(await vllm_over(fake), fake, fault, after, expected)

@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.backends.vllm import wire as vllm_wire
+from engine.backends import answers
+from engine.backends.answers import Refusal, error_text, shown
 from engine.backends.vllm.wire import (
     COMPLETIONS,
     GENERATE,
     RankedPrompt,
-    Refusal,
     TokenStream,
     WholeAnswer,
     Wire,
-    error_text,
     is_whole,
-    shown,
 )
 from engine.errors import GenerationFailed
 from engine.types import (
@@ -205,7 +203,7 @@ def test_an_error_in_the_stream_is_a_refusal() -> None:
 
 
 def test_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_wire, "MAX_LINE", 1000)
+    monkeypatch.setattr(answers, "MAX_LINE", 1000)
     stream = TokenStream(GENERATE, max_tokens=99)
     assert not list(stream.feed(b"x" * 1000 + b"\n" + b"x" * 1000))
     with pytest.raises(GenerationFailed, match="more than 1000 bytes"):

@@ -1,4 +1,4 @@
-"""HTTP to one vLLM server: small questions, and generations whose tokens are streamed back."""
+"""HTTP to one model server: small questions, and generations whose tokens are streamed back."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -10,12 +10,12 @@ from io import BytesIO
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from engine.backends.answers import AnswerReader, Refusal, error_text, unreached
 from engine.backends.threads import in_thread
-from engine.backends.vllm.wire import AnswerReader, Refusal, error_text, unreached
 from engine.errors import EngineError, EngineUnavailable, GenerationFailed
 from engine.types import TokenChunk
 
-KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM closes them after 5 (VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
+KEEP_ALIVE_SECONDS = 2.0  # of an idle connection: vLLM (VLLM_HTTP_TIMEOUT_KEEP_ALIVE) and llama.cpp close them after 5
 TAIL_SECONDS = 2.0  # for the usage and the end of an answer whose finish reason has come
 MAX_ANSWER = 1024 * 1024  # bytes of an answer that is not a stream
 MAX_RENDERED = 32 * 1024 * 1024  # bytes of a rendered prompt: some million tokens
@@ -108,12 +108,14 @@ class _Call:
             self.waiting.reschedule(0)
 
 
-class VllmClient:
+class ServerClient:
     """Talks to one server. Its errors begin with its name, for logs. `heard_at`: when it sent anything last."""
 
-    def __init__(self, url: str, *, session: aiohttp.ClientSession, timeouts: Timeouts) -> None:
+    def __init__(
+        self, url: str, *, session: aiohttp.ClientSession, timeouts: Timeouts, kind: str = "vLLM server"
+    ) -> None:
         self.url = url
-        self.name = f"the vLLM server at {url}"
+        self.name = f"the {kind} at {url}"
         self.timeouts = timeouts
         self._session = session
         self._loop = asyncio.get_running_loop()
@@ -161,11 +163,12 @@ class VllmClient:
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples for `body`, as `tokens` reads it. It is sent `headers` beside the usual ones.
 
-        Closing the connection is what aborts a generation in vLLM (`listen_for_disconnect` in
-        vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), so closing this is enough.
+        Closing the connection is what aborts a generation, so closing this is enough: in vLLM (`listen_for_disconnect`
+        in vllm/entrypoints/serve/utils/api_utils.py, and Starlette's `StreamingResponse`), and in llama.cpp
+        (`should_stop` in tools/server/server-context.cpp).
 
         Raises `Refusal` for an answer that is an error, `OutOfReach` where there was no connection, `EngineUnavailable`
-        where it broke, `Silent`, and `GenerationFailed` for what no vLLM says.
+        where it broke, `Silent`, and `GenerationFailed` for what no server of its kind says.
         """
         call = _Call()
         self._calls.add(call)
