@@ -202,3 +202,4 @@ class EngineInfo:
     model: str
     max_model_len: int  # prompt and output tokens together
     detail: str = ""  # for the operator: how it is reached
+    at_once: int = 0  # generations that it runs side by side, where more would wait in it; 0: any number

@@ -42,11 +42,12 @@ class Timeouts:
     look: float  # between two looks at how a server is, and for the answer to each
 
 
-def open_session(api_key: str) -> aiohttp.ClientSession:
+def open_session(api_key: str, *, keeps_connections: bool = True) -> aiohttp.ClientSession:
     """Return a session for all servers, without cookies, compression, or a limit of its own."""
+    kept = {"keepalive_timeout": KEEP_ALIVE_SECONDS} if keeps_connections else {"force_close": True}
     return aiohttp.ClientSession(
         # No limit of connections: `max_connections` of the engine is the one that counts (`VllmServerEngine.generate`).
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+        connector=aiohttp.TCPConnector(limit=0, **kept),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {api_key}"} if api_key else {})},
     )
@@ -139,11 +140,11 @@ class ServerClient:
         except BROKEN as error:
             raise self._out_of_reach(error) from error
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: str, body: bytes, *, seconds: float | None = None) -> bytes:
         """Return the content of the answer to a question that generates nothing. Raises as `get`, and `Refusal`."""
         try:
             async with (
-                asyncio.timeout(self.timeouts.connect),
+                asyncio.timeout(self.timeouts.connect if seconds is None else seconds),
                 self._session.post(
                     self.url + path,
                     data=BytesIO(body),

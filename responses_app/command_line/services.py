@@ -24,6 +24,8 @@ from responses_app.settings.models import ModelSettings
 from responses_app.wiring.engines import embedding_models, make_embeddings, make_engine
 
 MEND = "Mend this setting: the server does not start so."
+REACH_VLLM = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
+REACH_LLAMA = "Check that llama-server runs there and has loaded its model, and what ENGINE_URL and MODELS name."
 INSTALL_SANDBOX = (
     "Install bubblewrap (apt install bubblewrap), or on a kernel of 6.12 or later: pip install sandlock; "
     "or set SANDBOX=off."
@@ -71,10 +73,7 @@ async def _started(named: str, engine: BaseEngine | BaseEmbeddings, seconds: flo
         return problem("engine", f"{named}: {error}", MEND)
     except (EngineError, TimeoutError) as error:
         reason = str(error) or f"it did not answer within {0.8 * seconds:.1f} s"
-        advice = (
-            "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
-        )
-        return problem("engine", f"{named}: {reason}", advice)
+        return problem("engine", f"{named}: {reason}", REACH_LLAMA if "(llama-server)" in named else REACH_VLLM)
     finally:
         await engine.aclose()
 

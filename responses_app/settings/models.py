@@ -70,8 +70,9 @@ def own_or_vllms(*own: str) -> Callable[[str], str]:
     return parse
 
 
-engine_kind = choice("demo", "vllm", "vllm-server", "scripted")
-_any_engine = choice("demo", "vllm", "vllm-server", "scripted", *EMBEDS)
+_ASK_SERVERS = ("vllm-server", "llama-server")  # engines that need a URL
+engine_kind = choice("demo", "vllm", *_ASK_SERVERS, "scripted")
+_any_engine = choice("demo", "vllm", *_ASK_SERVERS, "scripted", *EMBEDS)
 model_format = choice(*FORMATS)
 reasoning_parser = own_or_vllms("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
 tool_parser = own_or_vllms("auto", "none", "hermes", "qwen", "json", "llama3_json")
@@ -95,7 +96,7 @@ class ModelSettings:
     tool_parser: str = "auto"
     image_token: str = "auto"  # what its chat template writes for a picture; "none": it is shown none
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    url: tuple[str, ...] = ()  # of vLLM servers; several share the work
+    url: tuple[str, ...] = ()  # of servers; several of vLLM share the work
     api_key: str = field(default="", repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)  # of the engine, handed on as they are
     script: str = ""  # file of the engine "scripted"
@@ -110,11 +111,11 @@ class ModelSettings:
     @property
     def lacks(self) -> tuple[Sequence[str], str] | None:
         """The field that it needs and does not have, behind those because of which it does; None where it has all."""
-        if self.engine == "vllm-server" and not self.url:
+        if self.engine in _ASK_SERVERS and not self.url:
             return ("engine",), "url"
         if self.engine == "scripted" and not self.script:
             return ("engine",), "script"
-        if self.format == "chat-template" and self.engine == "vllm-server" and not self.tokenizer:
+        if self.format == "chat-template" and self.engine in _ASK_SERVERS and not self.tokenizer:
             return ("format", "engine"), "tokenizer"
         return None
 
@@ -174,14 +175,15 @@ def problem_of(served: Sequence[ModelSettings], set_names: Container[str]) -> st
 
 def _problem_of_one(model: ModelSettings, set_names: Container[str]) -> str | None:
     if model.has_other_format:
-        return f"MODEL_FORMAT=chat-template needs ENGINE=vllm or vllm-server: ENGINE={model.engine} speaks Harmony."
+        return f"MODEL_FORMAT=chat-template needs ENGINE=vllm, vllm-server or llama-server: ENGINE={model.engine} speaks Harmony."
     lacks = model.lacks
     if lacks is None and model.engine == "vllm-server" and "model" not in set_names:
         lacks = ("engine",), "url"
     if lacks is not None:
         because, needed = lacks
         reason = " with ".join(f"{_VARIABLES[name]}={getattr(model, name)}" for name in because)
-        return f"{reason} needs {_VARIABLES[needed]}, {_ABOUT[needed]}."
+        about = "like http://127.0.0.1:8080" if model.engine == "llama-server" and needed == "url" else _ABOUT[needed]
+        return f"{reason} needs {_VARIABLES[needed]}, {about}."
     if model.engine == "vllm" and "model" not in set_names:
         return "ENGINE=vllm needs MODEL, a model's name on the hub or its folder."
     return None
@@ -307,17 +309,17 @@ class EngineSettings(RoomSettings):
     engine: str = setting(
         "demo", engine_kind,
         "what generates: `demo` (no model), `vllm` (vLLM in this process), `vllm-server` (vLLM servers at "
-        "ENGINE_URL) or `scripted` (for tests)",
+        "ENGINE_URL), `llama-server` (llama.cpp's server at ENGINE_URL) or `scripted` (for tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = setting(
         (), urls,
-        "the vLLM servers that ENGINE=vllm-server asks, separated by commas (see Several engines)",
+        "the vLLM servers that ENGINE=vllm-server asks, separated by commas (see Several engines), or the one "
+        "llama-server that ENGINE=llama-server asks",
         default_text="unset",
     )  # fmt: skip
     engine_api_key: str = setting(
         "", text,
-        "the key that the vLLM servers at ENGINE_URL and EMBEDDINGS_URL ask for: what they were given as `--api-"
-        "key`",
+        "the key that the servers at ENGINE_URL and EMBEDDINGS_URL ask for: what they were given as `--api-key`",
         default_text="unset", secret=True,
     )  # fmt: skip
     engine_core: str = setting(
@@ -338,7 +340,7 @@ class EngineSettings(RoomSettings):
     tokenizer: str = setting(
         "", text,
         "folder of the model's tokenizer and chat template; MODEL_FORMAT=chat-template with ENGINE=vllm-server "
-        "needs it",
+        "or llama-server needs it",
         default_text="what MODEL says",
     )  # fmt: skip
     reasoning_parser: str = setting(

@@ -39,10 +39,12 @@ Engine = TypeVar("Engine", BaseEngine, BaseEmbeddings)
 
 BACKENDS = {  # imported when chosen: a backend may need packages that others do without
     "demo": "engine.backends.demo.engine.DemoEngine",
+    "llama-server": "engine.backends.llama.server.LlamaServerEngine",
     "scripted": "engine.backends.scripted.ScriptedEngine",
     "vllm": "engine.backends.vllm.local.VllmEngine",
     "vllm-server": "engine.backends.vllm.server.VllmServerEngine",
 }
+ASKED = ("vllm-server", "llama-server")  # those that ask servers
 COLLECT_AFTER = (20_000, 20, 20)  # new objects (some MB), and collections of the younger generation
 REFUSED = "the engine cannot start: the server's log says why"  # `/ready` tells it to everybody, so nothing more
 
@@ -53,7 +55,7 @@ def make_engine(model: ModelSettings, *, core: str = "") -> BaseEngine:
     options = engine_options(model)
     if model.engine == "scripted":
         options["script"] = model.script
-    if model.engine == "vllm-server":
+    if model.engine in ASKED:
         options |= {"urls": model.url, "api_key": model.api_key}
     more = {"core": core} if model.engine == "vllm" else {}
     make = getattr(import_module(module), name)
@@ -67,7 +69,7 @@ def engine_options(model: ModelSettings) -> dict[str, object]:
     if not family_of(model).is_harmony:
         # Off: the server's model is not a gpt-oss, and is tried and asked as such.
         options |= {"harmony": False} if model.engine == "vllm-server" else {}
-        if model.engine == "vllm":
+        if model.engine in ("vllm", "llama-server"):
             options.setdefault("tokenizer", model.tokenizer or model.model)
     return options
 
@@ -132,6 +134,7 @@ class EngineStarter(Generic[Engine]):
         self._fatal = fatal
         self._ready = ready
         self.info: EngineInfo | None = None  # None until it has started
+        self.when_started: Callable[[EngineInfo], None] = lambda info: None  # called with `info`, before `ready`
         self.problem = "the engine is starting"  # for `/ready`, which everybody may read
         self.tried = asyncio.Event()  # once: it has started, or has not
         self._task: asyncio.Task[None] | None = None
@@ -186,6 +189,7 @@ class EngineStarter(Generic[Engine]):
                 await asyncio.sleep(wait)
             else:
                 self._announce(self.info)
+                self.when_started(self.info)
                 self._ready()
                 self.tried.set()
                 return

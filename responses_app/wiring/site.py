@@ -420,6 +420,8 @@ def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:
 def _served(
     model: ModelSettings, starter: EngineStarter[BaseEngine], meter: ModelMeter, *, created: int
 ) -> ServedModel:
+    turns = FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited)
+    starter.when_started = lambda info: turns.bound(info.at_once)
     return ServedModel(
         model.name,
         starter.engine,
@@ -427,6 +429,6 @@ def _served(
         created=created,
         format=make_format(family_of(model), starter.engine),
         meter=meter,
-        turns=FairTurns(max_running=model.max_running, bounds=model.max_queued, waited=meter.waited),
+        turns=turns,
         aliases=model.aliases,
     )

@@ -1,16 +1,16 @@
 """Tokens in and tokens out over HTTP, to one or several running vLLM servers that serve the same model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 import aiohttp
 
 from engine.backends.answers import Refusal
 from engine.backends.base import CheckingEngine, OptionReader, room
 from engine.backends.client import ServerClient, Timeouts, open_session
+from engine.backends.closing import unless
 from engine.backends.expansions import Expansions
 from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.pool import ReplicaPool
@@ -121,7 +121,7 @@ class VllmServerEngine(CheckingEngine):
             await load_vocabulary()
         self._require_open()
         pool = self._open_pool()
-        await self._unless_closed(pool.inspect())
+        await unless(self._closed, pool.inspect(), error=_closed)
         self._require_open()
         pool.watch()
         self._started = True
@@ -279,21 +279,6 @@ class VllmServerEngine(CheckingEngine):
         if not serving:
             raise EngineUnavailable("No vLLM server is in reach.")
         return self._pool, serving
-
-    async def _unless_closed(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do some work that ends with `EngineUnavailable` as soon as the engine is closed."""
-        working = asyncio.create_task(work)
-        closing = asyncio.create_task(self._closed.wait())
-        try:
-            await asyncio.wait([working, closing], return_when=asyncio.FIRST_COMPLETED)
-            self._require_open()
-            await working
-        # On every way out, being cancelled too: neither task may outlive this.
-        finally:
-            working.cancel()
-            closing.cancel()
-            await asyncio.wait([working, closing])
-            working.cancelled() or working.exception()  # else asyncio would log an error that nobody asked for
 
     def _require_open(self) -> None:
         if self._closed.is_set():

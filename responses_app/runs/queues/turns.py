@@ -105,6 +105,10 @@ class FairTurns:
         """Return what a response will have of the engine: nothing yet."""
         return TurnPlace(self, project, tier, lateness(priority))
 
+    def bound(self, max_running: int) -> None:
+        """Bound them from now on, where they are not."""
+        self.max_running = self.max_running or max_running
+
     # What places ask.
 
     def admit(self, place: "TurnPlace") -> None:

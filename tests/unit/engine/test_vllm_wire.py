@@ -47,7 +47,7 @@ def read(stream: TokenStream, *parts: bytes) -> list[TokenChunk]:
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> tuple[Wire, bytes, list[TokenChunk]]:
+def whole_answers(draw: st.DrawFn) -> tuple[Wire, bytes, list[TokenChunk]]:
     """Draw an answer, and the chunks it is made of."""
     wire = draw(st.sampled_from(list(WIRES)))
     bodies = draw(st.lists(st.tuples(TOKENS.filter(bool), LOGPROB), max_size=6))
@@ -147,7 +147,7 @@ async def _nothing() -> bytes:
 SOME_PICTURE = PictureSource("d0" * 32, _nothing)
 
 
-@given(answers(), st.lists(st.integers(0, 2000)))
+@given(whole_answers(), st.lists(st.integers(0, 2000)))
 def test_any_cutting_gives_the_same_chunks(answer: tuple[Wire, bytes, list[TokenChunk]], cuts: list[int]) -> None:
     wire, content, chunks = answer
     places = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})

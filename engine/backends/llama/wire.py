@@ -1,0 +1,245 @@
+"""What is said to a llama-server, and what it answers: `/completion`, written and read without any I/O.
+
+    {"prompt": [ids], "n_predict": 100, "stream": true, "return_tokens": true, …}
+    data: {"tokens": [13225], "content": "Hello", "tokens_predicted": 1, "stop": false}
+    data: {"tokens": [], "stop": true, "stop_type": "eos", "tokens_predicted": 6, "timings": {"cache_n": 70}}
+
+Facts are of llama.cpp's tools/server: README.md, server-schema.cpp and server-context.cpp. `pieces` says which tokens
+it leaves out of a stream. An answer that is not streamed has all tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from engine.backends.answers import AnswerReader, EventLines, JsonObject, refusal_in, shown
+from engine.backends.llama.pieces import Pieces
+from engine.errors import GenerationFailed
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
+
+PATH = "/completion"
+IMPOSSIBLE = -9999.0  # the least log probability that is told; llama.cpp's is the least number of 32 bits
+MAX_ANSWER = 16 * 1024 * 1024  # bytes of an answer that is not streamed: it is short
+MAX_SEED = 2**32 - 1  # this one means "any" to llama.cpp
+RANKED = 1000  # of the likeliest tokens, among which one that was sampled is looked for
+FINISHED = {"eos": FinishReason.STOP, "word": FinishReason.STOP, "limit": FinishReason.LENGTH}
+# What is wanted of the last event: without this it repeats the prompt as text.
+FIELDS = ("tokens", "stop", "stop_type", "tokens_predicted", "timings", "error")
+RENAMED = {"repetition_penalty": "repeat_penalty"}  # what llama.cpp has under another name
+SAME = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
+class TokensLeftOut(Exception):
+    """A stream has left out tokens, so what follows is to be asked for behind `tokens`.
+
+    `tokens` are those that the text says, the one that was told among them; none where the text does not say them.
+    """
+
+    def __init__(self, tokens: Sequence[int] = ()) -> None:
+        super().__init__(f"left out before {len(tokens)} tokens that are known")
+        self.tokens = tokens
+
+
+def completion(
+    request: GenerationRequest,
+    behind: Sequence[int],
+    *,
+    max_tokens: int,
+    streamed: bool,
+    ping_seconds: int,
+    again: int = 0,
+) -> bytes:
+    """Return the JSON that asks for what follows the prompt and the tokens `behind` it.
+
+    `again`: the how-manieth time that is asked for a generation; each has a seed of its own. While nothing is sampled
+    yet, the server says every `ping_seconds` that it is there.
+    """
+    return orjson.dumps(
+        {
+            "prompt": [*request.prompt_token_ids, *behind],
+            "n_predict": max_tokens,
+            "stream": streamed,
+            "return_tokens": True,
+            "cache_prompt": True,
+            "return_progress": True,  # tells first how much of the prompt was cached
+            "sse_ping_interval": ping_seconds,
+            "response_fields": FIELDS,
+            **_sampling(request.sampling, again),
+        }
+    )
+
+
+def ranking(prompt: Sequence[int], plain: int) -> bytes:
+    """Return the JSON that asks which tokens are the likeliest behind a prompt.
+
+    llama.cpp tells that with a token that is sampled and whose text is whole: `plain` is one, and is forced. Log
+    probabilities are those of the model, before any option of sampling, so that changes none of them.
+    """
+    return orjson.dumps(
+        {
+            "prompt": list(prompt),
+            "n_predict": 1,
+            "stream": False,
+            "cache_prompt": True,
+            "n_probs": RANKED,
+            "logit_bias": [[plain, 1000.0]],
+            "response_fields": ("completion_probabilities",),
+        }
+    )
+
+
+def ranked(content: bytes, token: int, top: int) -> TokenLogprob:
+    """Read the answer to `ranking`. Raises `GenerationFailed` where the token is not among the likeliest."""
+    try:
+        place = orjson.loads(content)["completion_probabilities"][0]["top_logprobs"]
+        likely = [(int(each["id"]), max(float(each["logprob"]), IMPOSSIBLE)) for each in place]
+    except (LookupError, TypeError, ValueError) as error:
+        raise GenerationFailed(f"llama-server sent an answer that cannot be read: {shown(content)}") from error
+    logprob = dict(likely).get(token)
+    if logprob is None:
+        raise GenerationFailed(f"llama-server does not say how likely the token {token} was.")
+    return TokenLogprob(token_id=token, logprob=logprob, top=tuple(likely[:top]))
+
+
+def _sampling(sampling: SamplingOptions, again: int) -> JsonObject:
+    """Return the options; what is left to the model is left to the flags that the server was started with."""
+    options: JsonObject = {
+        RENAMED.get(name, name): value for name in SAME if (value := getattr(sampling, name)) is not None
+    }
+    if sampling.top_k is not None:
+        options["top_k"] = max(0, sampling.top_k)  # -1 is vLLM's word for all
+    if sampling.seed is not None:
+        options["seed"] = (sampling.seed + again) % MAX_SEED
+    if sampling.logit_bias:
+        options["logit_bias"] = [[token, bias] for token, bias in sampling.logit_bias.items()]
+    if sampling.top_logprobs is not None:
+        options["n_probs"] = max(1, sampling.top_logprobs)
+    return options
+
+
+class CompletionStream(AnswerReader):
+    """One streamed answer."""
+
+    def __init__(self, pieces: Pieces, *, max_tokens: int, top_logprobs: int | None = None) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._top_logprobs = top_logprobs
+        self._tokens_left = max_tokens  # how many more the server may send: it was asked for no more than these
+        self._told = 0  # tokens that are known by now
+        self._cached_tokens: int | None = None  # of the prompt; told before the first token
+        self._lines = EventLines()
+
+    def feed(self, data: bytes) -> Iterator[TokenChunk]:
+        """Yield the chunks that `data` completes, all but the last one. Also raises `TokensLeftOut`."""
+        for event in self._lines.feed(data):
+            message = _parsed(event)
+            if self._last is None:
+                try:
+                    chunk = self._take(message)
+                except (LookupError, TypeError, ValueError, AttributeError) as error:
+                    raise GenerationFailed(f"llama-server sent an event that cannot be read: {shown(event)}") from error
+                if chunk is not None:
+                    yield chunk
+
+    def _take(self, message: JsonObject) -> TokenChunk | None:
+        if "error" in message:
+            raise refusal_in(message)
+        if "prompt_progress" in message:
+            self._cached_tokens = message["prompt_progress"]["cache"]
+            return None
+        tokens: list[int] = message["tokens"]
+        number: int = message["tokens_predicted"]
+        left_out = number - self._told - len(tokens)
+        if message["stop"]:
+            if left_out:  # the last ones, of which nothing else is told
+                raise TokensLeftOut
+            self._last = TokenChunk(
+                token_ids=tokens, finish_reason=_finish(message), cached_tokens=_cached_tokens(message)
+            )
+            return None
+        if not tokens:
+            return None
+        if left_out:
+            tokens = self._found(message["content"], tokens, left_out)
+        self._told = number
+        self._tokens_left -= len(tokens)
+        if self._tokens_left < 0:
+            raise GenerationFailed("llama-server sent more tokens than it was asked for.")
+        return TokenChunk(token_ids=tokens, logprobs=self._logprobs(message), cached_tokens=self._cached_tokens)
+
+    def _found(self, text: str, told: list[int], left_out: int) -> list[int]:
+        """Return all tokens of an event, where it is certain which they are, else raise `TokensLeftOut`."""
+        ways = self._pieces.left_out(text, told[0], left_out) if len(told) == 1 else []
+        if not ways:
+            raise TokensLeftOut
+        tokens = [*ways[0], *told]
+        # Of several ways the first is taken, and what follows is asked for behind it, as nobody can tell which it was.
+        # Also where log probabilities are wanted: they are not told of what is left out.
+        if len(ways) > 1 or self._top_logprobs is not None:
+            raise TokensLeftOut(tokens)
+        return tokens
+
+    def _logprobs(self, message: JsonObject) -> list[TokenLogprob] | None:
+        if self._top_logprobs is None:
+            return None
+        places = message.get("completion_probabilities")
+        if not places:
+            raise GenerationFailed("llama-server tells no log probabilities where it drafts tokens (--spec-type).")
+        return [_logprob(place, self._top_logprobs) for place in places]
+
+
+class CompletionAnswer(AnswerReader):
+    """One answer that is not streamed: all of its tokens, without log probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []  # the bytes so far, joined in `end`
+        self._bytes = 0
+
+    def feed(self, data: bytes) -> Iterator[TokenChunk]:
+        """Keep `data`; there is no chunk before the end. Raises `GenerationFailed` for too much of it."""
+        self._parts.append(data)
+        self._bytes += len(data)
+        if self._bytes > MAX_ANSWER:
+            raise GenerationFailed(f"llama-server sent an answer of more than {MAX_ANSWER} bytes.")
+        return iter(())
+
+    def end(self) -> bool:
+        """Read what has come."""
+        content = b"".join(self._parts)
+        message = _parsed(content)
+        if "error" in message:
+            raise refusal_in(message)
+        try:
+            self._last = TokenChunk(
+                token_ids=[int(token) for token in message["tokens"]],
+                finish_reason=_finish(message),
+                cached_tokens=_cached_tokens(message),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise GenerationFailed(f"llama-server sent an answer that cannot be read: {shown(content)}") from error
+        return True
+
+
+def _parsed(content: bytes) -> JsonObject:
+    try:
+        message = orjson.loads(content)
+    except ValueError as error:
+        raise GenerationFailed(f"llama-server sent what is no JSON: {shown(content)}") from error
+    if not isinstance(message, dict):
+        raise GenerationFailed(f"llama-server sent an event that cannot be read: {shown(content)}")
+    return message
+
+
+def _finish(message: JsonObject) -> FinishReason:
+    return FINISHED[message["stop_type"]]
+
+
+def _cached_tokens(message: JsonObject) -> int | None:
+    return (message.get("timings") or {}).get("cache_n")
+
+
+def _logprob(place: dict[str, Any], top: int) -> TokenLogprob:
+    likely = [(int(each["id"]), max(float(each["logprob"]), IMPOSSIBLE)) for each in place["top_logprobs"][:top]]
+    return TokenLogprob(token_id=int(place["id"]), logprob=max(float(place["logprob"]), IMPOSSIBLE), top=tuple(likely))
