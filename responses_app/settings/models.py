@@ -175,7 +175,8 @@ def problem_of(served: Sequence[ModelSettings], set_names: Container[str]) -> st
 
 def _problem_of_one(model: ModelSettings, set_names: Container[str]) -> str | None:
     if model.has_other_format:
-        return f"MODEL_FORMAT=chat-template needs ENGINE=vllm, vllm-server or llama-server: ENGINE={model.engine} speaks Harmony."
+        needed = "ENGINE=vllm, vllm-server or llama-server"
+        return f"MODEL_FORMAT=chat-template needs {needed}: ENGINE={model.engine} speaks Harmony."
     lacks = model.lacks
     if lacks is None and model.engine == "vllm-server" and "model" not in set_names:
         lacks = ("engine",), "url"

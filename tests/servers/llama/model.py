@@ -49,7 +49,7 @@ def _final(tokens: list[int]) -> list[int]:
 
 
 SHORT, LONG, ENDLESS, EMOJI, CALLS, RANDOM = map(cue, ("brief", "lengthy", "endless", "emoji", "weather", "random"))
-LONG_WORDS = words(250)
+LONG_WORDS = words(205)
 (DICE,) = words(1, 50_000)
 _LOOP = words(5, 9000)
 TURNS = {
@@ -72,12 +72,12 @@ def write_harmony_model(folder: Path) -> Path:
 
 def prompt(cue: int) -> list[int]:
     """Return a prompt that has the model say what a cue stands for."""
-    return [
-        *encode_harmony("<|start|>user<|message|>Please say"),
-        cue,
-        *encode_harmony(" now.<|end|>"),
-        *generation_start(),
-    ]
+    return [*encode_harmony(f"<|start|>user<|message|>Please say{spelled(cue)} now.<|end|>"), *generation_start()]
+
+
+def spelled(cue: int) -> str:
+    """Return a cue as text, with the space before it."""
+    return token_bytes(cue).decode()
 
 
 if __name__ == "__main__":

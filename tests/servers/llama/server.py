@@ -15,7 +15,7 @@ PROGRAM = os.environ.get("LLAMA_SERVER", "")
 LEFT_OUT = "LLAMA_SERVER names no llama-server: `make test-llama` builds one and runs these"
 START_SECONDS = 60.0  # a start takes 2 to 5 s
 API_KEY = "a key of the llama server"
-SLOTS = 2
+SLOTS = 4
 # What weighs the later of two cues more needs numbers of 32 bits (`gguf`). The rest is gpt-oss's own way of sampling.
 EXACT = ("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "off")
 SAMPLING = ("--temp", "1.0", "--top-p", "1.0", "--top-k", "0", "--min-p", "0")
