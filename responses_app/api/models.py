@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from typing_extensions import TypeAliasType, TypedDict
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.codex import ModelCatalogue, catalogue
+from responses_app.protocol.codex import Known, ModelCatalogue, catalogue
 from responses_app.protocol.errors import invalid_request, model_not_found
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.requests.pages import Query
@@ -85,7 +85,9 @@ async def _list(request: HttpRequest) -> Models:
     if _is_anthropics(request):
         return anthropic_page([_anthropic_model(name, model) for name, model in named], query_of(request))
     if any(query_of(request).get("client_version", ())):
-        return catalogue((name, _length(model), model.sees) for name, model in named)
+        return catalogue(
+            Known(name, _length(model), model.sees, model.engine.supports_grammar) for name, model in named
+        )
     others = [_model(name, model) for model in embedding_models for name in model.names]
     return {"object": "list", "data": [*(_model(name, model) for name, model in named), *others]}
 

@@ -5,6 +5,7 @@ provider is unknown to it. It says then that it has no metadata, and offers the 
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -37,6 +38,15 @@ not do.
 
 # Tools
 - `exec_command` runs a command in a shell. Several short commands are better than one that does everything.
+{patching}
+# Answers
+Say in a line or two what you are about to do before a longer piece of work. In the end say what you changed, where \
+(`path/file.py:12`), and what you found when you checked it. Be brief and plain. Do not repeat files that you wrote: \
+the user can open them.
+"""
+
+
+PATCHES = """\
 - `apply_patch` is how you write, change, move and delete files. Its input is the patch itself, not JSON:
 
 *** Begin Patch
@@ -54,12 +64,8 @@ not do.
 
 Paths are relative. `@@` names the function or class where the lines alone could be found more than once; without it \
 there is none. `*** Move to:` stands only where a file gets another name.
-
-# Answers
-Say in a line or two what you are about to do before a longer piece of work. In the end say what you changed, where \
-(`path/file.py:12`), and what you found when you checked it. Be brief and plain. Do not repeat files that you wrote: \
-the user can open them.
 """
+NO_PATCHES = "- There is no tool for files: write, change, move and delete them by commands, too.\n"
 
 
 class ModelCatalogue(TypedDict):
@@ -68,32 +74,42 @@ class ModelCatalogue(TypedDict):
     models: list[JsonObject]
 
 
-def catalogue(models: Iterable[tuple[str, int | None, bool]]) -> ModelCatalogue:
-    """Return Codex's catalogue of models: their names, their lengths in tokens (None: not known yet), who sees."""
-    return {"models": [_entry(*model, rank) for rank, model in enumerate(models)]}
+class Known(NamedTuple):
+    """What the catalogue says of a model."""
+
+    name: str
+    length: int | None  # in tokens; None: not known yet
+    sees: bool
+    is_held: bool = True  # its engine takes the grammar of apply_patch
 
 
-def _entry(name: str, length: int | None, sees: bool, rank: int) -> JsonObject:
+def catalogue(models: Iterable[Known]) -> ModelCatalogue:
+    """Return Codex's catalogue of models."""
+    return {"models": [_entry(model, rank) for rank, model in enumerate(models)]}
+
+
+def _entry(model: Known, rank: int) -> JsonObject:
     return {
-        "slug": name,
-        "display_name": name,
+        "slug": model.name,
+        "display_name": model.name,
         "description": "Served by respsite",
         "visibility": "list",
         "supported_in_api": True,
         "priority": rank,
         "upgrade": None,
         # Required as a text, though an empty one would do: without it Codex has no catalogue at all.
-        "base_instructions": INSTRUCTIONS,
-        "context_window": length,
-        "truncation_policy": {"mode": "tokens", "limit": _shown_tokens(length)},
-        "input_modalities": ["text", "image"] if sees else ["text"],
+        "base_instructions": INSTRUCTIONS.replace("{patching}\n", PATCHES if model.is_held else NO_PATCHES),
+        "context_window": model.length,
+        "truncation_policy": {"mode": "tokens", "limit": _shown_tokens(model.length)},
+        "input_modalities": ["text", "image"] if model.sees else ["text"],
         "default_reasoning_level": "medium",
         "supported_reasoning_levels": [{"effort": effort, "description": EFFORTS[effort]} for effort in EFFORTS],
         "supports_reasoning_summaries": True,
         "support_verbosity": False,
         "default_verbosity": None,
         "shell_type": "unified_exec",
-        "apply_patch_tool_type": "freeform",  # a custom tool with a Lark grammar; there is no other any more
+        # A custom tool with a Lark grammar; there is no other any more.
+        "apply_patch_tool_type": "freeform" if model.is_held else None,
         "supports_parallel_tool_calls": True,
         "experimental_supported_tools": [],
     }

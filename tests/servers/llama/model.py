@@ -48,7 +48,9 @@ def _final(tokens: list[int]) -> list[int]:
     return [*encode_harmony("<|channel|>final<|message|>"), *tokens, RETURN]
 
 
-SHORT, LONG, ENDLESS, EMOJI, CALLS, RANDOM = map(cue, ("brief", "lengthy", "endless", "emoji", "weather", "random"))
+SHORT, LONG, ENDLESS, EMOJI, CALLS, RANDOM, SHELL = map(
+    cue, ("brief", "lengthy", "endless", "emoji", "weather", "random", "laptop")
+)
 LONG_WORDS = words(205)
 (DICE,) = words(1, 50_000)
 _LOOP = words(5, 9000)
@@ -59,6 +61,11 @@ TURNS = {
     EMOJI: _final(encode_text("A llama 🦙 and 喵 say 龘!")),
     CALLS: encode_harmony(
         '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Paris"}<|call|>'
+    ),
+    # What the command prints has the cue of `SHORT` in it.
+    SHELL: encode_harmony(
+        "<|channel|>commentary to=functions.exec_command <|constrain|>json<|message|>"
+        """{"cmd":"printf 'say br''ief' | tee note.txt"}<|call|>"""
     ),
     RANDOM: [*encode_harmony("<|channel|>final<|message|>"), DICE],
 }
