@@ -16,7 +16,7 @@ INTRODUCTION = """\
 
 This page says how far respsite and other servers keep to OpenAI's Responses API, its WebSocket mode, Chat Completions,
 and Anthropic's Messages, for readers who have to choose between them. `make conformance-table` prints it;
-[`respsite conformance URL`](../how-to/command-line.md#check-a-server) checks any other server.
+[`respsite conformance URL`](../how-to/command-line.md#conformance-tests) checks any other server.
 
 Checked on {day}: respsite {respsite}, vLLM {vLLM} (its own server, on the CPU), LiteLLM {LiteLLM} (its proxy) and
 agentic-api {agentic-api}. All are in front of one vLLM server, whose model has no weights and says what the checks
