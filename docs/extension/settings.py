@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import Field, fields
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,19 @@ DOCS = Path(__file__).parent.parent
 
 
 def markdown() -> str:
-    """Return a section for each setting: what it is called, takes, and is for."""
+    """Return a heading for each group, and below it a section for each setting: its name, what it takes and is for."""
     known = {field.name.upper(): field for field in fields(Settings)}
-    return "\n\n".join(_section(row.name, row.default, row.about, known[row.name]) for row in table())
+    groups = [
+        "\n\n".join([f"## {group}", *(_section(row.name, row.default, row.about, known[row.name]) for row in rows)])
+        for group, rows in groupby(table(), key=lambda row: row.group)
+    ]
+    return "\n\n".join(groups)
 
 
 def _section(name: str, default: str, about: str, field: "Field[Any]") -> str:
     flags = [code(flag) for flag, meant in FLAGS.items() if meant == name]
     lines = [
-        f"## {name}",
+        f"### {name}",
         "",
         _sentence(_linked(about)),
         "",

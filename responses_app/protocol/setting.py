@@ -108,12 +108,16 @@ def names(value: str) -> tuple[str, ...]:
     return names
 
 
-def json_object(value: str) -> dict[str, Any]:
-    """A JSON object."""
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise ValueError('a JSON object, like {"tokens_per_second": 50}')
-    return parsed
+def json_object(example: str) -> Callable[[str], dict[str, Any]]:
+    """A JSON object; the example is shown to those who give something else."""
+
+    def parse(value: str) -> dict[str, Any]:
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = None
+        if not isinstance(parsed, dict):
+            raise ValueError(f"a JSON object, like {example}")
+        return parsed
+
+    return parse

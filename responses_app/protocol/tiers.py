@@ -34,10 +34,10 @@ class ServiceTiers(RoomSettings):
     """The operator's choice: the tiers a request may ask for, and what none or `auto` means (`auto`: `default`)."""
 
     responses_default_service_tier: str = setting(
-        "auto", choice(*TIERS), "the service tier of requests that ask for none or for `auto`; `auto` means `default`"
+        "auto", choice(*TIERS), "service tier of requests that send none or `auto`; `auto` means `default`"
     )
     responses_allowed_service_tiers: tuple[str, ...] = setting(
-        TIERS, tiers, "service tiers that a request may ask for; `fast` means `priority`", default_text=",".join(TIERS)
+        TIERS, tiers, "service tiers that a request may send; `fast` means `priority`", default_text=",".join(TIERS)
     )
 
     def problem(self, given: Container[str]) -> str | None:

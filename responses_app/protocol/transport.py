@@ -37,15 +37,17 @@ class HeaderSettings(RoomSettings):
 
     default_openai_organization: str = setting(
         "", header_value,
-        "the header `openai-organization` of answers, where the request has none",
+        "value of the response header `openai-organization`, if the request does not send one",
         default_text="unset",
     )  # fmt: skip
     default_openai_version: str = setting(
-        "", header_value, "the header `openai-version` of answers, where the request has none", default_text="unset"
-    )
+        "", header_value,
+        "value of the response header `openai-version`, if the request does not send one",
+        default_text="unset",
+    )  # fmt: skip
     azure_region: str = setting(
         "", header_value,
-        "answer with Azure's headers, too: this value as `x-ms-region`, and `x-ms-request-id`",
+        "value of the response header `x-ms-region`; if set, responses also have Azure's `x-ms-request-id`",
         default_text="unset",
     )  # fmt: skip
 

@@ -32,6 +32,7 @@ from responses_app.protocol.setting import (
 from responses_app.protocol.transport import HeaderSettings
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
+from responses_app.settings.order import ORDER
 from responses_app.stores.files import FileSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.sandbox.base import SandboxSettings
@@ -107,8 +108,7 @@ class ToolSettings(McpSettings, SandboxSettings, SearchSettings):
 
     sandbox_mcp: str = setting(
         "", mcp_tool,
-        "a server of MCP_SERVERS, or one tool of it, that runs the model's code in place of a sandbox on this "
-        "machine",
+        "an MCP server of MCP_SERVERS, or one tool of it, that runs the model's code instead of a local sandbox",
         default_text="unset",
     )  # fmt: skip
 
@@ -146,32 +146,34 @@ class Settings(
 ):
     """Every setting; a field's name in capitals is its environment variable."""
 
-    host: str = setting("127.0.0.1", text, "address that `make run` and `respsite serve` listen on")
-    port: int = setting(8000, whole(1, 65535), "port that `make run` and `respsite serve` listen on")
+    host: str = setting("127.0.0.1", text, "address that `respsite serve` and `make run` listen on")
+    port: int = setting(8000, whole(1, 65535), "port that `respsite serve` and `make run` listen on")
     debug: bool = setting(
-        False, flag, "Django's debug mode, which shows code to whoever meets an error; never on a network"
-    )
-    data_dir: str = setting(
-        "var", text,
-        "folder of what the server keeps in files: the SQLite database, the secret key, the sandbox's containers",
+        False, flag,
+        "Django's debug mode, which shows source code and settings in error pages; never use it on a network",
     )  # fmt: skip
+    data_dir: str = setting(
+        "var", text, "folder for the server's files: the SQLite database, the secret key, the sandbox's containers"
+    )
     workers: int = setting(
-        1, whole(1, 1000), "processes that `make run` and `respsite serve` answer with (see Several workers)"
+        1, whole(1, 1000), "number of worker processes of `respsite serve` and `make run` (see Several workers)"
     )
     worker_max_memory_bytes: int = setting(
         0, whole(0),
-        "memory of one worker; one that holds more is replaced by a new one, when there are several; 0 = any size",
+        "memory of one worker; a worker that holds more is replaced, if WORKERS is more than 1; 0 = no limit",
     )  # fmt: skip
     worker_start_seconds: float = setting(
         120.0, seconds(1),
-        "how long a worker may take until it is ready; one that takes longer is given up, where there are others",
+        "how long a worker may take until it is ready; if other workers are running, a slower one is killed",
     )  # fmt: skip
     worker_silence_seconds: float = setting(
-        30.0, seconds(), "how long a worker may stand still; then it is killed and replaced; 0 = for ever"
-    )
+        30.0, seconds(),
+        "how long a worker's event loop may be blocked; then the worker is killed and replaced; 0 = forever",
+    )  # fmt: skip
     secret_key: str = setting(
         "", text,
-        "Django's secret key, which signs sessions; servers that share a database must share it",
+        "Django's secret key, which signs sessions and, without REASONING_ENCRYPTION_KEYS, encrypts "
+        "`encrypted_content`; servers that share a database need the same key",
         default_text="made once, in DATA_DIR/secret_key", secret=True,
     )  # fmt: skip
     database_url: str = setting(
@@ -180,16 +182,18 @@ class Settings(
         default_text="sqlite:///DATA_DIR/respsite.sqlite3", secret=True,
     )  # fmt: skip
     database_timeout_seconds: float = setting(
-        10.0, seconds(0.1), "how long one question to the database may take; then the client gets a 503"
+        10.0, seconds(0.1), "timeout of one database query; after it the client gets a 503"
     )
     redis_url: str = setting(
         "", url_of("redis://host:6379/0 (or rediss://, unix://)", "redis://", "rediss://", "unix://"),
-        "Redis, where several workers share limits and turns of chats, and by which they reach each other: `redis://host:6379/0`",
+        "Redis, which workers need to share rate limits and the token cache of chats, and to cancel each other's "
+        "responses: `redis://host:6379/0`",
         default_text="unset: in memory", secret=True,
     )  # fmt: skip
     allowed_hosts: tuple[str, ...] = setting(
         LOOPBACK, names,
-        "host names by which clients may reach the server; needed when HOST is not this machine alone",
+        "host names that clients may use for the server, separated by commas; required if HOST is not a loopback "
+        "address",
         default_text="localhost,127.0.0.1,[::1]",
     )  # fmt: skip
     allowed_origins: tuple[str, ...] = setting(
@@ -199,115 +203,118 @@ class Settings(
     )  # fmt: skip
     auth: str = setting(
         "auto", choice("auto", "on", "off"),
-        "whether clients need an API key: `auto` asks for one unless only this machine can reach the server",
+        "whether clients need an API key; `auto`: only if other machines can reach the server (see When keys are "
+        "required)",
     )  # fmt: skip
     csrf_trusted_origins: tuple[str, ...] = setting(
         (), origins,
-        "addresses under which people open the admin behind a proxy with TLS: `https://models.example.com`",
+        "addresses under which people open the admin behind a TLS proxy: `https://models.example.com`",
         default_text="unset",
     )  # fmt: skip
     behind_proxy: str = setting(
         "no", choice("no", "http", "tls"),
-        "whether a proxy stands in front (`http` or `tls`): its `X-Forwarded-For` and `X-Forwarded-Proto` count "
-        "then, and every request needs a key; `tls` says that browsers use HTTPS",
+        "trust `X-Forwarded-For` and `X-Forwarded-Proto` from a proxy: `http`, or `tls` if browsers use HTTPS; "
+        "every request then needs an API key",
     )  # fmt: skip
     admin_login_failures: int = setting(
-        10, whole(1), "failed logins to the admin as one user, or from one address, until they are locked"
+        10, whole(1), "failed admin logins after which the user name and the address are locked"
     )
     admin_login_lock_seconds: float = setting(
-        900.0, seconds(1), "how long a user or an address is locked out of the admin, from the last failed login"
+        900.0, seconds(1), "how long a user name or an address stays locked after the last failed admin login"
     )
     log_level: str = setting(
-        "info", choice("debug", "info", "warning", "error"), "the least important messages that are logged"
+        "info", choice("debug", "info", "warning", "error"), "lowest level of the messages that are logged"
     )
     log_format: str = setting(
-        "line", choice("line", "json"), "form of the log: plain lines, or with `json` a JSON object a line"
+        "line", choice("line", "json"), "format of the log: `line` for plain lines, `json` for one JSON object per line"
     )
     metrics: str = setting(
         "auto", choice("auto", "public", "off"),
-        "who may read `/metrics`: who may use the API or has a key for it (`auto`), everybody (`public`), nobody "
-        "(`off`; see Watching it)",
+        "who may read `/metrics`: with `auto` everybody if the API needs no key, else keys with the scope "
+        "`api.metrics.read`; with `public` everybody; with `off` nobody (see Metrics)",
     )  # fmt: skip
     metrics_dir: str = setting(
-        "", text, "folder where workers behind one address share their metrics", default_text="unset: each has its own"
-    )
+        "", text,
+        "shared folder for the metrics of several workers behind one address; WORKERS sets one by itself",
+        default_text="unset: each has its own",
+    )  # fmt: skip
 
-    traces: bool = setting(False, flag, "send traces of responses with OpenTelemetry (see Traces)")
+    traces: bool = setting(False, flag, "send OpenTelemetry traces of requests, responses and tool calls (see Traces)")
 
     max_websocket_connections: int = setting(
         100, whole(1),
-        "WebSockets that are open at once, in all workers that share a Redis; one more is closed with a 429",
+        "open WebSockets in all workers that share a Redis; further ones get an error frame with status 429 and "
+        "are closed",
     )  # fmt: skip
     websocket_max_message_bytes: int = setting(
-        32 * MIB, whole(KIB), "largest message that a client may send on a WebSocket"
-    )
-    websocket_max_unfinished_bytes: int = setting(
-        128 * MIB, whole(KIB),
-        "memory of one worker for messages on WebSockets that have not arrived whole, of all connections together",
+        32 * MIB, whole(KIB),
+        "largest message that a client may send on a WebSocket; larger ones get error 413 and close code 4009",
     )  # fmt: skip
+    websocket_max_unfinished_bytes: int = setting(
+        128 * MIB, whole(KIB), "memory of one worker for incomplete WebSocket messages of all connections together"
+    )
     stream_stall_seconds: float = setting(
-        30.0, seconds(0.1), "how long a reader may take no byte of its stream; then it is dropped"
+        30.0, seconds(0.1), "how long a client may read nothing from its stream; then it is disconnected"
     )
     stream_first_word_ms: int = setting(
         50, whole(0, 60_000),
-        "for how many milliseconds the stream of a response over HTTP waits for the engine's first word before it "
-        "begins: what the engine refuses in that time is an error with a status; 0 = it begins at once",
+        "how many milliseconds an HTTP stream waits for the engine's first output before it begins, so that early "
+        "errors get an HTTP status; 0 = it begins at once",
     )  # fmt: skip
     max_body_bytes: int = setting(
-        32 * MIB, whole(KIB), "largest body of an HTTP request, but for uploads of files (FILE_MAX_BYTES)"
+        32 * MIB, whole(KIB), "largest body of an HTTP request, except file uploads (FILE_MAX_BYTES)"
     )
     max_input_items: int = setting(5000, whole(1), "items in the `input` or `messages` of one request")
     max_json_values: int = setting(
-        100_000, whole(1000), "JSON values in one request or message: texts, numbers, arrays and objects together"
+        100_000, whole(1000), "JSON values in one request or message: strings, numbers, arrays and objects together"
     )
     request_arrival_seconds: float = setting(
-        30.0, seconds(0.1),
-        "how long a request may take to arrive; a long body may take as long as 16 KiB a second need",
-    )  # fmt: skip
+        30.0, seconds(0.1), "how long a request may take to arrive; a large body has as long as it needs at 16 KiB/s"
+    )
     responses_ping_interval_seconds: float = setting(
-        15.0, seconds(), "how often a silent stream gets a sign of life; 0 = never"
+        15.0, seconds(), "interval of keepalive pings on a stream without events; 0 = none"
     )
     responses_dialect: Dialect = setting(
         OPENAI, dialect,
-        "how events are worded: presets and switches, separated by commas (see Dialects)",
+        "event format for clients that expect an older one: presets and switches, separated by commas (see "
+        "Dialects)",
         default_text="openai",
     )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", choice("ignore", "refuse"),
-        "what becomes of a field of a request that this server does not know: `ignore` serves the request and names "
-        "the field in the header `respsite-ignored` (see Fields), `refuse` answers 400, as OpenAI does",
+        "unknown request fields: `ignore` runs the request and names the field in the response header "
+        "`respsite-ignored` (see Fields), `refuse` answers 400, as OpenAI does",
     )  # fmt: skip
     responses_compatibility_mode: bool = setting(
-        True, flag,
-        "refuse some request fields that only vLLM knows; `off` takes them (see Fields of the engine)",
-    )  # fmt: skip
+        True, flag, "refuse some request fields that only vLLM has; `off` accepts them (see Fields of the engine)"
+    )
     responses_usage_per_turn: bool = setting(
-        False, flag, "add lists of each turn's tokens to `usage`, beside the sums; some clients break on them"
+        False, flag, "add the token counts of each turn to `usage`; some clients cannot parse them"
     )
     responses_tool_mode: str = setting(
         "complete", choice("complete", "wait"),
-        "what a streamed response does at calls of the client's tools: end (`complete`), or wait for their "
-        "outputs (`wait`; see Wait for function outputs in the stream)",
+        "when a streamed response calls the client's tools, it ends (`complete`) or waits for their outputs "
+        "(`wait`; see Wait for function outputs in the stream)",
     )  # fmt: skip
     responses_max_tool_output_bytes: int = setting(
-        MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, the largest output that a running response can be given"
+        MIB, whole(KIB), "with RESPONSES_TOOL_MODE=wait, largest output that can be sent to a waiting response"
     )
     enable_computer_call: bool = setting(
-        False, flag, "show the screenshots of `computer_call_output` in lists of items to clients that include them"
+        False, flag, "allow clients to get the screenshots of `computer_call_output` in item lists, by `include`"
     )
     shutdown_grace_seconds: float = setting(
-        30.0, seconds(), "how long running responses may take to end when the server stops"
+        30.0, seconds(), "how long running responses may take to finish when the server stops"
     )
-    conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = any number")
+    conversations_max_entries: int = setting(0, whole(), "conversations that one project may have; 0 = no limit")
     playground_sharing: bool = setting(
         False, flag,
-        "let whoever may read responses of a project read any chat in the playground by its link, not only those of "
-        "its own key or user (see What is kept)",
+        "let everybody who may read a project's responses open any of its playground chats by link, not only those of "
+        "their own key or user",
     )  # fmt: skip
     reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets,
-        "secrets, separated by commas, that seal what clients carry for the server, like `encrypted_content`: the"
-        " first seals, all of them open",
+        "keys, separated by commas, for data that clients send back, like `encrypted_content`: the first one "
+        "encrypts, all of them decrypt",
         default_text="made from SECRET_KEY", secret=True,
     )  # fmt: skip
 
@@ -352,6 +359,7 @@ class Settings(
 class SettingRow:
     """A setting as the reference shows it."""
 
+    group: str  # the heading that it is under
     name: str  # of the environment variable
     default: str  # as it is written there, or a few words where it depends
     about: str  # what it is for
@@ -360,8 +368,10 @@ class SettingRow:
 def table() -> list[SettingRow]:
     """Return every setting with its default and what it is for."""
     return [
-        SettingRow(each.name.upper(), each.metadata["default_text"] or written(each.default), each.metadata["about"])
-        for each in _all()
+        SettingRow(
+            group, each.name.upper(), each.metadata["default_text"] or written(each.default), each.metadata["about"]
+        )
+        for each, group in _all()
     ]
 
 
@@ -372,50 +382,21 @@ def written(value: object) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-# The order of the reference: what is read together, however the rooms are that use it. A setting that is missing here
-# follows the one above it in its room.
-_ORDER = """
-    ENGINE ENGINE_URL ENGINE_API_KEY ENGINE_CORE MODEL MODEL_FORMAT TOKENIZER REASONING_PARSER TOOL_PARSER IMAGE_TOKEN
-    MODEL_NAME CHAT_TEMPLATE_KWARGS ENGINE_OPTIONS ENGINE_SCRIPT MODELS ENGINE_MAX_RUNNING ENGINE_MAX_QUEUED HOST
-    PORT DEBUG DATA_DIR WORKERS WORKER_MAX_MEMORY_BYTES WORKER_START_SECONDS WORKER_SILENCE_SECONDS SECRET_KEY
-    DATABASE_URL DATABASE_TIMEOUT_SECONDS DATABASE_PATIENCE_SECONDS REDIS_URL ALLOWED_HOSTS ALLOWED_ORIGINS AUTH
-    CSRF_TRUSTED_ORIGINS BEHIND_PROXY ADMIN_LOGIN_FAILURES ADMIN_LOGIN_LOCK_SECONDS LOG_LEVEL LOG_FORMAT METRICS
-    METRICS_DIR TRACES MAX_WEBSOCKET_CONNECTIONS WEBSOCKET_LIFETIME_SECONDS WEBSOCKET_WARNING_SECONDS
-    WEBSOCKET_GRACE_SECONDS WEBSOCKET_BUSY WEBSOCKET_MAX_MESSAGE_BYTES WEBSOCKET_MAX_UNFINISHED_BYTES
-    WEBSOCKET_MAX_QUEUED WEBSOCKET_MAX_STATE_BYTES STREAM_MAX_LAG_BYTES STREAM_STALL_SECONDS STREAM_DELTA_MS
-    STREAM_FIRST_WORD_MS MAX_BODY_BYTES MAX_INPUT_ITEMS MAX_JSON_VALUES REQUEST_ARRIVAL_SECONDS
-    RESPONSES_PING_INTERVAL_SECONDS RESPONSES_DIALECT UNKNOWN_FIELDS RESPONSES_COMPATIBILITY_MODE
-    RESPONSES_USAGE_PER_TURN RESPONSES_TOOL_MODE RESPONSES_TOOL_TIMEOUT RESPONSES_MAX_TOOL_OUTPUT_BYTES
-    RESPONSES_MAX_IN_FLIGHT RESPONSES_STORE RESPONSES_STORE_TTL RESPONSES_STORE_MAX_ENTRIES
-    RESPONSES_STORE_MAX_BYTES RESPONSES_SESSION_TTL RESPONSES_MAX_ACTIVE_SESSIONS RESPONSES_MAX_SESSION_BYTES
-    RESPONSES_MAX_UNSAVED_BYTES RECONNECT_GRACE_SECONDS BACKGROUND_MAX_RUNNING BACKGROUND_MAX_QUEUED
-    SHUTDOWN_GRACE_SECONDS WORKER_LEASE_SECONDS CONVERSATIONS_MAX_ENTRIES PLAYGROUND_SHARING REASONING_ENCRYPTION_KEYS
-    REASONING_SUMMARIES RESPONSES_DEFAULT_SERVICE_TIER RESPONSES_ALLOWED_SERVICE_TIERS DEFAULT_OPENAI_ORGANIZATION
-    DEFAULT_OPENAI_VERSION AZURE_REGION EMBEDDINGS_URL EMBEDDINGS_MODEL EMBEDDINGS_OPTIONS SERVER_TOOL_SECONDS
-    SERVER_TOOL_MAX_OUTPUT_BYTES MCP_SERVERS MCP_SERVER_URLS MCP_ALLOWED_HOSTS SANDBOX SANDBOX_MCP SANDBOX_PYTHON
-    SANDBOX_MEMORY_BYTES SANDBOX_DISK_BYTES SANDBOX_MAX_PROCESSES SANDBOX_CALL_SECONDS SANDBOX_MAX_CONTAINERS
-    SANDBOX_PROJECT_CONTAINERS SANDBOX_WAIT_SECONDS SANDBOX_IDLE_SECONDS SEARCH_URL SEARCH_MCP SEARCH_ALLOWED_HOSTS
-    FILE_MAX_BYTES FILES_MAX_ENTRIES UPLOADS_MAX_OPEN FILES_MAX_BYTES FILE_SEARCH VECTOR_STORES_MAX_ENTRIES
-    VECTOR_STORE_MAX_FILES VECTOR_STORE_MAX_CHUNKS IMAGE_SERVICE_URL IMAGE_SERVICE_KEY IMAGE_SERVICE_MODEL
-    IMAGE_SERVICE_SECONDS IMAGE_MAX_BYTES REFUSE_IMAGES INPUT_IMAGES_MAX INPUT_IMAGE_MAX_BYTES INPUT_IMAGE_MAX_PIXELS
-    INPUT_IMAGES_ALLOWED_HOSTS INPUT_IMAGES_MEMORY_BYTES ENABLE_COMPUTER_CALL
-""".split()
-
-
-def _all() -> Sequence["Field[Any]"]:
-    """Return every setting, in the order of the reference."""
+def _all() -> Sequence[tuple["Field[Any]", str]]:
+    """Return every setting with its heading, in the order of the reference."""
     # By the variable's name: its place in the reference.
-    ordered = {name: place for place, name in enumerate(_ORDER)}
+    ordered = {name: place for place, (name, _) in enumerate(ORDER)}
     place, places = 0, {}
     for each in fields(Settings):
-        # A setting that `_ORDER` lacks gets the place of the one before; sorting keeps their order.
+        # A setting that `ORDER` lacks gets the place of the one before; sorting keeps their order.
         place = places[each.name] = ordered.get(each.name.upper(), place)
-    return sorted(fields(Settings), key=lambda each: places[each.name])
+    known = sorted(fields(Settings), key=lambda each: places[each.name])
+    return [(each, ORDER[places[each.name]][1]) for each in known]
 
 
 def secret_files() -> list[str]:
     """Return the variables that may name a file with a secret instead of the secret's own."""
-    return [f"{known.name.upper()}_FILE" for known in _all() if known.metadata["secret"]]
+    return [f"{known.name.upper()}_FILE" for known, _ in _all() if known.metadata["secret"]]
 
 
 RETIRED = {  # settings that were, and what an operator is told who still has them
@@ -433,7 +414,7 @@ def from_environ(environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """
     warnings: list[str] = []
     values: dict[str, Any] = {}
-    for known in _all():
+    for known, _ in _all():
         name = known.name.upper()
         is_secret = known.metadata["secret"]
         raw = _secret(name, environ) if is_secret else environ.get(name, "")

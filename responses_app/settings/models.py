@@ -76,6 +76,9 @@ _any_engine = choice("demo", "vllm", *_ASK_SERVERS, "scripted", *EMBEDS)
 model_format = choice(*FORMATS)
 reasoning_parser = own_or_vllms("auto", "none", "think", "qwen3", "think-open", "deepseek_r1")
 tool_parser = own_or_vllms("auto", "none", "hermes", "qwen", "json", "llama3_json")
+template_variables = json_object('{"enable_thinking": false}')
+engine_options = json_object('{"max_model_len": 65536}')
+embeddings_options = json_object('{"gpu_memory_utilization": 0.1}')
 _EXAMPLE = (
     'models by their names, like {"small": {"engine": "vllm-server", "url": "http://127.0.0.1:8001"}}, or a file '
     "with one"
@@ -272,8 +275,8 @@ def _name(value: object) -> str:
     return value
 
 
-def _options(value: object) -> Mapping[str, Any]:
-    return json_object(json.dumps(value))
+def _object(parse: Callable[[str], dict[str, Any]]) -> Callable[[object], Mapping[str, Any]]:
+    return lambda value: parse(json.dumps(value))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -293,10 +296,10 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
     "reasoning_parser": _text(reasoning_parser),
     "tool_parser": _text(tool_parser),
     "image_token": _text(text),
-    "chat_template_kwargs": _options,
+    "chat_template_kwargs": _object(template_variables),
     "url": _urls,
     "api_key": _text(text),
-    "options": _options,
+    "options": _object(engine_options),
     "script": _text(text),
     "max_running": _number(whole()),
     "max_queued": _number(queued),
@@ -309,84 +312,85 @@ class EngineSettings(RoomSettings):
 
     engine: str = setting(
         "demo", engine_kind,
-        "what generates: `demo` (no model), `vllm` (vLLM in this process), `vllm-server` (vLLM servers at "
+        "inference backend: `demo` (no model), `vllm` (vLLM inside respsite), `vllm-server` (vLLM servers at "
         "ENGINE_URL), `llama-server` (llama.cpp's server at ENGINE_URL) or `scripted` (for tests)",
     )  # fmt: skip
     engine_url: tuple[str, ...] = setting(
         (), urls,
-        "the vLLM servers that ENGINE=vllm-server asks, separated by commas (see Several engines), or the one "
-        "llama-server that ENGINE=llama-server asks",
+        "URLs of the vLLM servers for ENGINE=vllm-server, separated by commas (see Load balancing over several "
+        "vLLM servers), or of the one llama-server for ENGINE=llama-server",
         default_text="unset",
     )  # fmt: skip
     engine_api_key: str = setting(
         "", text,
-        "the key that the servers at ENGINE_URL and EMBEDDINGS_URL ask for: what they were given as `--api-key`",
+        "API key of the servers at ENGINE_URL and EMBEDDINGS_URL: the value of their flag `--api-key`",
         default_text="unset", secret=True,
     )  # fmt: skip
     engine_core: str = setting(
         "", text,
-        "socket of an engine core that workers with ENGINE=vllm share; `serve --workers` makes one by itself",
+        "socket of a vLLM engine that several workers with ENGINE=vllm share; `serve --workers` sets it by itself",
         default_text="unset: loaded in this process",
     )  # fmt: skip
     model: str = setting(
         "", text,
-        "what the engine loads: a name on the hub or a folder; with ENGINE=vllm-server the model's name there",
+        "model to load: a Hugging Face id or a folder; with ENGINE=vllm-server the model's name on that server",
         default_text="the engine's name",
     )  # fmt: skip
     model_format: str = setting(
         "harmony", model_format,
-        "how prompts are written and answers read: `harmony` (gpt-oss), `chat-template` (the model's own "
-        "template), or what fits the model's files (`auto`; see Serve a model that is not gpt-oss)",
+        "prompt and output format: `harmony` (gpt-oss), `chat-template` (the model's own template), or chosen by "
+        "the model's files (`auto`; see Serve Qwen, Llama, Mistral and other models)",
     )  # fmt: skip
     tokenizer: str = setting(
         "", text,
-        "folder of the model's tokenizer and chat template; MODEL_FORMAT=chat-template with ENGINE=vllm-server "
-        "or llama-server needs it",
+        "folder with the model's tokenizer and chat template; required for MODEL_FORMAT=chat-template with "
+        "ENGINE=vllm-server or llama-server",
         default_text="what MODEL says",
     )  # fmt: skip
     reasoning_parser: str = setting(
         "auto", reasoning_parser,
-        "how the model's thinking is told from its answer, with MODEL_FORMAT=chat-template: by think tags "
-        "(`think`, `qwen3`), also where the first tag is in the prompt (`think-open`), not at all (`none`), as "
-        "vLLM's parser does (`vllm:NAME`), or as the model's files say (`auto`)",
+        "how reasoning is separated from the answer, with MODEL_FORMAT=chat-template: think tags (`think`, "
+        "`qwen3`), think tags whose first tag is in the prompt (`think-open`), no reasoning (`none`), a parser of "
+        "vLLM (`vllm:NAME`), or chosen by the model's files (`auto`)",
     )  # fmt: skip
     tool_parser: str = setting(
         "auto", tool_parser,
-        "how the model's calls of tools are read, with MODEL_FORMAT=chat-template: as `hermes`, as JSON like "
-        "Llama 3's (`json`), not at all (`none`), as vLLM's parser does (`vllm:NAME`), or as the model's files "
-        "say (`auto`)",
+        "how tool calls are parsed, with MODEL_FORMAT=chat-template: `hermes`, JSON like Llama 3's (`json`), no "
+        "tool calls (`none`), a parser of vLLM (`vllm:NAME`), or chosen by the model's files (`auto`)",
     )  # fmt: skip
     image_token: str = setting(
         "auto", text,
-        "what the model's chat template writes for a picture, with MODEL_FORMAT=chat-template: as the model's files "
-        "say (`auto`), or in so many words, like `<image>`; `none`: the model is shown no pictures",
+        "image placeholder of the model's chat template, with MODEL_FORMAT=chat-template: a text like `<image>`, "
+        "chosen by the model's files (`auto`), or `none` for a model that gets no images",
     )  # fmt: skip
     model_name: str = setting(
-        "", text, "the model's name for clients, in requests and in `/v1/models`", default_text="what MODEL says"
+        "", text, "name of the model for clients, in requests and in `/v1/models`", default_text="what MODEL says"
     )
     chat_template_kwargs: dict[str, Any] = setting(
-        {}, json_object, 'variables of the model\'s chat template, as JSON: `{"thinking": true}`', default_text="{}"
+        {}, template_variables, "variables for the model's chat template, as JSON", default_text="{}"
     )
     engine_options: dict[str, Any] = setting(
-        {}, json_object,
-        'options of the engine, as JSON: for ENGINE=demo `{"tokens_per_second": 50}`, for ENGINE=vllm those of vLLM',
+        {}, engine_options,
+        "options of the engine, as JSON: vLLM's engine arguments for ENGINE=vllm, those of respsite's client for "
+        "ENGINE=vllm-server, those of the demo engine (see Options of the demo engine)",
         default_text="{}",
     )  # fmt: skip
-    engine_script: str = setting("", text, "file with what ENGINE=scripted says", default_text="unset")
+    engine_script: str = setting("", text, "file with the script of ENGINE=scripted, for tests", default_text="unset")
     models: Entries = setting(
         (), models,
-        "several models at once, each with an engine of its own, as JSON or a file (see Several models)",
+        "several models, each with its own engine, as JSON or as the path of a JSON file (see Serve several "
+        "models)",
         default_text="unset: one model, as ENGINE and MODEL say", secret=True,
     )  # fmt: skip
     engine_max_running: int = setting(
         0, whole(),
-        "turns that the engine does at once for one worker, others wait, and projects get equal shares; 0 = any "
-        "number",
+        "generations that the engine runs at once for one worker; further ones wait, and projects get equal "
+        "shares (see Fair scheduling between projects); 0 = no limit",
     )  # fmt: skip
     engine_max_queued: QueueBounds = setting(
         QueueBounds(1000), queued,
         "requests of one project and service tier that may wait for the engine in one worker; `1000,flex=5000` "
-        "says it for one tier apart",
+        "sets a different limit for one tier",
         default_text="1000",
     )  # fmt: skip
 
@@ -433,17 +437,18 @@ class EmbeddingSettings(RoomSettings):
 
     embeddings_url: tuple[str, ...] = setting(
         (), server_urls,
-        "servers with an embedding model (vLLM), separated by commas; their key is ENGINE_API_KEY (see "
+        "URLs of vLLM servers with an embedding model, separated by commas; their API key is ENGINE_API_KEY (see "
         "Embeddings)",
         default_text="unset",
     )  # fmt: skip
     embeddings_model: str = setting(
         "", text,
-        "the name of the embedding model at EMBEDDINGS_URL, there and for clients; without EMBEDDINGS_URL what vLLM "
-        "loads in this process",
+        "name of the embedding model, at EMBEDDINGS_URL and for clients; without EMBEDDINGS_URL the model that "
+        "vLLM loads inside respsite",
         default_text="the first model there, which clients call `embeddings`",
     )  # fmt: skip
     embeddings_options: dict[str, Any] = setting(
-        {}, json_object, "JSON with fields of vLLM's `AsyncEngineArgs`, for an embedding model in this process",
+        {}, embeddings_options,
+        "options for an embedding model inside respsite, as JSON: fields of vLLM's `AsyncEngineArgs`",
         default_text="{}",
     )  # fmt: skip

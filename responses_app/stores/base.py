@@ -137,17 +137,16 @@ class RetentionSettings(RoomSettings):
     """How many responses are kept, and for how long."""
 
     responses_store_ttl: float = setting(
-        0.0, seconds(), "how long after its creation a stored response is forgotten; 0 = never"
+        0.0, seconds(), "seconds after its creation when a stored response is deleted; 0 = never"
     )
     responses_store_max_entries: int = setting(
         0, whole(),
-        "stored responses of one project; when there are more, the oldest finished ones are forgotten; 0 = any "
-        "number",
+        "stored responses of one project; if there are more, the oldest finished ones are deleted; 0 = no limit",
     )  # fmt: skip
     responses_store_max_bytes: int = setting(
         0, whole(),
-        "size of the stored responses of one project together; when it is more, the oldest finished ones are "
-        "forgotten; 0 = any size",
+        "total size of the stored responses of one project; if it is larger, the oldest finished ones are "
+        "deleted; 0 = no limit",
     )  # fmt: skip
 
     def oldest(self, now: float) -> float:

@@ -41,9 +41,9 @@ class FileSettings(RoomSettings):
     """How much one project may keep."""
 
     file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
-    files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = any number")
-    uploads_max_open: int = setting(100, whole(), "uploads in parts that one project may have open; 0 = any number")
-    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "size of all files of one project together; 0 = any size")
+    files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = no limit")
+    uploads_max_open: int = setting(100, whole(), "multipart uploads that one project may have open; 0 = no limit")
+    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "total size of the files of one project; 0 = no limit")
 
 
 UNLIMITED = FileSettings(files_max_entries=0, files_max_bytes=0, uploads_max_open=0)

@@ -135,12 +135,12 @@ class Hit:
 class VectorStoreSettings(RoomSettings):
     """Whether there are vector stores, and how much they may keep."""
 
-    file_search: bool = setting(True, flag, "serve vector stores, and `file_search` in them (see File search)")
+    file_search: bool = setting(True, flag, "serve vector stores and the tool `file_search` (see File search)")
     vector_stores_max_entries: int = setting(
-        1000, whole(), "vector stores that one project may have (see File search); 0 = any number"
+        1000, whole(), "vector stores that one project may have (see File search); 0 = no limit"
     )
-    vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = any number")
-    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = any number")
+    vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = no limit")
+    vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = no limit")
 
 
 class VectorStoresFull(Exception):

@@ -119,15 +119,15 @@ class McpSettings(RoomSettings):
     """The settings of MCP servers."""
 
     server_tool_seconds: float = setting(
-        120.0, seconds(1), "how long a call of a tool that the server runs may take without a sign of progress"
+        120.0, seconds(1), "how long a call of a tool run by the server may go without progress; then it fails"
     )
     mcp_servers: Mapping[str, ServerAccess] = setting(
         {}, parse_servers,
-        "MCP servers by their labels, as JSON or a file (see MCP servers)",
+        "MCP servers by label, as JSON or as the path of a JSON file (see MCP servers)",
         default_text="unset: none", secret=True,
     )  # fmt: skip
     mcp_server_urls: bool = setting(
-        True, flag, "let requests name MCP servers by their URL, beside those of MCP_SERVERS"
+        True, flag, "allow requests to use MCP servers by URL, besides those of MCP_SERVERS"
     )
     mcp_allowed_hosts: AllowedHosts = setting(
         NOTHING_ALLOWED, hosts,
@@ -160,12 +160,14 @@ class SearchSettings(RoomSettings):
 
     search_url: str = setting(
         "", search_url,
-        "what `web_search` asks: a SearXNG, or with `ddgs+http://…` a server of ddgs (see Web search)",
+        "search engine of `web_search`: the URL of a SearXNG, or with `ddgs+http://…` of a ddgs server (see Web "
+        "search)",
         default_text="unset: no web search",
     )  # fmt: skip
     search_mcp: str = setting(
         "", mcp_tool,
-        "a server of MCP_SERVERS that `web_search` asks, or one tool of it: `brave.brave_web_search`",
+        "MCP server of MCP_SERVERS, or one tool of it, that does the searches of `web_search`: "
+        "`brave.brave_web_search`",
         default_text="unset",
     )  # fmt: skip
     search_allowed_hosts: AllowedHosts = setting(
@@ -190,22 +192,22 @@ class ImageSettings(RoomSettings):
 
     image_service_url: str = setting(
         "", image_url,
-        "a service with OpenAI's Images API, which makes the images of `image_generation`: "
+        "URL of a service with OpenAI's Images API that generates the images of `image_generation`: "
         "`http://127.0.0.1:8188/v1` (see Images)",
         default_text="unset: no image generation",
     )  # fmt: skip
     image_service_key: str = setting(
-        "", text, "the API key that the service at IMAGE_SERVICE_URL asks for", default_text="unset", secret=True
+        "", text, "API key of the service at IMAGE_SERVICE_URL", default_text="unset", secret=True
     )
     image_service_model: str = setting(
         "", text,
-        "the model that the service at IMAGE_SERVICE_URL is asked for, whatever requests say",
+        "model of the service at IMAGE_SERVICE_URL that is always used, whatever requests ask for",
         default_text="unset: what a request says",
     )  # fmt: skip
     image_service_seconds: float = setting(
-        180.0, seconds(1), "how long the service at IMAGE_SERVICE_URL may take for one image"
+        180.0, seconds(1), "timeout of the service at IMAGE_SERVICE_URL for one image"
     )
-    image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is made, or taken to be edited")
+    image_max_bytes: int = setting(8 * MIB, whole(64 * KIB), "largest image that is generated, or accepted for editing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,18 +215,19 @@ class PictureSettings(RoomSettings):
     """How much of the images in requests is read, where the model sees."""
 
     refuse_images: bool = setting(
-        False, flag, "refuse images where the model cannot see; `off` tells the model that an image was left out"
+        False, flag, "refuse images if the model has no vision; `off` tells the model that an image was left out"
     )
-    input_images_max: int = setting(100, whole(1), "images that one request may have, with those of its history")
+    input_images_max: int = setting(100, whole(1), "images in one request, including those of its history")
     input_image_max_bytes: int = setting(20 * MIB, whole(KIB), "largest image in a request, as it was sent")
     input_image_max_pixels: int = setting(
         50_000_000, whole(64 * 64, 100_000_000), "largest image in a request, in pixels: width times height"
     )
     input_images_allowed_hosts: AllowedHosts = setting(
         NOTHING_ALLOWED, hosts,
-        "hosts in private networks that URLs of images in requests may name: `images.internal,10.1.0.0/16`",
+        "hosts in private networks that image URLs in requests may name: `images.internal,10.1.0.0/16`",
         default_text="unset: none",
     )  # fmt: skip
     input_images_memory_bytes: int = setting(
-        128 * MIB, whole(0), "memory of one worker for images that models were shown last; what is stored is read again"
-    )
+        128 * MIB, whole(0),
+        "memory of one worker for recently used images; images of stored responses are read again when needed",
+    )  # fmt: skip

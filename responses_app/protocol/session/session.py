@@ -47,22 +47,25 @@ _STREAM_ID = re.compile(r"[A-Za-z0-9_.\-]{1,256}")
 class SessionSettings(RoomSettings):
     """The settings of WebSockets, as far as they are about one."""
 
-    websocket_lifetime_seconds: float = setting(3600.0, seconds(1), "how long a WebSocket may stay open")
+    websocket_lifetime_seconds: float = setting(
+        3600.0, seconds(1), "how long a WebSocket may stay open; after that no new response starts on it"
+    )
     websocket_warning_seconds: float = setting(
-        3300.0, seconds(), "how long after its start a WebSocket is told `connection_expiring`"
+        3300.0, seconds(), "seconds after connecting when a WebSocket gets the frame `connection_expiring`"
     )
     websocket_grace_seconds: float = setting(
-        300.0, seconds(), "how long responses that still run may go on when a WebSocket's time is over"
-    )
+        300.0, seconds(),
+        "how long running responses may continue after WEBSOCKET_LIFETIME_SECONDS; then they are cancelled",
+    )  # fmt: skip
     websocket_busy: str = setting(
         "queue", choice("queue", "reject"),
-        "what becomes of a `response.create` while another one runs: it waits (`queue`), or is refused with a 409"
-        " (`reject`)",
+        "a `response.create` on a WebSocket that already runs a response: `queue` lets it wait for its lane, `reject` "
+        "answers 409",
     )  # fmt: skip
-    websocket_max_queued: int = setting(64, whole(), "`response.create`s that may wait on one WebSocket")
+    websocket_max_queued: int = setting(64, whole(), "`response.create` frames that may wait on one WebSocket")
     websocket_max_state_bytes: int = setting(
         64 * MIB, whole(KIB),
-        "memory of one WebSocket for the chains that it can continue, for requests that wait and for steering",
+        "memory of one WebSocket for the responses that it can continue, waiting requests and steering input",
     )  # fmt: skip
 
     def problem(self, given: Container[str]) -> str | None:

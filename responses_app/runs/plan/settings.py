@@ -17,66 +17,71 @@ class RunSettings(ServiceTiers, RetentionSettings):
 
     database_patience_seconds: float = setting(
         30.0, seconds(),
-        "how long a response waits for a database that is away: with its end, which then has failed, and with a call"
-        " that must not be made twice, which then is not made",
+        "how long a finished response waits for an unreachable database before it fails; also how long a tool "
+        "call waits that must not run twice, and is then not made",
     )  # fmt: skip
     stream_max_lag_bytes: int = setting(
         4 * MIB, whole(64 * KIB),
-        "bytes of a stream that may wait for a slow reader; a reader that is further behind is dropped",
+        "bytes of a stream that may wait for a slow client; a client that is further behind is disconnected",
     )  # fmt: skip
     stream_delta_ms: int = setting(
         0, whole(0, 10_000),
-        "for how many milliseconds text is gathered into one event, but for the first of an item; 0 = events as "
-        "the text comes",
+        "group the text of a stream into one event per this many milliseconds; the first text of an item is sent "
+        "at once; 0 = no grouping",
     )  # fmt: skip
     responses_tool_timeout: float = setting(
         300.0, seconds(0.1),
-        "with RESPONSES_TOOL_MODE=wait, how long a response waits for outputs of the client's tools; then it has "
-        "failed",
+        "with RESPONSES_TOOL_MODE=wait, how long a response waits for the outputs of the client's tools; then it "
+        "fails",
     )  # fmt: skip
     responses_max_in_flight: int = setting(
-        2000, whole(1), "responses, completions, decisions and embeddings at once in one worker; one more gets a 503"
-    )
+        2000, whole(1),
+        "responses, completions, decisions and embeddings that one worker runs at once; further requests get a "
+        "503",
+    )  # fmt: skip
     responses_store: bool = setting(
-        True, flag, "keep responses in the database; `off` keeps none, whatever requests say"
+        True, flag, "store responses in the database; `off` stores none, whatever requests ask for"
     )
     responses_session_ttl: float = setting(
         600.0, seconds(),
-        "how long a worker remembers, in memory, the events of a finished stream, so that a reader can pick it up"
-        " again, and the sampled tokens of a chat's turns, so that its next request goes on with them; Redis "
-        "keeps the latter for as long, sealed",
+        "how long a worker keeps two things in memory: the events of a finished stream, for clients that resume "
+        "it, and the sampled tokens of chats, for their next request; Redis keeps these tokens as long, encrypted",
     )  # fmt: skip
     responses_max_active_sessions: int = setting(
         2000, whole(1),
-        "finished streams that one worker remembers, to be picked up again; and, counted apart, turns of chats "
-        "whose sampled tokens it remembers",
+        "finished streams that one worker keeps so that clients can resume them; also, counted separately, the "
+        "turns of chats whose sampled tokens it keeps",
     )  # fmt: skip
     responses_max_session_bytes: int = setting(
         256 * MIB, whole(KIB),
-        "memory of one worker for the events of streams that can be picked up again; and as much, counted apart, "
-        "for the sampled tokens of chats' turns",
+        "memory of one worker for the events of streams that can be resumed; as much again, counted separately, "
+        "for the sampled tokens of chats",
     )  # fmt: skip
     responses_max_unsaved_bytes: int = setting(
-        256 * MIB, whole(KIB), "memory of one worker for ends of responses that wait to be written to the database"
+        256 * MIB, whole(KIB), "memory of one worker for finished responses that are not yet written to the database"
     )
     reconnect_grace_seconds: float = setting(
-        0.0, seconds(), "how long a stored stream whose client is gone goes on, so that the client can pick it up again"
-    )
-    background_max_running: int = setting(64, whole(1), "background responses that run at once in one worker")
+        0.0, seconds(),
+        "how long a stored stream continues after its client disconnects, so that the client can reconnect; 0 = "
+        "it is cancelled at once",
+    )  # fmt: skip
+    background_max_running: int = setting(64, whole(1), "background responses that one worker runs at once")
     background_max_queued: int = setting(
-        1000, whole(), "background responses that may wait for their turn in one worker"
+        1000, whole(), "background responses that may wait in one worker; further ones get a 429"
     )
     worker_lease_seconds: float = setting(
         15.0, seconds(1),
-        "how long a worker may not be heard of; then it counts as dead, and others take over its responses",
+        "how long a worker may miss its heartbeat in the database; then other workers take over its responses "
+        "(see When a worker dies)",
     )  # fmt: skip
     server_tool_max_output_bytes: int = setting(
-        64 * KIB, whole(KIB), "how much of what a tool of the server gives back the model reads; the rest is left out"
-    )
+        64 * KIB, whole(KIB),
+        "largest part of the output of a tool run by the server that the model reads; the rest is left out",
+    )  # fmt: skip
     reasoning_summaries: str = setting(
         "model", choice("model", "text", "off"),
-        "where summaries of reasoning come from: the model writes them (`model`), the thought's first sentences "
-        "are taken (`text`), or there are none (`off`)",
+        "source of reasoning summaries: written by the model (`model`), the first sentences of the reasoning "
+        "(`text`), or none (`off`)",
     )  # fmt: skip
 
     @property

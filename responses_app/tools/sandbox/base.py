@@ -95,39 +95,37 @@ class SandboxSettings(RoomSettings):
 
     sandbox: str = setting(
         "auto", sandbox_kind,
-        "what keeps code that the model has written apart: the first that works here (`auto`), one of them, or "
-        "`off` for no code interpreter (see Code interpreter)",
+        "sandbox for code written by the model: the first one that works here (`auto`), a certain one, or `off` "
+        "for no code interpreter (see Code interpreter)",
     )  # fmt: skip
     sandbox_python: str = setting(
         "", text,
-        "the Python in the sandbox: the model's code can import its packages",
+        "Python of the sandbox: the model's code can import its packages",
         default_text="the Python that the server's environment was made with",
     )  # fmt: skip
     sandbox_memory_bytes: int = setting(
         1024 * MIB, whole(64 * MIB),
-        "the most memory that all processes of a container may have; a container has 1 GiB unless it asks for "
-        "more",
+        "maximum memory of all processes of a container; a container has 1 GiB unless the request sets "
+        "`memory_limit`",
     )  # fmt: skip
-    sandbox_disk_bytes: int = setting(256 * MIB, whole(MIB), "size of the files of a container, which lie in memory")
+    sandbox_disk_bytes: int = setting(
+        256 * MIB, whole(MIB), "maximum size of the files of a container, which are kept in memory"
+    )
     sandbox_max_processes: int = setting(64, whole(8, 4096), "processes and threads of one container")
     sandbox_call_seconds: float = setting(
-        120.0, seconds(0.1), "how long one call's code may run in the sandbox; then it is interrupted"
+        120.0, seconds(0.1), "how long the code of one call may run; then it is interrupted"
     )
     sandbox_max_containers: int = setting(
         32, whole(1, 4096),
-        "containers that one worker has at once; the one that is idle for longest makes room for a new one",
+        "containers of one worker; if all are in use, a new one replaces the container that has been idle longest",
     )  # fmt: skip
     sandbox_project_containers: int = setting(
         0, whole(0, 4096),
-        "containers of one project that work at once in one worker; what more it wants waits "
-        "(0: three quarters of SANDBOX_MAX_CONTAINERS)",
+        "containers of one project that may run code at once in one worker; further calls wait; 0 = three "
+        "quarters of SANDBOX_MAX_CONTAINERS",
     )  # fmt: skip
-    sandbox_wait_seconds: float = setting(
-        30.0, seconds(0), "how long a call waits for a container where as many work as may; then it fails"
-    )
-    sandbox_idle_seconds: float = setting(
-        1200.0, seconds(1), "how long nothing may be done in a container; then it expires"
-    )
+    sandbox_wait_seconds: float = setting(30.0, seconds(0), "how long a call waits for a free container; then it fails")
+    sandbox_idle_seconds: float = setting(1200.0, seconds(1), "how long a container may be idle; then it expires")
 
 
 class SandboxError(Exception):

@@ -17,6 +17,8 @@ from responses_app.protocol.events.dialects import PRESETS, Switch
 from responses_app.protocol.events.events import EVENTS, FRAMES, EventType
 from responses_app.protocol.response.steps import StopReason
 from responses_app.settings.conf import table
+from responses_app.settings.models import embeddings_options, template_variables
+from responses_app.settings.order import ORDER
 from tests.kit.server import ROOT
 from tests.project.docs.pages import DOCS, everything, text_of
 
@@ -28,11 +30,24 @@ def test_a_page_shows_each_part_that_is_generated(name: str) -> None:
 
 
 def test_every_setting_has_what_it_takes_its_default_and_a_sentence() -> None:
-    sections = re.split(r"^## ", settings.markdown(), flags=re.MULTILINE)[1:]
+    without_groups = re.sub(r"^## .*\n\n", "", settings.markdown(), flags=re.MULTILINE)
+    sections = re.split(r"^### ", without_groups, flags=re.MULTILINE)[1:]
     assert [section.partition("\n")[0] for section in sections] == [row.name for row in table()]
     for section in sections:
         assert re.fullmatch(r"\w+\n\n\S.*\.\n\n- takes: .+\n- default: .+\n(- .+\n)*", f"{section.rstrip()}\n"), section
     assert set(re.findall(r"`(--[a-z-]+)`", settings.markdown())) >= set(FLAGS)
+
+
+def test_settings_are_under_headings_each_of_which_is_there_once() -> None:
+    headings = re.findall(r"^## (.*)$", settings.markdown(), re.MULTILINE)
+    assert len(headings) > 10
+    assert len(set(headings)) == len(headings)
+    assert {name for name, _ in ORDER} <= {row.name for row in table()}
+
+
+def test_an_example_of_json_is_one_of_the_setting() -> None:
+    assert '"enable_thinking"' in settings.takes(template_variables)
+    assert '"gpu_memory_utilization"' in settings.takes(embeddings_options)
 
 
 def test_what_a_setting_takes_is_what_it_says_where_it_is_wrong() -> None:
