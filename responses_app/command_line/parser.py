@@ -14,7 +14,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # as the
 AGENTS = ("codex", "claude", "opencode", "copilot", "qwen", "aider")  # that `configure` knows
 MAX_CONTEXT = 100_000_000
 PROMPT = "count to 100, in words, one a line"
-ABOUT = "respsite: the stateful Responses API server for open models, and what belongs to it."
+ABOUT = "respsite: the stateful Responses API server for open models."
 
 
 def build_parser() -> ArgumentParser:
@@ -31,26 +31,26 @@ def build_parser() -> ArgumentParser:
 
     about = "Migrate the database and serve in the foreground."
     add_flags(command("serve", about, "manage", "run_serve"))
-    about = "Talk to a model in the terminal, over the WebSocket; in a pipe: a prompt in, its answer out."
+    about = "Chat with a model in the terminal; in a pipe, answer the prompt on standard input."
     _chat(command("chat", about, "chat", "run"))
-    about = "Show a stored response once more, at its pace."
+    about = "Replay a stored response at its original pace."
     _replay(command("replay", about, "replay", "run"))
-    about = "Measure how fast a server streams: tokens per second, first token, gaps between events."
+    about = "Benchmark a server: tokens per second, time to first token, gaps between events."
     _bench(command("bench", about, "bench", "run"))
-    about = "Check how far a server keeps to OpenAI's and Anthropic's APIs; status 1 where a check fails."
+    about = "Test a server against OpenAI's and Anthropic's APIs; the status is 1 if a check fails."
     _conformance(command("conformance", about, "conformance.program", "run"))
-    about = "Write responses with their chains, and conversations, into a file of JSON Lines."
+    about = "Export stored responses and conversations to a file of JSON Lines."
     _export(command("export", about, "transfer", "run_export"))
-    about = "Read such a file into the database; what is there already is left as it is."
+    about = "Import a file of `respsite export` into the database; existing rows are not changed."
     reads = command("import", about, "transfer", "run_import")
-    reads.add_argument("file", metavar="FILE", help="what `respsite export` wrote; - is standard input")
-    about = "Say what is wrong with this installation and what to do, in order."
+    reads.add_argument("file", metavar="FILE", help="file that `respsite export` wrote; - is standard input")
+    about = "Diagnose this installation: what is wrong and what to do, in order."
     _doctor(command("doctor", about, "doctor", "run"))
-    about = "Run one of Django's commands: `respsite manage create_key`, `respsite manage help`."
+    about = "Run an administration command: `respsite manage create_key`; `respsite manage help` lists them."
     command("manage", about).add_argument("words", nargs="*", metavar="WORD", help="the command and its arguments")
-    about = "Print what a coding agent's own configuration needs to use this server, or write it there."
+    about = "Configure a coding agent for this server: print its settings, or write them into its file."
     _configure(command("configure", about, "configure", "run"))
-    about = "Print what a shell needs to complete these commands."
+    about = "Print a completion script for your shell."
     completes = command("completion", about, "parser", "run_completion")
     completes.add_argument("shell", choices=("bash", "zsh"), help="the shell")
     return parser
@@ -66,32 +66,38 @@ class _Explained(ArgumentParser):
 
 
 def _chat(parser: ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="?", help="answer this one prompt; without it: what is typed, or a pipe")
+    parser.add_argument(
+        "prompt", nargs="?", help="the prompt to answer (default: an interactive chat, or standard input)"
+    )
     add_endpoint(parser)
     parser.add_argument("--model", help="the model (default: the first that the server serves)")
-    parser.add_argument("--instructions", help="what the model is told before anything else")
-    parser.add_argument("--effort", choices=EFFORTS, help="how much it thinks")
-    parser.add_argument("--tools", metavar="FILE", help="functions as JSON; their calls are answered by you")
+    parser.add_argument("--instructions", help="system instructions for the model")
+    parser.add_argument("--effort", choices=EFFORTS, help="reasoning effort")
+    parser.add_argument(
+        "--tools", metavar="FILE", help="JSON file with function tools; you type the outputs of their calls"
+    )
     parser.add_argument(
         "--run-tools", metavar="COMMAND",
-        help="a command that answers calls: JSON with `name` and `arguments` on its input, the output on its own",
+        help="a program that answers calls: JSON with `name` and `arguments` on standard input, the output on its own",
     )  # fmt: skip
     parser.add_argument(
         "--server-tools", metavar="NAMES",
         help="tools of the server: code_interpreter,web_search,image_generation,mcp=LABEL,file_search=STORE",
     )  # fmt: skip
     parser.add_argument("--resume", metavar="ID", help="continue this response")
-    parser.add_argument("--no-store", action="store_true", help="keep nothing on the server")
-    parser.add_argument("--no-reasoning", action="store_true", help="do not show what the model thinks")
-    parser.add_argument("--show-id", action="store_true", help="in a pipe: the response's id on standard error")
+    parser.add_argument("--no-store", action="store_true", help="do not store the responses on the server")
+    parser.add_argument("--no-reasoning", action="store_true", help="hide the reasoning")
+    parser.add_argument("--show-id", action="store_true", help="in a pipe, print the response's id to standard error")
 
 
 def _replay(parser: ArgumentParser) -> None:
     parser.add_argument("id", help="the response's id")
     add_endpoint(parser)
-    parser.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="N times as fast as it was (default: 1)")
-    parser.add_argument("--starting-after", type=int, metavar="NUMBER", help="begin behind the event with this number")
-    parser.add_argument("--json", action="store_true", help="print every event as a line of JSON")
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="N", help="speed factor (default: 1)")
+    parser.add_argument(
+        "--starting-after", type=int, metavar="NUMBER", help="start after the event with this sequence number"
+    )
+    parser.add_argument("--json", action="store_true", help="print each event as a line of JSON")
 
 
 def _speed(text: str) -> float:
@@ -110,16 +116,27 @@ def _bench(parser: ArgumentParser) -> None:
     parser.add_argument("--api", choices=("responses", "chat"), default="responses", help="default: %(default)s")
     parser.add_argument("--model", help="the model; servers other than respsite need it")
     parser.add_argument(
-        "--concurrency", default="1,4,16", metavar="N,M", help="requests at once (default: %(default)s)"
+        "--concurrency",
+        default="1,4,16",
+        metavar="N,M",
+        help="concurrency levels: requests at once (default: %(default)s)",
     )
-    parser.add_argument("--requests", type=int, default=32, metavar="N", help="of each level (default: %(default)s)")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="N", help="at most, for each level (default: %(default)s)"
+        "--requests", type=int, default=32, metavar="N", help="requests per concurrency level (default: %(default)s)"
     )
-    parser.add_argument("--prompt", default=PROMPT, help="what is asked (default: %(default)r)")
-    parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="of an answer (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there; - is standard output")
-    parser.add_argument("--svg", metavar="FILE", help="write the picture there")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        metavar="N",
+        help="time limit of a concurrency level (default: %(default)s)",
+    )
+    parser.add_argument("--prompt", default=PROMPT, help="the prompt (default: %(default)r)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=256, metavar="N", help="maximum tokens of an answer (default: %(default)s)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the results as JSON; - is standard output")
+    parser.add_argument("--svg", metavar="FILE", help="write a chart as SVG")
 
 
 def _conformance(parser: ArgumentParser) -> None:
@@ -127,42 +144,48 @@ def _conformance(parser: ArgumentParser) -> None:
     add_endpoint(parser, url_flag=False)
     parser.add_argument("--key", help="the API key itself; other people on this machine can see it in the command")
     parser.add_argument("--model", help="the model (default: the first that the server lists)")
-    parser.add_argument("--only", action="append", metavar="GROUP", help="this group, or this check; can be repeated")
     parser.add_argument(
-        "--at-once", type=int, default=CHECKS_AT_ONCE, metavar="N", help="checks at once (default: %(default)s)"
+        "--only", action="append", metavar="GROUP", help="run only this group or check; can be repeated"
     )
     parser.add_argument(
-        "--seconds", type=float, default=60.0, metavar="N", help="for each check (default: %(default)s)"
+        "--at-once",
+        type=int,
+        default=CHECKS_AT_ONCE,
+        metavar="N",
+        help="checks that run in parallel (default: %(default)s)",
     )
-    parser.add_argument("--list", action="store_true", help="print the checks with their rules, and ask nobody")
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
-    parser.add_argument("--junit", metavar="FILE", help="write JUnit's XML there")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="N", help="time limit of a check (default: %(default)s)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the checks with their rules, and exit")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
 
 
 def _export(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="where to; - is standard output")
-    parser.add_argument("--project", metavar="NAME", help="of this project alone")
-    parser.add_argument("--resume", action="store_true", help="go on with a file whose export was cut")
+    parser.add_argument("file", metavar="FILE", help="file to write; - is standard output")
+    parser.add_argument("--project", metavar="NAME", help="only this project")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted export")
 
 
 def _doctor(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=CHECK_SECONDS, metavar="N",
-        help="for all checks, which run beside each other (default: %(default)s)",
+        help="time limit of all checks, which run in parallel (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="tell it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _configure(parser: ArgumentParser) -> None:
     parser.add_argument("agent", nargs="?", choices=AGENTS, metavar="AGENT", help=f"one of {', '.join(AGENTS)}")
     parser.add_argument(
-        "--write", action="store_true", help="merge it into the agent's file, and keep a backup of that"
+        "--write", action="store_true", help="merge the settings into the agent's file, and keep a backup of it"
     )
-    parser.add_argument("--url", help="the server's base URL (default: made of the settings HOST and PORT)")
+    parser.add_argument("--url", help="the server's base URL (default: from the settings HOST and PORT)")
     parser.add_argument("--model", help="the model (default: the first that is served)")
     parser.add_argument(
         "--context", type=_tokens, metavar="TOKENS",
-        help="the model's length (default: what the settings or the server say, else what the agent takes it for)",
+        help="context window of the model (default: from the settings or the server, else the agent's default)",
     )  # fmt: skip
     add_endpoint(parser, url_flag=False)
 

@@ -68,7 +68,7 @@ LEGACY = (
     "the events `response.reasoning_text.*`, which are the default: RESPONSES_DIALECT=openai; with "
     f"--compatibility-mode: RESPONSES_DIALECT={TURNS_AND_TODAY} (see Dialects)"
 )
-MODEL = "as --model: unless ENGINE, ENGINE_URL or MODELS is set, vLLM loads it here, in the format of its files"
+MODEL = "model to serve, as --model sets it; unless ENGINE, ENGINE_URL or MODELS is set, vLLM inside respsite loads it"
 MORE = "Every setting is an environment variable, too; ENGINE_OPTIONS takes all other options of vLLM, as JSON."
 
 
@@ -83,7 +83,7 @@ def add_flags(parser: ArgumentParser) -> None:
         group.add_argument(flag, dest=variable, metavar="VALUE", help=f"same as {variable}=VALUE", **alone)
     parser.add_argument(
         "--disable-responses-store", dest="RESPONSES_STORE", action="store_const", const="off",
-        help="keep no response, whatever requests say: RESPONSES_STORE=off",
+        help="store no responses, whatever requests ask for: RESPONSES_STORE=off",
     )  # fmt: skip
     parser.add_argument("--compatibility-mode", action="store_true", help=COMPATIBLE)
     parser.add_argument("--legacy-reasoning-events", action="store_true", help=LEGACY)

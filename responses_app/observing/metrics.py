@@ -261,72 +261,91 @@ class Metrics:
 
     def _declare_responses(self) -> None:
         model, way = ("model",), ("model", "transport")
-        self.responses = self._counter("responses", "Responses that have ended.", *way, "status")
-        self.durations = self._histogram("response_seconds", "From a response's begin to its end.", DURATION, *way)
+        self.responses = self._counter("responses", "Responses that have ended, by status.", *way, "status")
+        self.durations = self._histogram("response_seconds", "Duration of responses.", DURATION, *way)
         self.first_tokens = self._histogram(
-            "first_token_seconds", "From a response's begin to its first token.", FIRST_TOKEN, *way
+            "first_token_seconds", "Time to first token of responses.", FIRST_TOKEN, *way
         )
         self.engine_waits = self._histogram(
-            "engine_wait_seconds", "How long turns waited for the engine that had to.", FIRST_TOKEN, "model", "tier"
+            "engine_wait_seconds",
+            "How long turns waited for the engine, of those that had to wait.",
+            FIRST_TOKEN,
+            "model",
+            "tier",
         )
         self.token_gaps = self._histogram(
-            "token_gap_seconds", "Between tokens of a response; those that come at once have no gap.", GAP, *model
+            "token_gap_seconds",
+            "Time between tokens of a response; tokens that arrive together have no gap.",
+            GAP,
+            *model,
         )
-        self.input_tokens = self._counter("input_tokens", "Tokens that models read, of responses that ended.", *model)
-        self.cached_tokens = self._counter("cached_tokens", "Those of them that were in the prefix cache.", *model)
-        self.output_tokens = self._counter("output_tokens", "Tokens that models sampled, as they come.", *model)
-        self.reasoning_tokens = self._counter("reasoning_tokens", "Those of them that are not an answer's.", *model)
-        self.tool_calls = self._counter("tool_calls", "Calls of tools, by the type of their items.", *model, "type")
-        self.repairs = self._counter("parse_repairs", "Malformed items of models, that were read all the same.", *model)
-        self.unknown_tools = self._counter("unknown_tool_calls", "Calls of tools of this server it lacks.", *model)
-        self.misfits = self._counter("misfit_calls", "Calls whose arguments their item cannot hold.", *model)
-        self.journal_bytes = self._counter("journal_bytes", "Bytes of events, and of memory for them.")
+        self.input_tokens = self._counter("input_tokens", "Prompt tokens, of responses that have ended.", *model)
+        self.cached_tokens = self._counter("cached_tokens", "Prompt tokens that were in the prefix cache.", *model)
+        self.output_tokens = self._counter("output_tokens", "Generated tokens, counted as they arrive.", *model)
+        self.reasoning_tokens = self._counter("reasoning_tokens", "Generated tokens of reasoning.", *model)
+        self.tool_calls = self._counter("tool_calls", "Tool calls, by the type of their item.", *model, "type")
+        self.repairs = self._counter(
+            "parse_repairs", "Malformed items of a model's output that could be read all the same.", *model
+        )
+        self.unknown_tools = self._counter("unknown_tool_calls", "Calls of server tools that do not exist.", *model)
+        self.misfits = self._counter("misfit_calls", "Tool calls whose arguments do not fit their item.", *model)
+        self.journal_bytes = self._counter(
+            "journal_bytes", "Bytes of the events of responses, as they are kept in memory."
+        )
         self.turns_continued = self._counter(
-            "turns_continued", "Turns whose engine went away in the middle, and that went on behind that.", *model
+            "turns_continued", "Turns that continued after their engine failed.", *model
         )
-        self.takeovers = self._counter("takeovers", "Responses of other workers that went on, or failed, here.", "how")
+        self.takeovers = self._counter(
+            "takeovers", "Responses of dead workers that this worker took over, by result.", "how"
+        )
 
     def _declare_embeddings(self) -> None:
         model = ("model",)
         self.embeddings = self._counter("embeddings", "Requests for embeddings that have ended.", *model, "status")
-        self.embedding_seconds = self._histogram("embedding_seconds", "How long those took.", FIRST_TOKEN, *model)
+        self.embedding_seconds = self._histogram(
+            "embedding_seconds", "Duration of requests for embeddings.", FIRST_TOKEN, *model
+        )
         self.embedded_inputs = self._counter("embedded_inputs", "Inputs that were embedded.", *model)
-        self.embedded_tokens = self._counter("embedded_tokens", "Tokens of those inputs.", *model)
+        self.embedded_tokens = self._counter("embedded_tokens", "Tokens that were embedded.", *model)
 
     def _declare_server(self) -> None:
         self.errors = self._counter(
             "errors",
-            "Errors by their code: answers over HTTP, frames of WebSockets, failed responses.",
+            "Errors by code: HTTP answers, WebSocket frames, failed responses.",
             "where",
             "code",
         )
-        self.auth_failures = self._counter("auth_failures", "Requests that no key, or not theirs, let in.", "code")
+        self.auth_failures = self._counter(
+            "auth_failures",
+            "Requests refused for a missing or wrong API key (401), or for a missing scope (403).",
+            "code",
+        )
         self.answers = self._counter("http_answers", "Answers of the API over HTTP.", "status")
-        self.lag = self._histogram("loop_lag_seconds", "How late the event loop comes to what is due.", LAG)
+        self.lag = self._histogram("loop_lag_seconds", "Lag of the event loop.", LAG)
         self.cpu_seconds = self._counter("cpu_seconds", "CPU time of the workers.")
         self.memory = self._gauge("memory_bytes", "Memory that the workers hold.")
-        self.workers = self._gauge("workers", "Workers that live.")
-        self.reaching = self._gauge("workers_reaching", "Those of them that reach what they need.", "service")
+        self.workers = self._gauge("workers", "Workers that are running.")
+        self.reaching = self._gauge("workers_reaching", "Workers that can reach a service.", "service")
         self.reaching_model = self._gauge(
-            "workers_reaching_model", "Those of them that reach the engine of a model.", "model"
+            "workers_reaching_model", "Workers that can reach the engine of a model.", "model"
         )
-        self.connections = self._gauge("websocket_connections", "WebSockets that are open.")
-        self.lanes = self._gauge("websocket_lanes", "Lanes with a response that runs.")
-        self.waiting_creates = self._gauge("websocket_creates_waiting", "Creates that wait on their connection.")
-        self.in_flight = self._gauge("responses_in_flight", "Responses that run, or wait for that.", "transport")
-        self.background_waiting = self._gauge("background_waiting", "Background responses that wait for a place.")
-        self.engine_waiting = self._gauge(
-            "engine_waiting", "Turns of responses that wait for the engine.", "model", "tier"
-        )
+        self.connections = self._gauge("websocket_connections", "Open WebSockets.")
+        self.lanes = self._gauge("websocket_lanes", "Lanes of WebSockets with a running response.")
+        self.waiting_creates = self._gauge("websocket_creates_waiting", "Requests that wait on their WebSocket.")
+        self.in_flight = self._gauge("responses_in_flight", "Responses that are running or waiting.", "transport")
+        self.background_waiting = self._gauge("background_waiting", "Background responses that are waiting.")
+        self.engine_waiting = self._gauge("engine_waiting", "Turns that are waiting for the engine.", "model", "tier")
         self.replicas = self._gauge(
             "engine_replicas",
-            "Replicas of engines: serving, away, leaving; as each worker sees them.",
+            "vLLM servers by state: serving, away or leaving; the sum of what each worker sees.",
             "model",
             "state",
         )
-        self.streams_kept = self._gauge("streams_kept", "Streams in memory, that can be picked up again.")
-        self.streams_kept_bytes = self._gauge("streams_kept_bytes", "Memory of their events.")
-        self.unsaved = self._gauge("unsaved_ends", "Ends of responses that wait for the database.")
+        self.streams_kept = self._gauge("streams_kept", "Streams in memory that can be resumed.")
+        self.streams_kept_bytes = self._gauge(
+            "streams_kept_bytes", "Memory of the events of streams that can be resumed."
+        )
+        self.unsaved = self._gauge("unsaved_ends", "Finished responses that are not yet written to the database.")
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return self._known(Counter(f"respsite_{name}", about, labels))

@@ -19,19 +19,31 @@ _PERIODS = {"h": "hours", "d": "days", "w": "weeks"}
 class Command(DatabaseCommand):
     """The key goes to standard output, what there is to say about it to standard error."""
 
-    help = "Make an API key of a project, and print it. It is shown this once: what is kept is a digest."
+    help = "Create an API key and print it, only once: the server stores its hash."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what the key is for."""
-        parser.add_argument("--project", type=project_name, default=DEFAULT_PROJECT, help="whose it is")
-        parser.add_argument("--name", type=key_name, default="", help="what people call it")
-        parser.add_argument("--expires", type=moment, metavar="WHEN", help="12h, 30d, 8w, or a date: 2027-06-30")
         parser.add_argument(
-            "--scopes", type=scopes, default=[], metavar="A,B", help=f"all it may do, of {', '.join(SCOPES)}"
+            "--project", type=project_name, default=DEFAULT_PROJECT, help="project of the key (default: default)"
         )
-        parser.add_argument("--models", type=names_in, default=[], metavar="A,B", help="all models it may use")
+        parser.add_argument("--name", type=key_name, default="", help="label of the key")
+        parser.add_argument(
+            "--expires", type=moment, metavar="WHEN", help="when it expires: 12h, 30d, 8w, or a date: 2027-06-30"
+        )
+        parser.add_argument(
+            "--scopes",
+            type=scopes,
+            default=[],
+            metavar="A,B",
+            help=f"what it may do (default: all except metrics), of {', '.join(SCOPES)}",
+        )
+        parser.add_argument(
+            "--models", type=names_in, default=[], metavar="A,B", help="models that it may use (default: all)"
+        )
         for limit in LIMITS:
-            parser.add_argument(f"--{limit.replace('_', '-')}", type=number, metavar="N", help="at most so many")
+            parser.add_argument(
+                f"--{limit.replace('_', '-')}", type=number, metavar="N", help=f"limit of {limit.replace('_', ' ')}"
+            )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make it."""

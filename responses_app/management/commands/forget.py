@@ -32,17 +32,15 @@ OUT_SECONDS = MAX_AGE_SECONDS + 1.0
 class Command(DatabaseCommand):
     """Exports first if that is wanted, then revokes, erases and counts what is left."""
 
-    help = "Erase what is kept of a project, or of what one API key asked for."
+    help = "Delete all data of a project, or the responses created with one API key, permanently."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose."""
         whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--project", help="everything of this project, its keys too")
-        whose.add_argument(
-            "--key", metavar="ID", help="the responses that were asked for with this key (see list_keys)"
-        )
-        parser.add_argument("--export", type=Path, metavar="FILE", help="first write it there, as JSON lines")
-        parser.add_argument("--dry-run", action="store_true", help="say what there is, and erase nothing")
+        whose.add_argument("--project", help="all data of this project, including its keys")
+        whose.add_argument("--key", metavar="ID", help="the responses created with this key (see list_keys)")
+        parser.add_argument("--export", type=Path, metavar="FILE", help="first export the data to FILE, as JSON Lines")
+        parser.add_argument("--dry-run", action="store_true", help="show what would be deleted, and delete nothing")
         parser.add_argument("--yes", action="store_true", help="do not ask")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -14,11 +14,11 @@ MAX_LISTED = 10_000
 class Command(DatabaseCommand):
     """A line a key, the newest last."""
 
-    help = "List the API keys, a line each: id, beginning, project, state, last use, name."
+    help = "List the API keys, one per line: id, beginning, project, state, last use, name."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose."""
-        parser.add_argument("--project", help="those of this project alone")
+        parser.add_argument("--project", help="only this project")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """List them."""

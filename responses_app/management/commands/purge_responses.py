@@ -26,11 +26,11 @@ MAX_COUNTED = 1_000_000  # responses a dry run looks at
 class Command(DatabaseCommand):
     """Removes in small steps; a server may run beside it."""
 
-    help = "Remove stored responses that are past RESPONSES_STORE_TTL or beyond RESPONSES_STORE_MAX_ENTRIES or _BYTES."
+    help = "Delete stored responses that are over RESPONSES_STORE_TTL, RESPONSES_STORE_MAX_ENTRIES or _BYTES."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take what stands for the settings this once."""
-        parser.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
+        parser.add_argument("--dry-run", action="store_true", help="show what would be deleted, and delete nothing")
         for flag, variable, parse in (
             ("--ttl", "RESPONSES_STORE_TTL", _at_least_0(float)),
             ("--max-entries", "RESPONSES_STORE_MAX_ENTRIES", _at_least_0(int)),

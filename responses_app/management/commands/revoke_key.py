@@ -11,11 +11,13 @@ from responses_app.stores.database.callers import revoke_keys
 class Command(DatabaseCommand):
     """Takes a key's id, the key itself, or the beginning of it that the admin shows."""
 
-    help = "Revoke API keys: within 2 s they open no more, also what is open with them."
+    help = "Revoke API keys. Within 2 s they stop working, and WebSockets that use them are closed."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take which keys."""
-        parser.add_argument("keys", nargs="+", metavar="KEY", help="its id, its beginning as shown, or the key itself")
+        parser.add_argument(
+            "keys", nargs="+", metavar="KEY", help="id of a key, its beginning as list_keys shows it, or the key itself"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Revoke them all, or none where one is not known."""

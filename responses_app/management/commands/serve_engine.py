@@ -24,7 +24,7 @@ SPARE_PLACES = 2  # beyond those of two generations of workers, of which the old
 class Command(BaseCommand):
     """Runs an engine core until it is told to stop, or the core ends."""
 
-    help = "The vLLM engine core that workers share, at the socket ENGINE_CORE."
+    help = "Internal: run the vLLM engine that workers share, at the socket ENGINE_CORE."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -117,7 +117,7 @@ class WorkerServer:
 class Command(BaseCommand):
     """Serves on an inherited socket until its supervisor ends it."""
 
-    help = "One worker of `serve --workers`, which starts it with what it needs."
+    help = "Internal: one worker of `serve --workers`, which starts it."
     requires_system_checks = ()  # `serve` has run them
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -16,16 +16,20 @@ _NONE = "none"
 class Command(DatabaseCommand):
     """Changes those limits that are given; `none` ends one. Then it prints all there are."""
 
-    help = "Change the limits of a key or a project: they hold within 2 s. Without any, print them."
+    help = "Change the rate limits of a key or a project, within 2 s. Without a limit, print them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take whose limits, and which."""
         whose = parser.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--project", metavar="NAME", help="all keys of this project together")
-        whose.add_argument("--key", metavar="KEY", help="its id, its beginning as shown, or the key itself")
+        whose.add_argument("--project", metavar="NAME", help="project: its keys share the limits")
+        whose.add_argument(
+            "--key", metavar="KEY", help="id of a key, its beginning as list_keys shows it, or the key itself"
+        )
         for limit in LIMITS:
             flag = f"--{limit.replace('_', '-')}"
-            parser.add_argument(flag, type=number_or_none, metavar="N", help="at most so many, or none for no limit")
+            parser.add_argument(
+                flag, type=number_or_none, metavar="N", help=f"limit of {limit.replace('_', ' ')}, or none for no limit"
+            )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Change them."""
