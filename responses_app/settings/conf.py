@@ -309,7 +309,7 @@ class Settings(
     playground_sharing: bool = setting(
         False, flag,
         "let everybody who may read a project's responses open any of its playground chats by link, not only those of "
-        "their own key or user",
+        "their own key or user (see Chats)",
     )  # fmt: skip
     reasoning_encryption_keys: tuple[str, ...] = setting(
         (), secrets,
