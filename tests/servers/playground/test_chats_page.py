@@ -219,7 +219,6 @@ def test_an_address_with_a_response_shows_its_turns(server: Server, page: Playgr
 
 def test_what_is_not_stored_is_not_kept_and_says_so(page: Playground, listed: Listed) -> None:
     expect(page.lane().get_by_text("Not kept")).to_be_hidden()
-    page.find("details.more summary").click()
     page.turn_on("Store responses")
     expect(page.lane().get_by_text("Not kept")).to_be_visible()
     page.write("repeat: written in water")

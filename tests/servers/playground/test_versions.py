@@ -94,7 +94,7 @@ def test_a_message_is_edited_and_both_versions_are_there(page: Playground) -> No
 def test_an_answer_is_regenerated_with_the_setup_of_now(page: Playground) -> None:
     page.write("count to 40")
     page.ended(1)
-    page.find(".more > summary").first.click()
+    page.group("Length and end")
     page.find("[name=max_output_tokens]").fill("20")
     turn = page.lane().locator(".turn")
     turn.get_by_role("button", name="Regenerate").click()
@@ -175,7 +175,6 @@ def test_what_is_cleared_comes_back(page: Playground) -> None:
 
 
 def test_without_storing_the_turns_before_are_sent_again(page: Playground) -> None:
-    page.find(".more > summary").last.click()
     page.turn_on("Store responses")
     for text in ("repeat: one", "repeat: two"):
         page.write(text)
