@@ -17,6 +17,10 @@ REQUESTS: Mapping[str, Told] = {
         "embeddings and completions.",
         "Send fewer; continue a response with `previous_response_id` and only the new items.",
     ),
+    "chat_not_found": (
+        "The project has no such chat in the playground, or it is another key's or another user's.",
+        "List yours with `GET /v1/playground/chats`.",
+    ),
     "chunks_too_small": (
         "The body has hundreds of chunks, of less than 64 bytes on average.",
         "Write larger pieces, or send the body whole, with `Content-Length`.",
@@ -110,6 +114,10 @@ REQUESTS: Mapping[str, Told] = {
         "A user of the admin asked for a project that they may not use.",
         "Choose another project. Superusers may choose any.",
     ),
+    "prompt_not_found": (
+        "The project has no such named setup of the playground.",
+        "List them with `GET /v1/playground/prompts`.",
+    ),
     "rate_limit_exceeded": (
         "A limit of the key or its project is reached; or too many requests run or wait: in the engine, in the "
         "background, or on the connection; or a project has reached its limit of conversations, containers or vector "
@@ -151,6 +159,10 @@ REQUESTS: Mapping[str, Told] = {
     "stream_not_kept": (
         "The stream of a response cannot be resumed: its log was not stored, or cannot be read.",
         "Get the response without `stream`.",
+    ),
+    "too_many_prompts": (
+        "The project has 200 named setups of the playground already.",
+        "Delete one that is not needed.",
     ),
     "unknown_event_type": (
         "A WebSocket message has no `type`, or an unknown one.",
