@@ -62,7 +62,7 @@ REQUESTS: Mapping[str, Told] = {
     "invalid_image": (
         "An image of the request cannot be shown to the model: it is damaged, too large, of a format that is not read, "
         "or one too many. The message says which.",
-        "Send it as PNG, JPEG, WebP or GIF, smaller, or leave it out ([Images](../how-to/images.md)).",
+        "Send it as PNG, JPEG, WebP or GIF, smaller, or leave it out ([Vision](../how-to/vision.md)).",
     ),
     "invalid_json": ("The body, or the message, is not one JSON object.", "Send one JSON object, as text in UTF-8."),
     "invalid_stream_id": (

@@ -23,6 +23,7 @@ OF_OTHER_PROGRAMS = (
 )
 README = ROOT / "README.md"
 MAP = DOCS / "explanation" / "map.md"
+GLOSSARY = DOCS / "reference" / "glossary.md"
 MAX_MAP_LINES, MAX_WORDS = 100, 15
 
 
@@ -61,12 +62,18 @@ def test_every_path_that_is_named_exists(page: Path) -> None:
 def test_the_map_is_short_and_names_no_folder_that_is_gone() -> None:
     text = text_of(MAP)
     assert len(text.splitlines()) <= MAX_MAP_LINES
-    assert len(re.findall(r"\*\*(.+?)\*\*", text.partition("## Words")[2])) <= MAX_WORDS
     drawing = text.partition("```text")[2].partition("```")[0]
     named = re.findall(r"(?<![\w/])(\w+)/", drawing)
     there = {path.name for package in ("engine", "respsite", "responses_app") for path in (ROOT / package).rglob("*/")}
     assert len(named) > 20
     assert set(named) - there <= {"engine", "respsite"}  # the packages themselves
+
+
+def test_the_glossary_has_few_words_and_explains_each_once() -> None:
+    words = re.findall(r"^- \*\*(.+?)\*\*", text_of(GLOSSARY), re.MULTILINE)
+    assert 10 <= len(words) <= MAX_WORDS
+    assert len(words) == len(set(words))
+    assert "glossary.md" in text_of(MAP)
 
 
 def test_files_that_the_threat_model_names_exist() -> None:
