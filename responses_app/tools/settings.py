@@ -193,7 +193,7 @@ class ImageSettings(RoomSettings):
     image_service_url: str = setting(
         "", image_url,
         "URL of a service with OpenAI's Images API that generates the images of `image_generation`: "
-        "`http://127.0.0.1:8188/v1` (see Images)",
+        "`http://127.0.0.1:8188/v1` (see Image generation)",
         default_text="unset: no image generation",
     )  # fmt: skip
     image_service_key: str = setting(
