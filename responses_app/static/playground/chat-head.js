@@ -39,7 +39,7 @@ class LaneHead {
     this.lane.element.toggleAttribute("data-titled", Boolean(this.title));
     this.unkept.hidden = setup.store !== false;
     this.share.hidden = !facts.sharing || !chat || chat.read_only;
-    if (chat?.read_only) this.say("Shared with you. You can read this chat; whoever began it can continue it.", { chat });
+    if (chat?.read_only) this.say("Shared with you: you can read this chat. Fork a turn to go on from there.", { chat });
     else if (this.saidOf !== (chat ?? null)) this.say("");
   }
 

@@ -42,7 +42,9 @@ const page = {
   },
   fork(lane, turn) {
     const made = addLane(copyOf(lane.setup));
-    made?.takeOver(lane, turn);
+    if (!made) return;
+    made.takeOver(lane, turn);
+    openChats.changed(made, "path");
   },
   close(lane) {
     if (lanes.length === 1) return lane.clear();

@@ -105,11 +105,13 @@ export class OpenChats {
   }
 
   #missing(lane, error) {
+    if (error.status !== 404 && error.status !== 400) { // it may be there: a reload looks for it again
+      laneHead(lane).say(`The chat could not be opened: ${error.message} Reload the page to try again.`, { isWrong: true });
+      return;
+    }
     this.#opening.delete(lane);
-    const gone = "There is no such chat here. It may have been deleted, or belong to another key, user or project.";
-    laneHead(lane).say(error.status === 404 || error.status === 400 ? gone : `The chat could not be opened: ${error.message}`, { isWrong: true });
-    if (lane.chat || lane !== this.desk.chosen()) return;
-    history.replaceState(null, "", "/");
+    laneHead(lane).say("There is no such chat here. It may have been deleted, or belong to another key, user or project.", { isWrong: true });
+    this.show();
     this.chats.load();
   }
 
@@ -159,7 +161,10 @@ export class OpenChats {
     if (what === "setup") this.#keepSetup(lane);
     if (what === "loaded") this.#restore(lane);
     if (what === "begun" || what === "ended") this.#later("list", () => this.chats.load().then(() => this.chats.changed()));
-    if (what === "begun") this.#keepSetup(lane);
+    if (what === "begun") {
+      this.#opening.delete(lane);
+      this.#keepSetup(lane);
+    }
     this.show();
     return undefined;
   }
