@@ -16,7 +16,8 @@ from tests.unit.formats.families import MERGES, QWEN, VOCABULARY
 CONTEXT = 4096
 # llama.cpp's own Jinja does not know all that the template of `families` asks of Python's lists.
 TEMPLATE = """\
-{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}
+{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}{{ message.content + '<|im_end|>\\n' }}\
+{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 

@@ -89,7 +89,8 @@ def test_a_citation_leads_to_its_source(server: Server, page: Playground) -> Non
     page.find("[name=vector_stores]").fill(store.id)
     page.write("search the files for lighthouse")
     turn = page.ended(1)
-    expect(turn.locator(".call", has_text="File search")).to_contain_text("harbour.txt The lighthouse of Lisbon is white.")
+    call = turn.locator(".call", has_text="File search")
+    expect(call).to_contain_text("harbour.txt The lighthouse of Lisbon is white.")
     expect(turn.locator(".answer sup.cite")).to_have_text("1")
     expect(turn.locator(".answer .sources")).to_have_text("harbour.txt a file that was searched")
 
