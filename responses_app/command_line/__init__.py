@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except CommandFailed as problem:
-        from responses_app.command_line.terminal import printable
+        from responses_app.management.terminal import printable
 
         sys.stderr.write(printable(f"respsite: {problem}\n"))
         return problem.status

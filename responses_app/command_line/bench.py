@@ -33,7 +33,7 @@ from responses_app.command_line.endpoint import (
     message_of,
     session_options,
 )
-from responses_app.command_line.terminal import console, errors, printable
+from responses_app.management.terminal import console, errors, printable, progress
 
 Event = Mapping[str, Any]
 
@@ -352,9 +352,11 @@ class Load:
             while begun < enough:
                 begun += 1
                 samples.append(await self._ask())
+                tell(len(samples))
 
-        tasks = [asyncio.create_task(client(), name="client of the bench") for _ in range(level)]
-        _, late = await asyncio.wait(tasks, timeout=self._options.seconds)
+        with progress("requests", enough) as tell:
+            tasks = [asyncio.create_task(client(), name="client of the bench") for _ in range(level)]
+            _, late = await asyncio.wait(tasks, timeout=self._options.seconds)
         for task in late:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -18,7 +18,7 @@ from typing import Any
 from responses_app.command_line.connections import DEFAULT, ChatSession
 from responses_app.command_line.endpoint import FAILED, INTERRUPTED, USAGE, CommandFailed, endpoint_of, message_of
 from responses_app.command_line.showing import FIGURES, TOOL, TROUBLE, Plain, Vivid
-from responses_app.command_line.terminal import console, errors, is_conversation, one_line, printable
+from responses_app.management.terminal import console, errors, is_conversation, one_line, printable
 
 Item = dict[str, Any]
 ANSWERED = {  # the kinds of calls that are answered here, and the kinds of their answers

@@ -19,7 +19,7 @@ from rich.text import Text
 from responses_app.command_line.agents import AGENTS, Agent, Target
 from responses_app.command_line.endpoint import USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.command_line.parser import MAX_CONTEXT
-from responses_app.command_line.terminal import console, errors, one_line, printable
+from responses_app.management.terminal import console, errors, one_line, printable
 
 MAX_NAME, MAX_URL = 200, 2000  # characters
 MAX_MODELS = 32  # that are told; the same as MODELS takes

@@ -15,7 +15,7 @@ from rich.text import Text
 from responses_app import __version__
 from responses_app.command_line.endpoint import FAILED
 from responses_app.command_line.machine import Finding, Severity, problem, warning
-from responses_app.command_line.terminal import console, printable
+from responses_app.management.terminal import console, printable, progress
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 
 Check = Callable[[Settings, float], Awaitable[Sequence[Finding]]]
@@ -79,10 +79,18 @@ async def _examine(seconds: float) -> list[Finding]:
     }
     settings: Settings = django_settings.RESPSITE
     doubts = [warning("settings", text, "Mend this setting.") for text in django_settings.RESPSITE_WARNINGS]
-    # All at once, so that it takes as long as the slowest.
-    reports = await asyncio.gather(
-        *(_checked(name, check(settings, seconds), seconds) for name, check in checks.items())
-    )
+    ended = 0
+    with progress("checks", len(checks)) as tell:
+
+        async def one(name: str, check: Check) -> Sequence[Finding]:
+            nonlocal ended
+            findings = await _checked(name, check(settings, seconds), seconds)
+            ended += 1
+            tell(ended)
+            return findings
+
+        # All at once, so that it takes as long as the slowest.
+        reports = await asyncio.gather(*(one(name, check) for name, check in checks.items()))
     return [*doubts, *(finding for findings in reports for finding in findings)]
 
 

@@ -16,7 +16,7 @@ import aiohttp
 from responses_app.command_line.connections import TERMINAL, View, events_of, fetch
 from responses_app.command_line.endpoint import FAILED, CommandFailed, RemoteServer, endpoint_of, session_options
 from responses_app.command_line.showing import Plain, Vivid
-from responses_app.command_line.terminal import console
+from responses_app.management.terminal import console
 
 MAX_CUTS = 1000  # times that the stream is picked up again: who reads slowly is dropped by the server
 LIVE = ("queued", "in_progress")

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from responses_app.command_line.endpoint import message_of
-from responses_app.command_line.terminal import printable
+from responses_app.management.terminal import printable
 
 Event = dict[str, Any]
 THOUGHT, TOOL, FIGURES, TROUBLE = "dim italic", "cyan", "dim", "red"

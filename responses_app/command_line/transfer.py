@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed
-from responses_app.command_line.terminal import errors, printable, progress
+from responses_app.management.terminal import errors, printable, progress
 
 if TYPE_CHECKING:
     from responses_app.stores.database.transfer.lines import Exported, ExportPlace, Imported

@@ -5,7 +5,6 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from responses_app.command_line.conformance.asking.talk import NOT_THERE, Server
 from responses_app.command_line.conformance.asking.verdicts import Unmet, Unreachable, Verdict
 from responses_app.command_line.conformance.running import run_checks
 from responses_app.command_line.endpoint import FAILED, USAGE, CommandFailed, RemoteServer, endpoint_of, session_options
-from responses_app.command_line.terminal import console, progress
+from responses_app.management.terminal import console, progress
 
 MAX_AT_ONCE = 64
 
@@ -66,7 +65,7 @@ async def _run(options: Namespace, endpoint: RemoteServer, checks: Sequence[Chec
         server = Server(session, endpoint, options.model or "", options.seconds)
         server.model = options.model or await _first_model(server)
         counted = 0
-        with nullcontext(lambda done: None) if options.json else progress("checks", len(checks)) as tell:
+        with progress("checks", len(checks)) as tell:
 
             def one_more(result: Result) -> None:
                 nonlocal counted

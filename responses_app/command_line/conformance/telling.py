@@ -16,7 +16,7 @@ from rich.text import Text
 from responses_app.command_line.conformance.asking.checks import Check, Group, Result
 from responses_app.command_line.conformance.asking.verdicts import Verdict
 from responses_app.command_line.conformance.pains import PAINS, verdict_of
-from responses_app.command_line.terminal import console, one_line
+from responses_app.management.terminal import console, one_line
 
 MARKS = {
     Verdict.PASSED: ("✓", "green"),

@@ -14,6 +14,7 @@ from django.db.models import Max, QuerySet
 
 from responses_app.auth.keyring import MAX_AGE_SECONDS
 from responses_app.management.database import DatabaseCommand
+from responses_app.management.terminal import progress
 from responses_app.models import ApiKey
 from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.stores.database.callers import revoke_keys
@@ -67,10 +68,11 @@ class Command(DatabaseCommand):
         # What is accepted until then is erased with the rest: so nothing is left behind a count of 0.
         time.sleep(_seconds_until_out(keys))
         relay, gone = Relay(), 0
-        for ids in erase(subject):
-            async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
-            gone += len(ids)
-            self.stdout.write(f"… {gone:,} responses")
+        with progress("responses erased", counts["responses"]) as tell:
+            for ids in erase(subject):
+                async_to_sync(relay.ask_to_forget)(ids)  # does nothing where there is no way to them
+                gone += len(ids)
+                tell(gone)
         left = count(subject)
         self._tell("Left are", left)
         if any(left.values()):
@@ -81,7 +83,11 @@ class Command(DatabaseCommand):
         try:
             # "x": a file that is there may be an export of before.
             with open(file, "x", encoding="utf-8", opener=_for_its_owner) as opened:
-                written = sum(1 for line in lines(subject) if opened.write(f"{line}\n"))
+                written = 0
+                with progress("lines exported", None) as tell:
+                    for written, line in enumerate(lines(subject), 1):
+                        opened.write(f"{line}\n")
+                        tell(written)
         except FileExistsError:
             raise CommandError(f"{file} is there already: name another file.") from None
         except OSError as error:

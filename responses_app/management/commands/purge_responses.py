@@ -14,6 +14,7 @@ from django.core.management import CommandParser
 from django.db import connections
 
 from responses_app.management.database import DatabaseCommand
+from responses_app.management.terminal import progress
 from responses_app.stores.base import Purged, RetentionSettings
 from responses_app.stores.database.files.rows import files_to_purge, remove_files
 from responses_app.stores.database.responses.removal import MAX_PLANNED, MAX_RESPONSES, purge
@@ -56,11 +57,13 @@ class Command(DatabaseCommand):
             now = database_time(cursor)
         number = 0
         # A dry run removes nothing, and so would find the same ones for ever: it looks once.
-        while some := files_to_purge(connection, now):
-            number += len(some)
-            if dry_run:
-                break
-            remove_files("default", some)
+        with progress("files removed", None) as tell:
+            while some := files_to_purge(connection, now):
+                number += len(some)
+                if dry_run:
+                    break
+                remove_files("default", some)
+                tell(number)
         if number:
             self.stdout.write(f"{'Would remove' if dry_run else 'Removed'} {number:,} files whose time is over.")
 
@@ -70,20 +73,21 @@ class Command(DatabaseCommand):
 
     def _remove(self, kept: RetentionSettings) -> None:
         before = Purged()
-        while True:
-            step = purge(
-                "default",
-                kept,
-                max_responses=MAX_PLANNED,
-                report=lambda sum, before=before: self.stdout.write(f"… {_told(before + sum)}"),
-            )
-            for start in range(0, len(step.ids), MAX_RESPONSES):
-                self._tell(step.ids[start : start + MAX_RESPONSES])
-            # Without the ids, of which there may be millions.
-            before += replace(step, ids=())
-            # The second: what is left cannot be removed now, as another process holds it.
-            if not step.more or not step.responses:
-                break
+        with progress("responses removed", None) as tell:
+            while True:
+                step = purge(
+                    "default",
+                    kept,
+                    max_responses=MAX_PLANNED,
+                    report=lambda sum, before=before: tell((before + sum).responses),
+                )
+                for start in range(0, len(step.ids), MAX_RESPONSES):
+                    self._tell(step.ids[start : start + MAX_RESPONSES])
+                # Without the ids, of which there may be millions.
+                before += replace(step, ids=())
+                # The second: what is left cannot be removed now, as another process holds it.
+                if not step.more or not step.responses:
+                    break
         self.stdout.write(f"Removed {_told(before)} and {before.parts:,} parts of chains.")
 
     def _tell(self, response_ids: Collection[str]) -> None:

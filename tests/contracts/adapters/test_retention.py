@@ -206,8 +206,7 @@ class TestCommand(PurgeCase):
     ) -> None:
         await saved(open_store, 120)
         output = await asyncio.to_thread(command, RESPONSES_STORE_MAX_ENTRIES="10")
-        *steps, end = output.splitlines()
-        assert [step.partition(" (")[0] for step in steps] == ["… 100 responses", "… 110 responses"]
+        end = output.removesuffix("\n")
         assert end.startswith("Removed 110 responses (0.")
         assert end.endswith(" MiB) and 110 parts of chains.")
         assert len(await asyncio.to_thread(rows, alias, Response)) == 10

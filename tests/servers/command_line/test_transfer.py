@@ -15,11 +15,11 @@ from tests.servers.command_line.program import respsite, settings_of
 
 pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
 
-# The program, which tells how far it is at every step: in a pipe it does so every ten seconds.
+# The program, which tells how far it is at every step: in a pipe it does so every five seconds.
 EAGER = (
     *(sys.executable, "-c"),
-    "import sys; from responses_app.command_line import main; from responses_app.command_line import terminal; "
-    "terminal.SECONDS = 0; sys.exit(main())",
+    "import sys; from responses_app.command_line import main; from responses_app.management import terminal; "
+    "terminal.SECONDS = 0.001; sys.exit(main())",
 )
 
 

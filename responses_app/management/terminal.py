@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Event, Thread
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -46,7 +47,7 @@ def one_line(text: str) -> str:
     return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-SECONDS = 10.0  # between two lines
+SECONDS = 5.0  # between two lines
 
 
 Tell = Callable[[int], None]  # takes how much is done
@@ -56,7 +57,14 @@ Tell = Callable[[int], None]  # takes how much is done
 def progress(word: str, total: int | None) -> Iterator[Tell]:
     """Show how much is done, as the block tells it, of `total` where that is known; `word` says what is counted."""
     if not errors().is_terminal:
-        yield _lines(word, total)
+        done = 0
+
+        def tell(now: int) -> None:
+            nonlocal done
+            done = now
+
+        with now_and_then(lambda: f"{done:,} {word}" if total is None else f"{done:,} of {total:,} {word}"):
+            yield tell
         return
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn(word), TimeRemainingColumn())
     with Progress(*columns, console=errors(), transient=True) as bar:
@@ -64,15 +72,21 @@ def progress(word: str, total: int | None) -> Iterator[Tell]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _lines(word: str, total: int | None) -> Tell:
-    # The first line comes after SECONDS: short work says nothing.
-    last = time.monotonic()
+@contextmanager
+def now_and_then(text: Callable[[], str]) -> Iterator[None]:
+    """Print a line every SECONDS while the block runs, even if it hangs, and a last one; none if it is short."""
+    ended, began = Event(), time.monotonic()
 
-    def tell(done: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= SECONDS:
-            last = now
-            errors().print(f"… {done:,} {word}" if total is None else f"… {done:,} of {total:,} {word}")
+    def lines() -> None:
+        while not ended.wait(SECONDS):
+            errors().print(f"… {text()}")
 
-    return tell
+    thread = Thread(target=lines, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if time.monotonic() - began >= SECONDS:
+            errors().print(f"… {text()}")
