@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install what the tests start by themselves: Redis, PostgreSQL, nginx, Chromium, curl, bubblewrap, and npm, which gets them the
+# Install what the tests start by themselves: Redis, PostgreSQL, nginx, Chromium, curl, bubblewrap, fish, and npm, which gets them the
 # clients that a package.json under tests/ names. With CLUSTER=on also what only `make test-cluster` needs.
 # Nothing is left running.
 set -eu
@@ -12,6 +12,7 @@ command -v npm >/dev/null || missing="$missing npm"
 command -v chromium >/dev/null || missing="$missing chromium"
 command -v curl >/dev/null || missing="$missing curl"
 command -v bwrap >/dev/null || missing="$missing bubblewrap"
+command -v fish >/dev/null || missing="$missing fish"
 if [ -n "${CLUSTER:-}" ]; then
     command -v cc >/dev/null || missing="$missing gcc libc6-dev"
 fi

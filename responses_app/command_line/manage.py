@@ -1,6 +1,5 @@
 """What the program hands to Django: `respsite manage …`, as `manage.py` in a checkout, and `respsite serve`."""
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -10,11 +9,9 @@ from responses_app.management.flags import start_over
 
 def run_django(words: Sequence[str]) -> int:
     """Run one of Django's commands, ours among them; return the exit status."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "respsite.settings")
-    from django.core.management import execute_from_command_line
+    from responses_app.management.djangos import execute
 
-    called = "respsite manage"
-    execute_from_command_line([called, *words])
+    execute(["respsite manage", *words])
     sys.stdout.flush()
     return 0
 

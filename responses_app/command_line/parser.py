@@ -6,6 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from responses_app import __version__
 from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
 from responses_app.management.flags import add_flags, explain
+from responses_app.management.nearest import suggest
 
 MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
@@ -21,12 +22,14 @@ def build_parser() -> ArgumentParser:
     """Return the parser of the whole program; `command` is None where none was given."""
     parser = ArgumentParser(prog="respsite", description=ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"respsite {__version__}")
+    suggest(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Explained)
 
     def command(name: str, about: str, *runs: str) -> ArgumentParser:
         """Add a command; `runs` are the module and the function that run it, given the parsed arguments."""
         added: ArgumentParser = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
         added.set_defaults(runs=runs)
+        suggest(added)
         return added
 
     about = "Migrate the database and serve in the foreground."
@@ -52,7 +55,7 @@ def build_parser() -> ArgumentParser:
     _configure(command("configure", about, "configure", "run"))
     about = "Print a completion script for your shell."
     completes = command("completion", about, "parser", "run_completion")
-    completes.add_argument("shell", choices=("bash", "zsh"), help="the shell")
+    completes.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
     return parser
 
 
