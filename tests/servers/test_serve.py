@@ -53,7 +53,7 @@ def test_it_says_some_lines_of_which_one_is_to_be_tried_and_ends_at_once(served:
     lines = served.output.splitlines()
     assert [line.split()[0] for line in lines] == LINES
     assert served.base_url in lines[0]
-    assert "demo" in lines[1]
+    assert lines[1] == "Engine    demo, model demo, slowed to 200 tokens per second (ENGINE_OPTIONS)"
     assert str(served.folder / "respsite.sqlite3") in lines[2]
     assert f"{served.base_url}/responses" in lines[5]
     assert f"{served.url}/ in a browser" in lines[6]

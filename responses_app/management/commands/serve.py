@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
 from responses_app.management.supervisor import Supervisor, pace
+from responses_app.management.terminal import now_and_then
 from responses_app.settings.conf import Settings
 from responses_app.web.servers.listening import BACKLOG
 
@@ -66,7 +68,9 @@ class Command(BaseCommand):
         elif not own.redis_url:
             self.stderr.write(NO_REDIS % own.workers)
         try:
-            call_command("migrate", interactive=False, verbosity=0)
+            began = time.monotonic()
+            with now_and_then(lambda: f"migrating the database, {time.monotonic() - began:.0f} s"):
+                call_command("migrate", interactive=False, verbosity=0)
         except DatabaseError as error:
             reason = str(error).strip().partition("\n")[0]
             raise SystemExit(
@@ -115,7 +119,9 @@ class Command(BaseCommand):
         self.stdout.write(f"URL       {url} (WebSocket at the same path)")
         for model in own.served:
             names = ", ".join((model.name, *model.aliases))
-            self.stdout.write(f"Engine    {model.engine}, model {names}")
+            rate = model.options.get("tokens_per_second") if model.engine == "demo" else None
+            slowed = f", slowed to {rate} tokens per second (ENGINE_OPTIONS)" if rate else ""
+            self.stdout.write(f"Engine    {model.engine}, model {names}{slowed}")
         self.stdout.write(f"Database  {_database()}")
         self.stdout.write(f"Keys      {_keys(own)}")
         self.stdout.write(f"Redis     {_redis() or 'none: limits hold in each process'}")
