@@ -12,29 +12,29 @@ PIPE = "\\|"
 MOST = 160  # characters of what came
 MARKS = {Verdict.PASSED: "✓", Verdict.FAILED: "✗", Verdict.ABSENT: "–", Verdict.SKIPPED: "?", None: "·"}
 INTRODUCTION = """\
-# Conformance
+# Compatibility: respsite, vLLM, LiteLLM and agentic-api
 
-This page says how far respsite and other servers keep to OpenAI's Responses API, its WebSocket mode, Chat Completions,
-and Anthropic's Messages, for readers who have to choose between them. `make conformance-table` prints it;
+This page compares how completely respsite and other servers implement OpenAI's Responses API, its WebSocket mode, Chat
+Completions, and Anthropic's Messages, for readers who have to choose between them. `make conformance-table` prints it;
 [`respsite conformance URL`](../how-to/command-line.md#conformance-tests) checks any other server.
 
 Checked on {day}: respsite {respsite}, vLLM {vLLM} (its own server, on the CPU), LiteLLM {LiteLLM} (its proxy) and
-agentic-api {agentic-api}. All are in front of one vLLM server, whose model has no weights and says what the checks
-need: a call where a call is forced, JSON where a schema asks for it. Its responses are stored
-(`VLLM_ENABLE_RESPONSES_API_STORE=1`), its tools are parsed (`--enable-auto-tool-choice --tool-call-parser openai`). The
-others run with their defaults, but that LiteLLM does not rest a model after an error.
+agentic-api {agentic-api}. All are in front of one vLLM server. Its model has no weights and writes what the
+checks need: a call where a call is forced, JSON where a schema asks for it. vLLM stores responses
+(`VLLM_ENABLE_RESPONSES_API_STORE=1`) and parses tool calls (`--enable-auto-tool-choice --tool-call-parser openai`). The
+others run with their defaults, except that LiteLLM's cooldown after errors is off.
 
 A check **passes** or **fails**. It is **absent** if the server does not have what is checked: it answers 404 or 405,
 does not upgrade to a WebSocket, or refuses an optional feature with a clear 400. It is **skipped** if a precondition
-was not met; then the reason is given. No check depends on what a model says: where the model without weights did not
-keep to a grammar that a gateway sent, as a real one would, the check is skipped.
+was not met; then the reason is given. No check depends on what a model says: if the model without weights violated
+a grammar that a gateway sent, which a real model would not, the check is skipped.
 """
 CLOSING = """\
 ## What the checks leave out
 
 They are written from OpenAI's and Anthropic's documents and SDKs, by the people who make respsite: a check that we did
-not think of is missing for all. They do not measure speed ([Figures](../explanation/figures.md)), behaviour under load,
-restarts, or the quality of what a tool finds. What OpenAI has and respsite does not is listed under
+not think of is missing for all. They do not measure speed ([Benchmarks](../explanation/figures.md)), behaviour under
+load, restarts, or the quality of what a tool finds. What OpenAI has and respsite does not is listed under
 [What is not built yet](not-built.md): audio, stored prompts, moderation, batches, fine-tuning and more have no check
 here.
 """
@@ -53,7 +53,7 @@ def page(told: Told, environment: Mapping[str, str]) -> str:
         _groups(told),
         "## What users report\n\nThese are the problems that users of self-hosted servers report most often.\n",
         _pains(told),
-        "## What fails elsewhere\n",
+        "## Failed checks of the other servers\n",
         *others,
         CLOSING,
     ]
@@ -117,4 +117,4 @@ def _pains(told: Told) -> str:
         lines.append(f"| {pain.text} | {' | '.join(marks)} |")
     unseen = [f"{pain.text}: {pain.unseen}" for pain in PAINS.values() if pain.unseen]
     legend = "✓ does not happen, ✗ happens, – the server lacks what it is about, ? could not be tried"
-    return "\n".join([*lines, "", f"{legend}, · cannot be checked from outside ({'; '.join(unseen)}).", ""])
+    return "\n".join([*lines, "", f"{legend}, · cannot be checked over the API ({'; '.join(unseen)}).", ""])

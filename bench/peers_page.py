@@ -12,34 +12,37 @@ APIS = {"responses": "/v1/responses", "chat": "/v1/chat/completions"}
 NOTABLE = 1.05  # a ratio within this is no difference on a machine that others share
 
 INTRODUCTION = """\
-# Figures
+# Benchmarks: respsite, vLLM and LiteLLM
 
-This page compares the cost and speed of respsite with those of vLLM's own endpoint and of LiteLLM's proxy, for readers
-who have to choose between them. `make bench-peers` prints it: run it on your machine, since the ratios say more than
-the numbers.
+This page compares the speed and the CPU time of respsite with those of vLLM's own endpoint and of LiteLLM's proxy, for
+readers who have to choose between them. It shows the overhead of the servers, not the throughput of a GPU: the numbers
+depend on the machine, the ratios less so. `make bench-peers` prints this page for your machine.
 
-Measured on {day} with respsite {respsite}, vLLM {vLLM}, LiteLLM {LiteLLM}, Python {Python}, on a virtual machine with
-{cores} cores that other work shared: the engine used one of them, all servers and the load shared the other.
-The model has no weights: {model}. One vLLM server answers for all, and says the same {tokens} words to each
-request: over SSE, nothing stored, no tools. All are measured in turn, {rounds} times after a warm-up; a figure is the
-median of the rounds.
+- **Versions**: respsite {respsite}, vLLM {vLLM}, LiteLLM {LiteLLM}, Python {Python}, on {day}.
+- **Machine**: a virtual machine with {cores} cores that other work shared. The engine used one of them; all servers and
+  the load shared the other.
+- **Model**: no weights, {model}. One vLLM server answers for all.
+- **Load**: each request gets the same {tokens} words, over SSE, with nothing stored and no tools.
+- **Rounds**: all servers are measured in turn, {rounds} times after a warm-up. A figure is the median of the rounds.
+
+The columns:
 
 - **tokens/s**: the sum over all streams; more is better.
 - **first token**: the median time until a stream's first piece of text; less is better.
-- **gap**: the time between two pieces of text of a stream; 95 of 100 are shorter. Less is better.
-- **CPU**: the time that all processes between the client and the engine use for each token; less is better. Behind a
-  gateway this includes vLLM's own server, because it works for the gateway.
+- **gap**: the time between two pieces of text of a stream, p95; less is better.
+- **CPU**: the CPU time per token of all processes between the client and the engine; less is better. Behind a gateway
+  this includes vLLM's own server, because it works for the gateway.
 
-The ratio to vLLM's own endpoint is in brackets.
+The ratio to vLLM's own endpoint is in brackets. Compare only rows of the same table.
 """
 CLOSING = """\
 ## What these figures leave out
 
-A real model on a GPU makes tokens more slowly for one stream and faster for many. So the time to the first token is
-mostly the model's, and the servers' share is smaller. vLLM's own endpoint keeps responses in the memory of one process.
-respsite also stores responses, runs tools and holds connections, which these tables do not show:
-[`make bench`](../how-to/develop.md) measures that. LiteLLM is made for many providers behind one address, which is not
-measured either.
+- A real model on a GPU needs more time for each token of one stream, and makes more tokens a second for many streams.
+  So the servers' share of the time is smaller than here.
+- respsite also stores responses, runs tools and holds connections. [`make bench`](../how-to/develop.md) measures that.
+  vLLM's own endpoint keeps responses in the memory of one process.
+- LiteLLM is made for many providers behind one address, which is not measured either.
 """
 
 

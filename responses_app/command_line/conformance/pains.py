@@ -32,9 +32,7 @@ PAINS = {
     "dropped-reasoning": Pain("dropped reasoning empties the prefix cache"),
     "swallowed-errors": Pain("errors in the middle of a stream are swallowed"),
     "unusable-state": Pain("user interfaces cannot use the server's state"),
-    "paid-sign-on": Pain(
-        "single sign-on is behind a paywall", unseen="who may sign on, and at what price, does not show in an answer"
-    ),
+    "paid-sign-on": Pain("single sign-on is behind a paywall", unseen="an answer of the API does not show it"),
 }
 
 

@@ -16,30 +16,37 @@ def page(runs: Sequence[tuple[Agent, Way, Done]]) -> str:
     rows = [HEAD, ("---",) * len(HEAD), *(row(agent, way, done) for agent, way, done in runs)]
     table = "\n".join(f"| {' | '.join(each)} |" for each in rows)
     return f"""\
-# What a task costs coding agents
+# Benchmark of coding agents
 
-Each of these agents, as its makers publish it, does one task of {len(STEPS)} turns in a repository: it reads and
-searches files, edits them with its own tool, runs the tests until they pass, writes a file, and commits. A script plays
-the model's part: in each turn a thought and a call, or the answer. Two workers serve the agent, with Redis between
-them, and in turn {HALF_WAY + 1} the one that is at work is killed: the agent tries again by itself, and goes on with
-the other one. `make agents` prints this page, and the test suite runs the same tasks.
+Each of these agents, unmodified, does one task of {len(STEPS)} turns in a repository. It reads and searches files,
+edits them with its own tool, runs the tests until they pass, writes a file, and commits. The page shows how many
+requests and bytes that takes, and whether the prefix cache keeps working when a worker dies.
+
+No model runs: a script returns each turn, which is a thought and a call, or the answer. Two workers serve the agent,
+with Redis between them. In turn {HALF_WAY + 1} the worker that serves the agent is killed. The agent retries by itself,
+and continues on the other worker.
 
 {table}
 
-- **requests**: those that have the model generate, with the warm-up of a WebSocket, and what an agent asks beside its
-  task, such as a title for it.
-- **cut off**: how many of them ended with the worker that was killed. No task failed.
-- **failed**: how many were answered with an error.
-- **tokens computed twice**: those in full blocks (16 tokens, as in vLLM's prefix cache) of a turn, its prompt and what
-  the model said, that the next turn's prompt does not have as they were. The model spells its calls in several ways
-  that no renderer gives back: the recipient before or behind the channel, JSON with and without spaces.
-- **sent**: what the agent sends, headers and the repeated request too, divided by {len(STEPS)}. Over the WebSocket an
-  agent only sends what is new of its conversation, with its instructions and tools; over HTTP it sends all of it.
+- **requests**: all requests that make the model generate. These include the warm-up of a WebSocket, and extra requests
+  of the agent, such as one for a title.
+- **cut off**: requests that broke when the worker was killed. All of them were retried; no task failed.
+- **failed**: requests that were answered with an error.
+- **tokens computed twice**: tokens of a turn (its prompt and its output) that the next prompt does not repeat exactly,
+  so that vLLM cannot take them from its prefix cache. They are counted in full blocks of 16 tokens, as in that cache.
+  To make this hard, the script writes its calls in forms that a renderer would not reproduce: JSON with and without
+  spaces, and the fields of Harmony's header in either order.
+- **sent**: all bytes that the agent sends, with headers and the repeated request, divided by {len(STEPS)}. Over the
+  WebSocket an agent sends only new items, its instructions and its tools. Over HTTP it sends the whole conversation.
 
-The tests on a real vLLM (`make test-vllm`) run the task too, with Codex over the WebSocket, and with Claude Code and
-four of its tools. The model has no weights, and vLLM is made to sample the same script, each token of which its own
-copy of the request's grammar has to accept. By the cached tokens that vLLM counts, it computes no full block (32 tokens
-there) of an earlier turn again, and no request fails.
+## The same task on a real vLLM
+
+The tests on a real vLLM (`make test-vllm`) run the task with Codex over the WebSocket, and with Claude Code and four of
+its tools. The model has random weights, and vLLM is forced to output the script. The grammar of the request has to
+accept each forced token. According to the cached tokens that vLLM counts, no full block (32 tokens there) of an earlier
+turn is computed again, and no request fails.
+
+`make agents` prints this page, and the test suite runs the same tasks.
 """
 
 
