@@ -6,7 +6,7 @@ stands above what serves it, so nothing here imports it: paths are found as Djan
 that lists them.
 
 What OpenAI's API has and this server does not is in NOT_SERVED, by the first part of a path below /v1. A request for it
-is answered with what is said there, and the page "What is not built yet" has the same. That each path of OpenAI's SDK
+is answered with what is said there, and the page "Limitations" has the same. That each path of OpenAI's SDK
 is served or named is tested (`tests/servers/conformance/test_paths_sdk.py`).
 """
 

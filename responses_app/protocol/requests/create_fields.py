@@ -153,7 +153,7 @@ def _moved(name: str) -> Refused:
 
 
 NOT_OPENAIS = "It is not part of the OpenAI API. Leave it out, or set RESPONSES_COMPATIBILITY_MODE=false."
-_NO_TEXT = "The model here reads text only; leave it out."
+_OWN_IMAGES = "This server prepares images for the model itself; leave it out."
 _OF_CHATS = {  # fields of Chat Completions and of vLLM's other paths, by what there is in their place
     "messages": _moved("input"),
     "response_format": _moved("text.format"),
@@ -176,8 +176,8 @@ GUIDED = dict.fromkeys(
 )
 NO_SUCH_SAMPLING = Refused("This server does not sample so; leave it out.")
 OF_ENGINES = {  # what vLLM's own path takes, and this server does not carry out
-    "mm_processor_kwargs": Refused(_NO_TEXT),
-    "media_io_kwargs": Refused(_NO_TEXT),
+    "mm_processor_kwargs": Refused(_OWN_IMAGES),
+    "media_io_kwargs": Refused(_OWN_IMAGES),
     "include_stop_str_in_output": Refused("A stop string is never part of the answer."),
     "skip_special_tokens": Refused("Special tokens are never part of the answer.", takes=(True,)),
     **dict.fromkeys(
@@ -185,7 +185,7 @@ OF_ENGINES = {  # what vLLM's own path takes, and this server does not carry out
         Refused("The conversation is written as the model's format wants it; leave it out."),
     ),
     "documents": Refused("Put the texts into a message; leave it out."),
-    "ec_transfer_params": Refused(_NO_TEXT),
+    "ec_transfer_params": Refused("Engines here do not share what they have read of images; leave it out."),
     "vllm_xargs": Refused("No extension of the engine is known here; leave it out."),
     "watermarking": Refused("The engine here marks no text; leave it out."),
     "use_beam_search": Refused("The engine here does not search beams; leave it out."),
