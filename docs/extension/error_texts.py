@@ -171,7 +171,7 @@ REQUESTS: Mapping[str, Told] = {
     "unknown_parameter": (
         "A field looks like a misspelling of a known one; with `UNKNOWN_FIELDS=refuse` any unknown field gets this. Or "
         "a tool that cannot run in the background is declared to do so.",
-        "Use the name that the message suggests, or leave the field out. [Fields](fields.md) lists all of them. "
+        "Use the name that the message suggests, or leave the field out. [Request fields](fields.md) lists all of them. "
         "Functions and custom tools can run in the background.",
     ),
     "upload_closed": (
@@ -185,7 +185,7 @@ REQUESTS: Mapping[str, Told] = {
     ),
     "unsupported_parameter": (
         "The server does not have this feature, or its operator has turned it off.",
-        "Do what the message says instead, or leave the field in `param` out: see [Fields](fields.md).",
+        "Do what the message says instead, or leave the field in `param` out: see [Request fields](fields.md).",
     ),
     "unsupported_transfer_encoding": (
         "The body has another transfer encoding than `chunked`, or the header `Transfer-Encoding` comes twice, or "

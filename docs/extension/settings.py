@@ -94,13 +94,14 @@ def _linked(about: str) -> str:
 
 @cache
 def headings() -> dict[str, str]:
-    """Return where each page is by its title, and each chapter of one by its heading."""
+    """Return where each page is by its title, or by that up to a colon or bracket, and each chapter by its heading."""
     found: dict[str, str] = {}
     for page in sorted(DOCS.glob("*/**/*.md")):
         name, text = str(page.relative_to(DOCS)), page.read_text()
         for heading in re.findall(r"^## (.*)$", text, re.MULTILINE):
             found.setdefault(heading, f"{name}#{anchor(heading)}")
-        found[text.partition("\n")[0].removeprefix("# ")] = name
+        title = text.partition("\n")[0].removeprefix("# ")
+        found[title] = found[re.split(r": | \(", title)[0]] = name
     return found
 
 

@@ -283,10 +283,10 @@ class Settings(
     unknown_fields: str = setting(
         "ignore", choice("ignore", "refuse"),
         "unknown request fields: `ignore` runs the request and names the field in the response header "
-        "`respsite-ignored` (see Fields), `refuse` answers 400, as OpenAI does",
+        "`respsite-ignored` (see Request fields), `refuse` answers 400, as OpenAI does",
     )  # fmt: skip
     responses_compatibility_mode: bool = setting(
-        True, flag, "refuse some request fields that only vLLM has; `off` accepts them (see Fields of the engine)"
+        True, flag, "refuse some request fields that only vLLM has; `off` accepts them (see vLLM-specific request fields)"
     )
     responses_usage_per_turn: bool = setting(
         False, flag, "add the token counts of each turn to `usage`; some clients cannot parse them"
