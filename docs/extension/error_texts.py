@@ -171,7 +171,8 @@ REQUESTS: Mapping[str, Told] = {
     "unknown_parameter": (
         "A field looks like a misspelling of a known one; with `UNKNOWN_FIELDS=refuse` any unknown field gets this. Or "
         "a tool that cannot run in the background is declared to do so.",
-        "Use the name that the message suggests, or leave the field out. [Request fields](fields.md) lists all of them. "
+        "Use the name that the message suggests, or leave the field out. "
+        "[Request fields](fields.md) lists all of them. "
         "Functions and custom tools can run in the background.",
     ),
     "upload_closed": (

@@ -286,7 +286,9 @@ class Settings(
         "`respsite-ignored` (see Request fields), `refuse` answers 400, as OpenAI does",
     )  # fmt: skip
     responses_compatibility_mode: bool = setting(
-        True, flag, "refuse some request fields that only vLLM has; `off` accepts them (see vLLM-specific request fields)"
+        True,
+        flag,
+        "refuse some request fields that only vLLM has; `off` accepts them (see vLLM-specific request fields)",
     )
     responses_usage_per_turn: bool = setting(
         False, flag, "add the token counts of each turn to `usage`; some clients cannot parse them"
