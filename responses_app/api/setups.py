@@ -13,6 +13,7 @@ from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, Text, validate
 from responses_app.protocol.requests.pages import list_page
+from responses_app.protocol.sizes import json_size
 from responses_app.stores.setups import MAX_SETUPS, SetupRecord, TooManySetups
 from responses_app.web.endpoint import Endpoint, Refusals
 from responses_app.web.http import project_of, read_json
@@ -71,6 +72,7 @@ def parse_prompt(data: Mapping[str, object]) -> tuple[str, JsonObject]:
     name = " ".join(fields.name.split())
     if not 0 < len(name) <= MAX_NAME:
         raise invalid_value("name", f"a text of {len(name)} characters. A name has 1 to {MAX_NAME}.")
+    json_size({"setup": fields.setup})  # raises for what no answer could say again
     size = len(json_text(fields.setup).encode("utf-8", "surrogatepass"))
     if size > MAX_SETUP_BYTES:
         raise invalid_value("setup", f"an object of {size} bytes as JSON. A setup has at most {MAX_SETUP_BYTES}.")

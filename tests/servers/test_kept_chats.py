@@ -54,6 +54,11 @@ def keys(server: ClosedServer, _made: list[str]) -> Iterator[list[httpx.Client]]
         client.close()
 
 
+def nested(levels: int) -> Any:
+    """Return objects in objects."""
+    return {"a": nested(levels - 1)} if levels else {}
+
+
 def ask(client: httpx.Client, text: object, **fields: Any) -> Frame:
     """Create a response."""
     answer = client.post("/responses", json={"input": text, **fields})
@@ -238,12 +243,15 @@ def test_prompts(keys: list[httpx.Client]) -> None:
         ({"name": "a"}, "setup"),
         ({"name": "a", "setup": []}, "setup"),
         ({"name": "a", "setup": {"instructions": "é" * (128 << 10)}}, "setup"),
+        ({"name": "a", "setup": nested(252)}, "setup.a.a"),
+        ({"name": "a", "setup": nested(600)}, "setup.a.a"),
     ],
     ids=lambda each: str(each)[:20].encode("unicode_escape").decode(),
 )
 def test_what_is_no_prompt(keys: list[httpx.Client], body: Frame, param: str) -> None:
     answer = keys[0].post(PROMPTS, content=json.dumps(body), headers={"content-type": "application/json"})
     assert refused(answer)[::2] == (400, param)
+    assert keys[0].get(PROMPTS).json()["data"] == []  # one that cannot be written would spoil the list for all
 
 
 def test_search(keys: list[httpx.Client]) -> None:
