@@ -15,6 +15,7 @@ from django.db.models import Model, QuerySet
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.store_life import OpenStore
+from tests.kit.waiting import eventually
 
 Result = TypeVar("Result")
 
@@ -123,3 +124,17 @@ class Held:
         """Let it end."""
         self._release.set()
         await self._task
+
+
+async def waits_for_a_lock(alias: str, url: str) -> None:
+    """Return once another connection waits; nobody can see that on SQLite, where everybody waits from the start."""
+
+    def is_waiting(connection: BaseDatabaseWrapper) -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            return bool(cursor.fetchone()[0])
+
+    if url.startswith("postgres"):
+        await eventually(lambda: asyncio.to_thread(within, alias, is_waiting))

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from responses_app.models import Response
+from responses_app.models.chats import ChatLabel
 from responses_app.protocol.ids import PublicId
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.responses import kept_chats
 from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
-from tests.contracts.adapters.stores import OnBothCase, within
+from responses_app.stores.database.responses.removal import remove
+from tests.contracts.adapters.stores import Held, OnBothCase, rows, waits_for_a_lock, within
 from tests.contracts.kept_chats import KeptChatsContract, OpenKeptChats, asked, names, of, query, said
 from tests.contracts.store import Turn, new_id
 from tests.contracts.store_life import NOW, OpenStore
@@ -90,8 +92,8 @@ class TestInDatabases(OnBothCase, KeptChatsContract):
         await responses.delete(project, of(gone))
         before = await chats.listed(project, query())
         assert names(before) == [leg.response_id, talk.response["conversation"]["id"], of(lone), of(gone)]
-        rows = Response.objects.using(alias).filter(project=project)
-        await asyncio.to_thread(within, alias, lambda _: rows.update(chat_id=""))
+        kept = Response.objects.using(alias).filter(project=project)
+        await asyncio.to_thread(within, alias, lambda _: kept.update(chat_id=""))
         later = said(project, 9, "later", after=other)  # it comes before the others have found their chats
         await responses.save(later)
         assert names(await chats.listed(project, query())) == [of(gone)]
@@ -100,3 +102,33 @@ class TestInDatabases(OnBothCase, KeptChatsContract):
             pass
         await responses.delete(project, of(later))
         assert await chats.listed(project, query()) == before
+
+    async def test_the_last_two_of_a_chat_are_deleted_at_once(
+        self, open_chats: OpenKeptChats, project: str, alias: str, url: str
+    ) -> None:
+        """Neither transaction sees that the other takes the other response: no title may be left."""
+        responses, chats = await open_chats()
+        first = said(project, 0)
+        second = said(project, 1, after=first)
+        for each in (first, second):
+            await responses.save(each)
+        await chats.change(project, of(first), {"title": "Nobody is to find this"})
+        one = await Held(alias, lambda db: remove(db, [of(first)])).acted()
+        other = asyncio.create_task(responses.delete(project, of(second)))
+        await waits_for_a_lock(alias, url)
+        await one.commit()
+        assert await other
+        assert await asyncio.to_thread(rows, alias, ChatLabel, project=project) == []
+
+    async def test_a_chat_is_named_while_its_last_response_is_deleted(
+        self, open_chats: OpenKeptChats, project: str, alias: str, url: str
+    ) -> None:
+        responses, chats = await open_chats()
+        only = said(project, 0)
+        await responses.save(only)
+        deleting = await Held(alias, lambda db: remove(db, [of(only)])).acted()
+        naming = asyncio.create_task(chats.change(project, of(only), {"title": "Nobody is to find this"}))
+        await waits_for_a_lock(alias, url)
+        await deleting.commit()
+        await naming
+        assert await asyncio.to_thread(rows, alias, ChatLabel, project=project) == []

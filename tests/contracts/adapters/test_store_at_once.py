@@ -16,11 +16,10 @@ from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import ResponseStep, commit
-from tests.contracts.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, within
+from tests.contracts.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, waits_for_a_lock, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
 from tests.kit.server import ROOT, clean_environ
-from tests.kit.waiting import eventually
 
 
 class TestAtOnce(OnBothCase):
@@ -158,20 +157,6 @@ def goes_through_a_table(step: str) -> bool:
 
 def ids_of(accepted: list[AcceptedResponse]) -> list[str]:
     return [str(each.response["id"]) for each in accepted]
-
-
-async def waits_for_a_lock(alias: str, url: str) -> None:
-    """Return once another connection waits; nobody can see that on SQLite, where everybody waits from the start."""
-
-    def is_waiting(connection: BaseDatabaseWrapper) -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            )
-            return bool(cursor.fetchone()[0])
-
-    if url.startswith("postgres"):
-        await eventually(lambda: asyncio.to_thread(within, alias, is_waiting))
 
 
 WRITER = """

@@ -18,7 +18,7 @@ from responses_app.models.chats import ChatLabel
 from responses_app.protocol.items.words import as_searched, words_of_json
 from responses_app.stores.base import RetentionSettings
 from responses_app.stores.database.conversations import can_be_known
-from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, one_at_a_time, placeholders
+from responses_app.stores.database.response_sql import NAMES, PARTS, RESPONSES, for_update, one_at_a_time, placeholders
 from responses_app.stores.database.responses.chat_search import search, titled
 from responses_app.stores.database.responses.membership import adopt
 from responses_app.stores.database.responses.rows import response_of, time_value
@@ -125,7 +125,7 @@ class DatabaseKeptChats(ThreadedStore[RetentionSettings], BaseKeptChats):
         def write(connection: BaseDatabaseWrapper) -> None:
             labels = ChatLabel.objects.using(connection.alias)
             with transaction.atomic(using=connection.alias):
-                if not _Chats(connection, project, "", since).newest_of(chat_id, "id"):
+                if not _Chats(connection, project, "", since).held(chat_id):
                     return  # it has gone meanwhile
                 if changes.get("pinned"):
                     one_at_a_time(connection, PIN_LOCK, project)
@@ -249,6 +249,14 @@ class _Chats:
     def newest_of(self, chat_id: str, columns: str) -> Sequence[Sequence[Any]]:
         """Return columns of the newest responses of a chat, the newest first: one more than are read at once."""
         return self._rows(_IDS.format(columns=columns), [chat_id, self.project, self._since, MAX_TURNS + 1])
+
+    def held(self, chat_id: str) -> bool:
+        """Keep a chat from going before this transaction ends, by a lock on a response; return whether there is one."""
+        lock = f"SELECT id FROM {RESPONSES} WHERE id = %s {for_update(self.connection, 'FOR KEY SHARE')}"
+        while newest := self.newest_of(chat_id, "id"):
+            if self._rows(lock, newest[0]):
+                return True
+        return False  # each was deleted while its lock was waited for
 
     def turns(self, chat_id: str) -> KeptTurns:
         """Return the newest turns of a chat, the oldest of them first."""

@@ -54,6 +54,8 @@ WITH RECURSIVE unneeded (id, parent_id) AS (
 SELECT id, parent_id FROM unneeded
 """
 _CHATS = f"SELECT DISTINCT chat_id FROM {RESPONSES} WHERE id IN ({{ids}})"
+# Of two transactions that each remove some of a chat's responses the second waits here: then it sees what is left.
+_LOCK_LABELS = f"SELECT id FROM {LABELS} WHERE id IN ({{ids}}) ORDER BY id FOR UPDATE"
 _DROP_LABELS = f"""
 DELETE FROM {LABELS} WHERE id IN ({{ids}})
 AND NOT EXISTS (SELECT 1 FROM {RESPONSES} AS kept
@@ -109,6 +111,10 @@ def remove(connection: BaseDatabaseWrapper, response_ids: Sequence[str]) -> int:
         for some in in_parts(response_ids):
             cursor.execute(_CHATS.format(ids=placeholders(some)), some)
             chats |= {row[0] for row in cursor.fetchall()}
+        if connection.features.has_select_for_update:
+            for some in in_parts(sorted(chats)):
+                cursor.execute(_LOCK_LABELS.format(ids=placeholders(some)), some)
+        for some in in_parts(response_ids):
             # The response's own row goes last: whoever writes of it waits for its lock, and finds it gone.
             cursor.execute(f"DELETE FROM {SAMPLED} WHERE response_id IN ({placeholders(some)})", some)
             cursor.execute(f"DELETE FROM {LOGS} WHERE response_id IN ({placeholders(some)})", some)
