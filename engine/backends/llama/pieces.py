@@ -21,6 +21,7 @@ class Pieces:
     def __init__(self, pieces: Mapping[bytes, int], token_bytes: TokenBytes) -> None:
         self._tokens = pieces
         self._token_bytes = token_bytes
+        self._longest = max(map(len, pieces), default=0)  # bytes
 
     @classmethod
     def of(cls, ordinary: Iterable[int], token_bytes: TokenBytes) -> "Pieces":
@@ -44,6 +45,8 @@ class Pieces:
         whole, end = text.encode(), self._token_bytes(last)
         if not whole.endswith(end) or not 0 < number <= MAX_LEFT_OUT:
             return []
+        if len(whole) - len(end) > number * self._longest:  # no tokens say so much
+            return []
         return list(self._ways(whole[: len(whole) - len(end)], number))
 
     def _ways(self, content: bytes, number: int) -> Iterator[list[int]]:
@@ -52,14 +55,14 @@ class Pieces:
             if content in self._tokens and ends_within(content):
                 yield [self._tokens[content]]
             return
-        for end in range(1, len(content)):
+        for end in range(1, min(len(content), self._longest + 1)):
             if content[:end] in self._tokens and ends_within(content[:end]):
                 for rest in self._further(content, end, number - 1):
                     yield [self._tokens[content[:end]], *rest]
 
     def _further(self, content: bytes, begin: int, number: int) -> Iterator[list[int]]:
         """Yield the ways to make what follows `begin` of so many tokens. What stands before tells where each ends."""
-        ends = (len(content),) if number == 1 else range(begin + 1, len(content))
+        ends = (len(content),) if number == 1 else range(begin + 1, min(len(content), begin + self._longest + 1))
         for end in ends:
             token = self._tokens.get(content[begin:end])
             if token is None or not ends_within(content[:end]):

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from engine.backends.answers import shown
+from engine.backends.answers import Refusal, shown
 from engine.backends.client import ServerClient
 from engine.errors import EngineConfigurationError, EngineError, EngineUnavailable
 
@@ -50,7 +50,12 @@ async def _compare(client: ServerClient, special: Mapping[str, int], service: Se
     """Raise `EngineConfigurationError` where the server's tokens are not ours."""
     for name, token in list(special.items())[:MAX_TRIED]:
         body = orjson.dumps({"content": name, "add_special": False, "parse_special": True})
-        tokens = orjson.loads(await client.post("/tokenize", body)).get("tokens")
+        try:
+            tokens = orjson.loads(await client.post("/tokenize", body))["tokens"]
+        except Refusal as refusal:
+            raise EngineUnavailable(f"{client.name} answered {refusal}") from refusal
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineUnavailable(f"{client.name} answers /tokenize not like llama.cpp.") from error
         if tokens == [token]:
             continue
         if is_harmony:

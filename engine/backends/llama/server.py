@@ -160,7 +160,7 @@ class LlamaServerEngine(BaseEngine):
             while not turn.is_over():
                 try:
                     # `aclosing`: leaving in the middle has to close the connection now, which is what ends it there.
-                    async with aclosing(self._stream(turn, pieces)) as chunks:
+                    async with aclosing(self._stream(turn, pieces, service.tokens)) as chunks:
                         async for chunk in chunks:
                             taken = turn.take(chunk)
                             if taken is not None:
@@ -177,20 +177,22 @@ class LlamaServerEngine(BaseEngine):
         finally:
             self._running -= 1
 
-    async def _stream(self, turn: Turn, pieces: Pieces) -> AsyncGenerator[TokenChunk, None]:
+    async def _stream(self, turn: Turn, pieces: Pieces, vocabulary: int) -> AsyncGenerator[TokenChunk, None]:
         """Yield what the server samples behind what the turn has. Raises as `ServerClient.stream`, `TokensLeftOut`."""
         request, top = turn.request, turn.request.sampling.top_logprobs
+        most = min(turn.left, FEW) if turn.is_blind else turn.left
         body = completion(
             request,
             turn.tokens,
-            max_tokens=min(turn.left, FEW) if turn.is_blind else turn.left,
+            max_tokens=most,
             streamed=not turn.is_blind,
             ping_seconds=max(1, int(self._timeouts.silence / PINGS)),
-            again=turn.asked,
+            again=turn.ask(),
         )
-        turn.asked += 1
         reader = (
-            CompletionAnswer() if turn.is_blind else CompletionStream(pieces, max_tokens=turn.left, top_logprobs=top)
+            CompletionAnswer(max_tokens=most, vocabulary=vocabulary)
+            if turn.is_blind
+            else CompletionStream(pieces, max_tokens=most, vocabulary=vocabulary, top_logprobs=top)
         )
         async with aclosing(self._reached().stream(PATH, body, reader, headers=request.trace_headers)) as chunks:
             async for chunk in chunks:
@@ -261,16 +263,19 @@ class LlamaServerEngine(BaseEngine):
             body["tools"] = chat.tools
         prompt = (await self._told("/apply-template", body)).get("prompt")
         if not isinstance(prompt, str):
-            raise EngineUnavailable(f"{self._reached().name} answers /apply-template not like llama.cpp.")
+            raise self._unlike("/apply-template")
         return await self._tokenized(prompt)
 
     async def _tokenized(self, text: str) -> Sequence[int]:
         said = await self._told("/tokenize", {"content": text, "add_special": True, "parse_special": True})
-        return [int(token) for token in said["tokens"]]
+        tokens = said.get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise self._unlike("/tokenize")
+        return tokens
 
     async def _told(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         try:
-            said: dict[str, Any] = orjson.loads(await self._reached().post(path, orjson.dumps(body)))
+            said = orjson.loads(await self._reached().post(path, orjson.dumps(body)))
         except Refusal as refusal:
             problem = f"{self._reached().name} answered {refusal}"
             # The template's own errors are a 500 there.
@@ -278,8 +283,13 @@ class LlamaServerEngine(BaseEngine):
                 NotRendered(problem) if refusal.status in (400, 422, 500) else EngineUnavailable(problem)
             ) from refusal
         except ValueError as error:
-            raise EngineUnavailable(f"{self._reached().name} answers {path} not like llama.cpp.") from error
+            raise self._unlike(path) from error
+        if not isinstance(said, dict):
+            raise self._unlike(path)
         return said
+
+    def _unlike(self, path: str) -> EngineUnavailable:
+        return EngineUnavailable(f"{self._reached().name} answers {path} not like llama.cpp.")
 
     def _from_a_thread(self, work: Any) -> Sequence[int]:
         if self._loop is None or self._service is None:

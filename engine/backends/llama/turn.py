@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 
+from engine.errors import GenerationFailed
 from engine.types import FinishReason, GenerationRequest, TokenChunk
+
+MAX_EMPTY = 2  # requests in a row that bring no token; a stream that leaves out all it has is asked for once more
 
 
 @dataclass
@@ -18,6 +21,7 @@ class Turn:
     tokens: list[int] = field(default_factory=list)  # that were sampled
     asked: int = 0  # requests to the server
     is_blind: bool = False  # the next few tokens are to come in one answer, as a stream does not tell them
+    _empty: int = 0  # requests since the last one that brought a token
     _finished: bool = False  # whether the last chunk was taken
     _cached_tokens: int | None = None  # of the prompt, as the first request found it
 
@@ -25,6 +29,17 @@ class Turn:
     def left(self) -> int:
         """How many tokens there may be still."""
         return self.most - len(self.tokens)
+
+    def ask(self) -> int:
+        """Note that the server is asked once more; return how often it was before.
+
+        Raises `GenerationFailed` where it said nothing the last times: it would be asked for ever.
+        """
+        if self._empty == MAX_EMPTY:
+            raise GenerationFailed(f"llama-server answered {MAX_EMPTY} times without a token.")
+        self._empty += 1
+        self.asked += 1
+        return self.asked - 1
 
     def is_over(self) -> bool:
         """Whether the last chunk was taken."""
@@ -36,6 +51,8 @@ class Turn:
             self._cached_tokens = chunk.cached_tokens
         taken = self._to_stop(chunk)
         self.tokens += taken.token_ids
+        if taken.token_ids:
+            self._empty = 0
         finish = self._finish(taken, told=chunk.finish_reason)
         # What follows a character that came in one answer is streamed again.
         self.is_blind = False

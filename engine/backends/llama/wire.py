@@ -121,9 +121,10 @@ def _sampling(sampling: SamplingOptions, again: int) -> JsonObject:
 class CompletionStream(AnswerReader):
     """One streamed answer."""
 
-    def __init__(self, pieces: Pieces, *, max_tokens: int, top_logprobs: int | None = None) -> None:
+    def __init__(self, pieces: Pieces, *, max_tokens: int, vocabulary: int, top_logprobs: int | None = None) -> None:
         super().__init__()
         self._pieces = pieces
+        self._vocabulary = vocabulary  # tokens of the model
         self._top_logprobs = top_logprobs
         self._tokens_left = max_tokens  # how many more the server may send: it was asked for no more than these
         self._told = 0  # tokens that are known by now
@@ -146,10 +147,10 @@ class CompletionStream(AnswerReader):
         if "error" in message:
             raise refusal_in(message)
         if "prompt_progress" in message:
-            self._cached_tokens = message["prompt_progress"]["cache"]
+            self._cached_tokens = _count(message["prompt_progress"]["cache"])
             return None
-        tokens: list[int] = message["tokens"]
-        number: int = message["tokens_predicted"]
+        tokens = _tokens(message, self._tokens_left, self._vocabulary)
+        number = _count(message["tokens_predicted"])
         left_out = number - self._told - len(tokens)
         if message["stop"]:
             if left_out:  # the last ones, of which nothing else is told
@@ -164,9 +165,8 @@ class CompletionStream(AnswerReader):
             tokens = self._found(message["content"], tokens, left_out)
         self._told = number
         self._tokens_left -= len(tokens)
-        if self._tokens_left < 0:
-            raise GenerationFailed("llama-server sent more tokens than it was asked for.")
-        return TokenChunk(token_ids=tokens, logprobs=self._logprobs(message), cached_tokens=self._cached_tokens)
+        logprobs = self._logprobs(message, len(tokens))
+        return TokenChunk(token_ids=tokens, logprobs=logprobs, cached_tokens=self._cached_tokens)
 
     def _found(self, text: str, told: list[int], left_out: int) -> list[int]:
         """Return all tokens of an event, where it is certain which they are, else raise `TokensLeftOut`."""
@@ -174,26 +174,32 @@ class CompletionStream(AnswerReader):
         if not ways:
             raise TokensLeftOut
         tokens = [*ways[0], *told]
+        if len(tokens) > self._tokens_left:
+            raise _too_many()
         # Of several ways the first is taken, and what follows is asked for behind it, as nobody can tell which it was.
         # Also where log probabilities are wanted: they are not told of what is left out.
         if len(ways) > 1 or self._top_logprobs is not None:
             raise TokensLeftOut(tokens)
         return tokens
 
-    def _logprobs(self, message: JsonObject) -> list[TokenLogprob] | None:
+    def _logprobs(self, message: JsonObject, tokens: int) -> list[TokenLogprob] | None:
         if self._top_logprobs is None:
             return None
         places = message.get("completion_probabilities")
         if not places:
             raise GenerationFailed("llama-server tells no log probabilities where it drafts tokens (--spec-type).")
+        if len(places) != tokens:
+            raise ValueError("not as many log probabilities as tokens")
         return [_logprob(place, self._top_logprobs) for place in places]
 
 
 class CompletionAnswer(AnswerReader):
     """One answer that is not streamed: all of its tokens, without log probabilities."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_tokens: int, vocabulary: int) -> None:
         super().__init__()
+        self._max_tokens = max_tokens  # that the server was asked for
+        self._vocabulary = vocabulary  # tokens of the model
         self._parts: list[bytes] = []  # the bytes so far, joined in `end`
         self._bytes = 0
 
@@ -213,7 +219,7 @@ class CompletionAnswer(AnswerReader):
             raise refusal_in(message)
         try:
             self._last = TokenChunk(
-                token_ids=[int(token) for token in message["tokens"]],
+                token_ids=_tokens(message, self._max_tokens, self._vocabulary),
                 finish_reason=_finish(message),
                 cached_tokens=_cached_tokens(message),
             )
@@ -232,12 +238,36 @@ def _parsed(content: bytes) -> JsonObject:
     return message
 
 
+def _tokens(message: JsonObject, most: int, vocabulary: int) -> list[int]:
+    """Return the tokens of an event or answer: at most so many, and each of the model's."""
+    tokens: list[int] = message["tokens"]
+    if not isinstance(tokens, list):
+        raise TypeError("no list of tokens")
+    if len(tokens) > most:
+        raise _too_many()
+    if any(_count(token) >= vocabulary for token in tokens):
+        raise ValueError("a token that the model does not have")
+    return tokens
+
+
+def _too_many() -> GenerationFailed:
+    return GenerationFailed("llama-server sent more tokens than it was asked for.")
+
+
+def _count(value: object) -> int:
+    """Return a whole number that is not negative, else raise `ValueError`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("no whole number")
+    return value
+
+
 def _finish(message: JsonObject) -> FinishReason:
     return FINISHED[message["stop_type"]]
 
 
 def _cached_tokens(message: JsonObject) -> int | None:
-    return (message.get("timings") or {}).get("cache_n")
+    cached = (message.get("timings") or {}).get("cache_n")
+    return None if cached is None else _count(cached)
 
 
 def _logprob(place: dict[str, Any], top: int) -> TokenLogprob:

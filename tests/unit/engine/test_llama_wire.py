@@ -44,7 +44,7 @@ def last(number: int, stop_type: str = "eos") -> bytes:
 
 
 def stream(**options: Any) -> CompletionStream:
-    return CompletionStream(PIECES, **{"max_tokens": 99, **options})
+    return CompletionStream(PIECES, **{"max_tokens": 99, "vocabulary": 10, **options})
 
 
 def told(reader: CompletionStream, data: bytes) -> list[int]:
@@ -104,7 +104,7 @@ def test_what_was_left_out_is_found_by_its_text() -> None:
 
 def test_where_it_may_have_been_several_it_goes_on_behind_the_first() -> None:
     pieces = Pieces.of(range(4), [b"\xf0", b"\x9f\xa6", b"\xf0\x9f", b"\xa6"].__getitem__)
-    reader = CompletionStream(Pieces(pieces._tokens, {9: b"\x99"}.__getitem__), max_tokens=9)
+    reader = CompletionStream(Pieces(pieces._tokens, {9: b"\x99"}.__getitem__), max_tokens=9, vocabulary=10)
     with pytest.raises(TokensLeftOut) as left_out:
         told(reader, event([9], 3, "🦙"))
     assert left_out.value.tokens == [0, 1, 9]
@@ -135,7 +135,7 @@ def test_log_probabilities() -> None:
 
 
 def test_an_answer_that_is_not_streamed() -> None:
-    reader = CompletionAnswer()
+    reader = CompletionAnswer(max_tokens=8, vocabulary=10)
     content = orjson.dumps({"tokens": [F0_9F_A6], "stop_type": "limit", "tokens_predicted": 1})
     for begin in range(0, len(content), 7):
         assert not list(reader.feed(content[begin : begin + 7]))
@@ -154,9 +154,68 @@ def test_more_tokens_than_were_asked_for_are_refused() -> None:
         told(reader, event([A], 1, "a") + event([A], 2, "a"))
 
 
+@pytest.mark.parametrize("tokens", [["a"], "abc", [-1], [10], [1.0], [True], [[1]], {"1": 1}])
+def test_what_is_no_token_of_the_model_is_refused(tokens: Any) -> None:
+    number = len(tokens)
+    for data in (event(tokens, number), event(tokens, number, stop=True, stop_type="eos")):
+        with pytest.raises(GenerationFailed, match="cannot be read"):
+            told(stream(), data)
+    reader = answered(tokens)
+    with pytest.raises(GenerationFailed, match="cannot be read"):
+        reader.end()
+
+
+def answered(tokens: Any) -> CompletionAnswer:
+    reader = CompletionAnswer(max_tokens=8, vocabulary=10)
+    list(reader.feed(orjson.dumps({"tokens": tokens, "stop_type": "limit"})))
+    return reader
+
+
+def test_more_tokens_at_the_end_or_in_one_answer_are_refused() -> None:
+    reader = answered([A] * 9)
+    with pytest.raises(GenerationFailed, match="more tokens"):
+        reader.end()
+    with pytest.raises(GenerationFailed, match="more tokens"):
+        told(stream(max_tokens=1), event([A, A], 2, stop=True, stop_type="eos"))
+    with pytest.raises(GenerationFailed, match="more tokens"):
+        told(stream(max_tokens=2), event([X99], 3, " 🦙"))
+
+
+@pytest.mark.parametrize("more", [{"tokens_predicted": "x"}, {"prompt_progress": {"cache": "x"}}])
+def test_counts_are_numbers(more: dict[str, Any]) -> None:
+    with pytest.raises(GenerationFailed, match="cannot be read"):
+        told(stream(), event([A], 1, **more))
+    with pytest.raises(GenerationFailed, match="cannot be read"):
+        told(stream(), event([], 0, stop=True, stop_type="eos", timings={"cache_n": "x"}))
+
+
+def test_as_many_log_probabilities_as_tokens() -> None:
+    place = {"id": A, "logprob": -0.5, "top_logprobs": []}
+    with pytest.raises(GenerationFailed, match="cannot be read"):
+        told(stream(top_logprobs=2), event([A], 1, "a", completion_probabilities=[place, place]))
+
+
+def test_a_long_text_is_not_searched_for_tokens() -> None:
+    looked: list[bytes] = []
+
+    class Noting(dict[bytes, int]):
+        def __contains__(self, piece: object) -> bool:
+            looked.append(bytes(piece))  # type: ignore[arg-type]
+            return super().__contains__(piece)
+
+    pieces = Pieces(Noting({piece: token for token, piece in enumerate(WORDS[:9])}), WORDS.__getitem__)
+    for number in (1, 2, 16):
+        assert pieces.left_out(f"{'a' * 100_000}🦙", X99, number) == []
+    assert pieces.left_out(f"{'a' * 20}🦙", X99, 16) == []
+    assert sum(map(len, looked)) < 1000
+
+
 @given(JSON)
 def test_whatever_is_said_is_read_or_refused(said: Any) -> None:
-    for reader, data in ((stream(), b"data: " + json.dumps(said).encode() + b"\n"), (CompletionAnswer(), b"")):
+    for reader, data in (
+        (stream(), b"data: " + json.dumps(said).encode() + b"\n"),
+        (CompletionAnswer(max_tokens=8, vocabulary=10), b""),
+    ):
         try:
             list(reader.feed(data or json.dumps(said).encode()))
             reader.end()
@@ -207,3 +266,17 @@ def test_a_few_tokens_in_one_answer_are_not_the_end() -> None:
     turn = Turn(request(), 9, is_blind=True)
     assert taken(turn, TokenChunk(token_ids=[A, A], finish_reason=FinishReason.LENGTH)) == [([A, A], None)]
     assert (turn.is_blind, turn.is_over(), turn.left) == (False, False, 7)
+
+
+def test_a_server_that_says_nothing_is_not_asked_for_ever() -> None:
+    turn = Turn(request(ignore_eos=True), 9)
+    for _ in range(2):
+        turn.ask()
+        assert taken(turn, CHUNK_STOP) == []
+    with pytest.raises(GenerationFailed, match="without a token"):
+        turn.ask()
+    lively = Turn(request(ignore_eos=True), 9)
+    for _ in range(8):
+        lively.ask()
+        taken(lively, TokenChunk(token_ids=[END]), CHUNK_STOP)
+    assert lively.asked == 8
