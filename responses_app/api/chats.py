@@ -1,5 +1,6 @@
 """`/v1/playground`: the chats that are kept, as the playground lists them, and setups that a project has named."""
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, cast
@@ -139,7 +140,8 @@ async def _list(request: HttpRequest) -> PlaygroundChatList:
 async def _get(request: HttpRequest, chat_id: str) -> WholePlaygroundChat:
     site = get_site()
     dialect = site.dialect(request.headers.get(DIALECT_HEADER))
-    return _whole(await site.kept_chats.whole(caller_of(request), chat_id), dialect)
+    whole = await site.kept_chats.whole(caller_of(request), chat_id)
+    return await asyncio.to_thread(_whole, whole, dialect)  # a long one takes a second
 
 
 async def _change(request: HttpRequest, chat_id: str) -> PlaygroundChat:
