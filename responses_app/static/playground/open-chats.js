@@ -3,7 +3,7 @@
 import { laneHead } from "./chat-head.js";
 import { Drafts, isEmpty } from "./drafts.js";
 import { forgetOthers, Kept, ownerOf } from "./kept.js";
-import { copyOf, setupOf } from "./request.js";
+import { copyOf, setupOf, withoutAccess, withoutSecrets } from "./request.js";
 import { goTo, placeOf } from "./scrolled.js";
 
 const PAUSE = 300; // milliseconds until what changed is kept
@@ -38,8 +38,11 @@ export class OpenChats {
     this.hasBegun = false; // until what this one had open is read
     history.replaceState(null, "", "/");
     for (const lane of this.desk.lanes) {
+      this.#opening.delete(lane); // what comes now was asked for by the one before
       empty(lane);
       lane.composer.restore({ text: "", attachments: [] });
+      Object.assign(lane.setup, withoutSecrets(lane.setup));
+      this.desk.showSetup(lane);
     }
     return this.start();
   }
@@ -239,8 +242,7 @@ export class OpenChats {
   }
 
   #keepSetup(lane) {
-    const servers = lane.setup.servers.map(({ authorization, ...rest }) => rest);
-    const setup = { ...lane.setup, servers };
+    const setup = withoutSecrets(lane.setup);
     this.kept.put("setup", setup);
     if (lane.chat) this.kept.put(`setup|${lane.chat.id}`, setup);
   }
@@ -260,10 +262,11 @@ export class OpenChats {
     goTo(lane, this.kept.get(`scroll|${lane.chat.id}`));
   }
 
-  /** Tokens of MCP servers live in this page alone: those that are known here are put back. */
+  /** Ways into MCP servers live in this page alone: those that are known here are put back. */
   #withSecrets(setup) {
-    const known = this.desk.lanes.flatMap((lane) => lane.setup.servers).filter(({ authorization }) => authorization);
-    const same = (one, other) => one.server_label === other.server_label && one.server_url === other.server_url;
+    const place = (server) => withoutAccess(server).server_url;
+    const known = this.desk.lanes.flatMap((lane) => lane.setup.servers).filter((each) => each.authorization || each.server_url !== place(each));
+    const same = (one, other) => one.server_label === other.server_label && place(one) === place(other);
     const servers = (setup.servers ?? []).map((server) => ({ ...server, ...(known.find((each) => same(each, server)) ?? {}), on: server.on }));
     return setup.servers ? { ...setup, servers } : setup;
   }

@@ -22,7 +22,9 @@ KEPT = "JSON.stringify(localStorage) + JSON.stringify(sessionStorage)"
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that wants to know who asks, and where chats are shared within a project."""
-    with Server(tmp_path_factory.mktemp("closed"), auth="on", playground_sharing="true") as server:
+    with Server(
+        tmp_path_factory.mktemp("closed"), auth="on", playground_sharing="true", mcp_server_urls="true"
+    ) as server:
         yield server
 
 
@@ -101,3 +103,25 @@ def test_another_key_in_the_same_tab_sees_nothing_of_the_one_before(
     sign_in(page, keys[0])
     expect(page.lane().locator(".answer")).to_have_text("mine alone")
     expect(page.lane().locator(".composer textarea")).to_have_value("my draft")
+
+
+def test_ways_into_mcp_servers_are_neither_kept_nor_given_to_another_key(
+    closed: Server, keys: list[str], page: Playground
+) -> None:
+    page.page.goto(closed.url)
+    sign_in(page, keys[0])
+    page.find("#add-server").evaluate("button => button.click()")
+    form = page.find("#server-form")
+    for name, value in (
+        ("server_label", "wiki"),
+        ("server_url", "https://user:secret-1@wiki.example/mcp?token=secret-2"),
+        ("authorization", "secret-3"),
+    ):
+        form.locator(f"[name={name}]").fill(value)
+    form.locator("button.primary").click()
+    expect(page.find("#servers")).to_contain_text("secret-1")
+    page.page.wait_for_function(f"() => ({KEPT}).includes('wiki.example')")
+    assert "secret" not in page.page.evaluate(KEPT)
+    sign_in(page, keys[1])
+    expect(page.find("#chats-foot")).to_contain_text("No chats yet")
+    expect(page.find("#servers")).not_to_contain_text("secret")
