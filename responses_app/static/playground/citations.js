@@ -4,6 +4,11 @@ import { h } from "./dom.js";
 import { markOf, plain } from "./marks.js";
 import { link } from "./text.js";
 
+const FIGURE = /^cfile_\w+(\.\w+)$/u; // what the server calls a figure that code has shown, and not named
+
+/** Return what a file that code has written is called on the page. */
+export const fileName = (name) => name.replace(FIGURE, "figure$1");
+
 /** Return the text of a message with its marks, and its sources by their numbers. */
 export function cited(parts) {
   const sources = new Map();
@@ -31,7 +36,7 @@ function behindMarkup(characters, place) {
 /** Return the number of what is cited; the same source keeps its number. */
 function numbered(sources, cite) {
   const key = cite.url ?? cite.file_id ?? cite.filename ?? JSON.stringify(cite);
-  if (!sources.has(key)) sources.set(key, { ...cite, number: sources.size + 1, name: cite.title || cite.filename || key });
+  if (!sources.has(key)) sources.set(key, { ...cite, number: sources.size + 1, name: cite.title || fileName(cite.filename ?? key) });
   return sources.get(key).number;
 }
 

@@ -1,5 +1,6 @@
 // The files that code has written, below the call that ran it: their names, their sizes, and a way to have them.
 
+import { fileName } from "./citations.js";
 import { door } from "./door.js";
 import { bytes, h } from "./dom.js";
 
@@ -41,10 +42,8 @@ async function fill(element, list, container, files) {
   }
 }
 
-const FIGURE = /^cfile_\w+(\.\w+)$/u; // what the server calls a figure that code has shown, and not named
-
 function row(container, id, filename, told = "") {
-  const name = filename.replace(FIGURE, "figure$1");
+  const name = fileName(filename);
   const path = `/v1/containers/${encodeURIComponent(container)}/files/${encodeURIComponent(id)}/content`;
   const size = h("span", { class: "size" }, told);
   const fail = ({ status, message }) => (size.textContent = status === 404 ? "is gone: its container has expired, or it was removed" : message);

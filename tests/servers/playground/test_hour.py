@@ -75,7 +75,8 @@ class Hour:
         choose(self.page, NUMBERS).locator("select").select_option("code")
         self.page.write(DRAWS)
         turn = self.page.ended(3)
-        expect(turn.locator(".call .written li")).to_have_count(2)
+        for names in (turn.locator(".call .written li code"), turn.locator(".sources button")):
+            expect(names).to_have_text(["upper.txt", "figure.png"])
         self.fits()
         figure = turn.get_by_role("button", name="A figure that the code drew")
         figure.click()
