@@ -4,23 +4,24 @@ Each state is taken at three widths, light and dark, on the demo engine.
 """
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 from playwright.sync_api import expect
 
 from tests.kit.browser import SIZES, chromium
-from tests.kit.server import Server
+from tests.kit.people import settings_of
+from tests.kit.server import Server, manage
 from tests.servers.playground.browser import Playground, playground
 from tests.servers.playground.test_files import ARCHIVE, PHOTO, choose, file, held
 
-ALL_SIZES = {**SIZES, "laptop": (1200, 720)}  # the last for pictures that are small
+ALL_SIZES = {**SIZES, "laptop": (1280, 800)}  # the last for the pictures of the docs
 
-ANSWER = """repeat: ## Three ways to stream
-
-A response can be read **while it is made**. Which way fits depends on who reads:
+ANSWER = """repeat: A response can be read **while it is made**. Which way fits depends on who reads:
 
 | Way | Best for | Reconnects |
 |---|---|---|
@@ -35,9 +36,7 @@ A response can be read **while it is made**. Which way fits depends on who reads
 ```python
 with client.responses.connect() as connection:
     connection.response.create(model="gpt-oss-20b", input="Hello")
-```
-
-> The connection holds the conversation, so a turn sends only what is new."""
+```"""
 
 SCHEMA = """{
   "type": "object",
@@ -55,12 +54,20 @@ If rain comes, which the forecast does not say, the aquarium is the better plan.
 morning, one for the afternoon and one for the evening, and say how long it takes to get from each to the next."""
 
 
+TRIP = """repeat: **Sintra.** The train takes 40 minutes.
+
+1. Walk up to the castle before ten, while it is cool.
+2. Have lunch in the old town.
+3. Take the bus to the cape for the evening."""
+
 CHART = """python: ```python
 import zlib
 values = [int(n) for line in open("/mnt/data/boats.csv").read().split()[1:] for n in line.split(",")[1:]]
 white, blue, grid = b"\\xff\\xff\\xff", b"\\x24\\x59\\xc9", b"\\xe3\\xe7\\xed"
-rows = [b"\\0" + b"".join(blue if x % 80 > 20 and values[x // 80] * 40 >= 400 - y else grid if y % 80 == 79 else white
-        for x in range(80 * len(values))) for y in range(400)]
+def colour(x, y):
+    is_bar = 11 < x % 80 < 68 and values[x // 80] * 40 >= 400 - y
+    return blue if is_bar else grid if y % 80 == 79 else white
+rows = [b"\\0" + b"".join(colour(x, y) for x in range(80 * len(values))) for y in range(400)]
 def chunk(kind, data):
     return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 class Chart:
@@ -71,6 +78,21 @@ class Chart:
 open("/mnt/data/total.txt", "w").write(str(sum(values)))
 Chart()
 ```"""
+BEFORE = {  # titles of chats, and how many days ago they were
+    "The tram in the morning": 0,
+    "A schema for harbours": 1,
+    "Compare two prompts": 1,
+    "Which tools does the wiki have?": 3,
+    "A plan for the week": 4,
+    "Notes on prefix caching": 6,
+}
+DAYS_AGO = """
+from datetime import timedelta
+from django.db.models import F
+from responses_app.models import Response
+for id, days in {made}.items():
+    Response.objects.filter(id=id).update(created_at=F("created_at") - timedelta(days=days))
+"""
 BOATS = file("boats.csv", "text/csv", b"month,boats\nMay,3\nJune,5\nJuly,9\nAugust,8\nSeptember,6\nOctober,2\n")
 
 
@@ -81,15 +103,18 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     def save(state: str) -> None:
         page.page.screenshot(path=str(folder / f"{state}-{name}.png"))
 
+    begin(server)
     page.open(server.url)
     page.find("#model option").first.wait_for(state="attached")
     save("empty")
-    files(page, save)
-    page.write(ANSWER)
-    page.ended(1)
-    page.find(".asked").evaluate("e => e.textContent = 'What are the ways to stream a response?'")
+    files(server, page, save)
+    page.open(server.url, anew=True)
+    schema(page, save)
+    say(server, page, ANSWER, "What are the ways to stream a response?")
     save("answer")
     chats(page, size, save)
+    page.lane().get_by_role("button", name="Clear").click()
+    versions(server, page, save)
     page.lane().get_by_role("button", name="Clear").click()
     page.find(".card", has_text="Answer a function by hand").click()
     page.ended(1)
@@ -109,11 +134,49 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
         page.find("[data-view-of=setup]").click()
         save("setup")
         page.find("[data-view-of=talk]").click()
-    two_lanes(page)
+    two_lanes(page, size)
     save("lanes")
     page.find("[data-do=copy]").click()
     save("copy")
     page.page.keyboard.press("Escape")
+    page.find("[data-do=help]").click()
+    save("help")
+
+
+def begin(server: Server) -> None:
+    """Leave no chats but those that somebody would have had."""
+    with httpx.Client(base_url=server.base_url) as client:
+        for chat in client.get("/playground/chats?limit=100").json()["data"]:
+            client.delete(f"/playground/chats/{chat['id']}")
+        made = {}
+        for title, days in reversed(BEFORE.items()):
+            id_ = client.post("/responses", json={"input": f"repeat: {title}"}).json()["id"]
+            client.post(f"/playground/chats/{id_}", json={"title": title})
+            made[id_] = days
+    manage("shell", "--no-imports", "-c", DAYS_AGO.format(made=made), **settings_of(server))
+
+
+def say(server: Server, page: Playground, command: str, words: str, turn: int = 1) -> None:
+    """Give the demo engine a command; it shall look like words, which are the title of a chat that they begin."""
+    page.write(command)
+    asked = page.lane().locator(".turn").nth(turn - 1)
+    expect(asked).to_have_attribute("data-response", re.compile("resp_"))
+    id_ = asked.get_attribute("data-response")
+    if turn == 1:
+        httpx.post(f"{server.base_url}/playground/chats/{id_}", json={"title": words}).raise_for_status()
+    page.ended(turn)
+    look_like(page, words, turn)
+    expect(page.find(".chat").first).to_contain_text(words if turn == 1 else "")
+
+
+def look_like(page: Playground, words: str, turn: int = 1) -> None:
+    """Show other words above a turn."""
+    said = page.lane().locator(".turn").nth(turn - 1).locator(".asked")
+    said.evaluate("(element, words) => element.textContent = words", words)
+
+
+def schema(page: Playground, save: Callable[[str], None]) -> None:
+    """Write a schema with a mistake in it."""
     page.show("setup")
     page.find(".segments label", has_text="Schema").click()
     page.find("#edit-schema").click()
@@ -121,9 +184,26 @@ def take(folder: Path, size: str, *, dark: bool, server: Server, page: Playgroun
     page.find("#schema .json-told[data-tone=bad]").wait_for()
     save("schema")
     page.page.keyboard.press("Escape")
+    page.find(".segments label", has_text="Text").click()
     page.show("talk")
-    page.find("[data-do=help]").click()
-    save("help")
+
+
+def versions(server: Server, page: Playground, save: Callable[[str], None]) -> None:
+    """Ask twice; the first answer has two versions, and the second question is being edited."""
+    say(server, page, TRIP, "Where shall we go on Saturday?")
+    page.ended(1).get_by_role("button", name="Regenerate").click()
+    expect(page.ended(1).locator(".versions")).to_have_attribute("aria-label", "Version 2 of 2")
+    page.ended(1)
+    look_like(page, "Where shall we go on Saturday?")
+    say(
+        server, page, "repeat: Then take the tram to the museum of tiles: it is open until six.", "What if it rains?", 2
+    )
+    turn = page.ended(2)
+    turn.hover()
+    turn.get_by_role("button", name="Edit your message").click()
+    turn.get_by_label("Your message", exact=True).fill("What if it rains all day?")
+    save("versions")
+    page.page.keyboard.press("Escape")
 
 
 def chats(page: Playground, size: str, save: Callable[[str], None]) -> None:
@@ -150,7 +230,7 @@ def chats(page: Playground, size: str, save: Callable[[str], None]) -> None:
     page.ended(1)
 
 
-def files(page: Playground, save: Callable[[str], None]) -> None:
+def files(server: Server, page: Playground, save: Callable[[str], None]) -> None:
     """Attach files, of which one upload fails and the others are held; then look at a figure."""
     page.page.route("**/v1/uploads", lambda route: route.abort())
     with held(page, "**/v1/files") as release:
@@ -164,19 +244,19 @@ def files(page: Playground, save: Callable[[str], None]) -> None:
     page.lane().get_by_role("button", name="Remove a report of the harbour.txt").click()
     expect(page.find("li[data-state=busy]")).to_have_count(0)
     page.page.unroute("**/v1/uploads")
-    page.find(".composer textarea").fill(CHART)
-    page.find(".composer textarea").press("Control+Enter")
+    say(server, page, CHART, "How many boats came in which month?")
     expect(page.ended(1).locator(".written .size").first).to_have_text("2 B")
     save("written")
     page.find(".call .enlarge").press("Enter")
     expect(page.find("dialog.viewer img")).to_have_js_property("naturalWidth", 480)
     save("figure")
     page.page.keyboard.press("Escape")
-    page.lane().get_by_role("button", name="Clear").click()
 
 
-def two_lanes(page: Playground) -> None:
+def two_lanes(page: Playground, size: str) -> None:
     """Approve a call in one lane, steer the other one while it thinks."""
+    if size == "laptop":
+        page.find(".top [data-do=chats]").click()  # room for both
     page.lane().get_by_role("button", name="Fork").last.click()
     view = page.find("[data-view-of=setup]")
     if view.is_visible():
@@ -188,6 +268,7 @@ def two_lanes(page: Playground) -> None:
     expect(page.lane(2).get_by_role("button", name="Approve")).to_be_visible()
     page.write(THOUGHT)
     expect(page.lane().locator(".thought").last).to_contain_text("It is 21 degrees")
+    page.lane().locator(".asked").last.evaluate("e => e.textContent = 'What shall we do in Lisbon today?'")
     page.write("In one sentence, please.")
     expect(page.find(".steering")).to_be_visible()
 
