@@ -115,7 +115,8 @@ audit: $(INSTALLED) ## look for known holes in the pinned packages; AUDIT=--offl
 vendor: $(INSTALLED) ## fetch the JavaScript libraries of the playground again; NEW="name@version" moves one to a version
 	$(BIN)/python -m tests.project.vendoring $(NEW)
 
-docs: $(INSTALLED) ## build the pages of docs/ for /docs; a warning ends it
+docs: $(INSTALLED) ## write the generated parts of docs/ anew, and build the pages for /docs; a warning ends it
+	$(BIN)/python -m docs.extension
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs responses_app/docs_site
 
 wheel: docs ## build the wheel with the pages of docs/ in it: dist/

@@ -1,7 +1,12 @@
-"""What these pages need of Sphinx: what is made of the code, and a word under examples that no test runs.
+"""The parts of the pages that are made from the code, and a line under examples that no test runs.
 
-A line `<!-- generated: NAME -->` becomes the Markdown of that name; `GENERATED` has what there is. Nothing of it is
-kept in a file, so nothing of it can be old.
+A part lies in its page between two comments, so that the page can be read without building it:
+
+    <!-- generated: NAME -->
+    …
+    <!-- end of NAME -->
+
+`python -m docs.extension` writes all parts anew, and `make docs` does so first. A test compares them with the code.
 """
 
 import re
@@ -40,13 +45,22 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "make-targets": commands.targets,
 }
 NOT_RUN = "not-run: "  # behind the language of a block; what follows says why
-_MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+_PART = re.compile(r"^<!-- generated: ([a-z-]+) -->\n(?:.*?^<!-- end of \1 -->\n)?", re.MULTILINE | re.DOTALL)
 _NOT_RUN = re.compile(rf"^( *)```(\w+) +{NOT_RUN}([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
-def filled(text: str) -> str:
-    """Return a page's Markdown as Sphinx reads it. Raises `KeyError` for a name that is not known."""
-    text = _MARK.sub(lambda found: GENERATED[found[1]](), text)
+def written(text: str) -> str:
+    """Return a page with its generated parts as the code has them now. Raises `KeyError` for an unknown name."""
+    return _PART.sub(_part, text)
+
+
+def _part(found: re.Match[str]) -> str:
+    name = found[1]
+    return f"<!-- generated: {name} -->\n{GENERATED[name]().strip()}\n\n<!-- end of {name} -->\n"
+
+
+def explained(text: str) -> str:
+    """Return a page with a line under each example that no test runs."""
     return _NOT_RUN.sub(r"\1```\2\n\4\1```\n\n\1*The tests do not run this: \3.*", text)
 
 
@@ -57,10 +71,8 @@ def setup(app: Any) -> dict[str, object]:
     return {"parallel_read_safe": True, "version": "1"}
 
 
-def _fill(app: Any, _page: str, source: list[str]) -> None:
-    if _MARK.search(source[0]):
-        app.env.note_reread()  # by each build: the code may say something else by then
-    source[0] = filled(source[0])
+def _fill(_app: Any, _page: str, source: list[str]) -> None:
+    source[0] = explained(source[0])
 
 
 def _outsource(app: Any, failed: Exception | None) -> None:

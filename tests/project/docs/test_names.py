@@ -12,9 +12,9 @@ from tests.project.docs.pages import DOCS, everything, pages, text_of
 
 SETTINGS = {*(row.name for row in table()), *secret_files()}
 OURS = {  # of make, of tests and of templates: no settings of the server
-    *("BENCH_JSON", "CLUSTER_STREAMS", "CLUSTER_TIMES", "FUZZ_SECONDS", "SOAK_MINUTES", "LARGE_STORE_RESPONSES"),
-    *("LARGE_STORE_URL", "RESPSITE_API_KEY", "RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"),
-    *("NAME_FILE", "VECTOR_STORE_ID"),
+    *("BENCH_JSON", "CLUSTER_STREAMS", "CLUSTER_TIMES", "FUZZ_SECONDS", "FUZZ_SEED", "SOAK_MINUTES"),
+    *("LARGE_STORE_RESPONSES", "LARGE_STORE_URL", "NAME_FILE", "VECTOR_STORE_ID"),
+    *("RESPSITE_API_KEY", "RESPSITE_LISTEN", "RESPSITE_NAMES", "RESPSITE_TLS", "RESPSITE_UPSTREAM"),
 }
 WORDS = {"LICENSE", "TMPDIR", "EXPLAIN", "POST", "DELETE"}
 OF_OTHER_PROGRAMS = (
@@ -42,9 +42,9 @@ def test_every_make_target_that_is_named_exists() -> None:
 
 
 def test_commands_are_those_of_the_program_which_the_wheel_has_too() -> None:
-    """Two pages say what `manage.py` is: the other way in a checkout, and what it was before."""
+    """Three pages name `manage.py`: the other way in a checkout, what it was before, and the list of modules."""
     named = [str(page.relative_to(DOCS)) for page in pages() if page != README and "manage.py" in text_of(page)]
-    assert sorted(named) == ["how-to/upgrade.md", "reference/commands.md"]
+    assert sorted(named) == ["how-to/upgrade.md", "reference/commands.md", "reference/modules.md"]
     assert "manage.py" not in text_of(README)
 
 

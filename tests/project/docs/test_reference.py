@@ -2,11 +2,12 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from django.core.management import get_commands
 
-from docs.extension import GENERATED, commands, errors, events, metrics, modules, paths, settings
+from docs.extension import GENERATED, commands, errors, events, metrics, modules, paths, settings, written
 from docs.extension import error_texts as texts
 from responses_app.api.endpoints import ENDPOINTS
 from responses_app.command_line.parser import build_parser
@@ -20,13 +21,18 @@ from responses_app.settings.conf import table
 from responses_app.settings.models import embeddings_options, template_variables
 from responses_app.settings.order import ORDER
 from tests.kit.server import ROOT
-from tests.project.docs.pages import DOCS, everything, text_of
+from tests.project.docs.pages import DOCS, everything, pages, text_of
 
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_page_shows_each_part_that_is_generated(name: str) -> None:
     assert everything().count(f"<!-- generated: {name} -->") == 1
     assert GENERATED[name]()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_generated_parts_are_as_the_code_has_them(page: Path) -> None:
+    assert text_of(page) == written(text_of(page)), "write them anew: python -m docs.extension"
 
 
 def test_every_setting_has_what_it_takes_its_default_and_a_sentence() -> None:
