@@ -14,7 +14,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from docs.extension import commands, dialects, errors, events, fields, metrics, modules, paths, policy, settings
+from docs.extension import (
+    commands,
+    dialects,
+    errors,
+    events,
+    fields,
+    metrics,
+    modules,
+    paths,
+    policy,
+    search,
+    settings,
+)
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings.markdown,
@@ -71,8 +83,8 @@ def setup(app: Any) -> dict[str, object]:
     return {"parallel_read_safe": True, "version": "1"}
 
 
-def _fill(_app: Any, _page: str, source: list[str]) -> None:
-    source[0] = explained(source[0])
+def _fill(_app: Any, page: str, source: list[str]) -> None:
+    source[0] = search.head_of(page) + explained(source[0])
 
 
 def _outsource(app: Any, failed: Exception | None) -> None:
