@@ -24,6 +24,7 @@ html_theme = "furo"
 html_title = "respsite"
 html_favicon = "../responses_app/static/respsite/icon.svg"
 html_copy_source = False
+html_search_scorer = str(ROOT / "docs/search-scorer.js")
 html_use_index = False
 html_show_sphinx = html_show_copyright = False
 # The bar and the colours of the playground and the admin.
