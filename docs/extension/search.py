@@ -10,7 +10,7 @@ from collections.abc import Mapping
 LEFT_OUT = ("reference/modules", "reference/conformance", "how-to/index", "explanation/index", "reference/index")
 KEYWORDS: Mapping[str, str] = {
     "how-to/clients/codex": "how to use with codex openai cli setup config.toml configure",
-    "how-to/clients/claude-code": "claude code setup configure anthropic how to use with",
+    "how-to/clients/claude-code": "claude code set up setup configure anthropic how to use with",
     "how-to/clients/coding-agents": "how to use with codex claude code setup configure agent",
     "how-to/backup": "move sqlite to postgres database migrate restore dump",
     "how-to/command-line": "move sqlite to postgres database export import",
@@ -39,5 +39,6 @@ def head_of(page: str) -> str:
     if page in LEFT_OUT:
         lines.append("nosearch: true")
     if page in KEYWORDS:
-        lines += ["myst:", "  html_meta:", f'    "keywords lang=en": "{KEYWORDS[page]}"']
+        words = ", ".join(KEYWORDS[page].split())  # what stands between commas is one word to Sphinx
+        lines += ["myst:", "  html_meta:", f'    "keywords lang=en": "{words}"']
     return "\n".join(["---", *lines, "---", "", ""]) if lines else ""
