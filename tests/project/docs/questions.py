@@ -15,7 +15,7 @@ QUESTIONS: Mapping[str, tuple[str, ...]] = {
     "resume stream starting_after": ("how-to/streaming",),
     "delete user data": ("how-to/forgetting", "explanation/what-is-kept"),
     "gdpr": ("how-to/forgetting",),
-    "401": ("how-to/api-keys", "how-to/troubleshooting", "reference/errors"),
+    "401 unauthorized": ("how-to/api-keys", "how-to/troubleshooting", "reference/errors"),
     "429 too many requests": ("how-to/rate-limits", "how-to/troubleshooting"),
     "503 server_is_overloaded": ("reference/errors", "how-to/troubleshooting", "how-to/rate-limits"),
     "context length exceeded": ("how-to/troubleshooting", "how-to/conversations", "reference/errors"),

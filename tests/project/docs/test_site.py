@@ -11,8 +11,11 @@ import pytest
 from django.test import AsyncClient, override_settings
 
 from responses_app.api import server
+from tests.kit.browser import needs_chromium
 from tests.kit.server import ROOT, Server, clean_environ
 from tests.project.docs.pages import pages, text_of
+from tests.project.docs.questions import QUESTIONS
+from tests.project.docs.searching import first_pages
 
 BUILD_SECONDS = 600.0  # it takes 10 on an idle core, and minutes on a busy machine
 
@@ -58,6 +61,12 @@ def test_every_page_has_the_bar_of_the_four_places(site: Path) -> None:
     for page in pages()[1:]:
         text = (site / page.relative_to(ROOT / "docs").with_suffix(".html")).read_text()
         assert re.findall(r'aria-current="true">(\w+)<', text) == ["Docs"], page
+
+
+@needs_chromium
+def test_the_search_finds_what_people_type(site: Path) -> None:
+    found = first_pages(site, QUESTIONS)
+    assert {question: pages for question, pages in found.items() if not {*pages} & {*QUESTIONS[question]}} == {}
 
 
 def test_no_page_has_a_script_or_a_style_inside(site: Path) -> None:
