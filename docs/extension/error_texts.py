@@ -161,7 +161,7 @@ REQUESTS: Mapping[str, Told] = {
         "Get the response without `stream`.",
     ),
     "too_many_prompts": (
-        "The project has 200 named setups of the playground already.",
+        "The project has 200 named setups of the playground already, or they would be larger than 4 MiB together.",
         "Delete one that is not needed.",
     ),
     "unknown_event_type": (

@@ -14,7 +14,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_request,
 from responses_app.protocol.fields import ClientModel, Text, validate
 from responses_app.protocol.requests.pages import list_page
 from responses_app.protocol.sizes import json_size
-from responses_app.stores.setups import MAX_SETUPS, SetupRecord, TooManySetups
+from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, SetupRecord, TooManySetups
 from responses_app.web.endpoint import Endpoint, Refusals
 from responses_app.web.http import project_of, read_json
 from responses_app.wiring.site import get_site
@@ -61,7 +61,9 @@ class NewPlaygroundPrompt(ClientModel):
 
 REFUSALS: Refusals = {
     TooManySetups: lambda *_: invalid_request(
-        f"A project keeps at most {MAX_SETUPS} setups of the playground. Delete one first.", code="too_many_prompts"
+        f"A project keeps at most {MAX_SETUPS} setups of the playground, and {MAX_TOGETHER >> 20} MiB of them. "
+        "Delete one first.",
+        code="too_many_prompts",
     )
 }
 

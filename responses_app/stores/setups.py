@@ -8,6 +8,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.stores.base import StoreError
 
 MAX_SETUPS = 200  # of a project
+MAX_TOGETHER = 4 << 20  # characters of JSON of all of a project's, since they are read in one list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class SetupRecord:
 
 
 class TooManySetups(StoreError):
-    """A project has as many setups as it may have."""
+    """A project has as many setups as it may have, or they would be larger than they may be together."""
 
 
 class BaseSetups(ABC):

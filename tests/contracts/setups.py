@@ -3,7 +3,7 @@
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.stores.setups import MAX_SETUPS, BaseSetups, SetupRecord, TooManySetups
+from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, BaseSetups, SetupRecord, TooManySetups
 from tests.contracts.store import IDS_NOBODY_MADE, UNTAMED, new_id
 
 SETUP: JsonObject = {"model": "m", "instructions": UNTAMED, "tools": [{"type": "function", "name": "f"}]}
@@ -42,6 +42,14 @@ class SetupsContract:
         await setups.put(new_id("proj"), record("one more"))
         assert await setups.delete(project, last.id)
         await setups.put(project, record("one more"))
+
+    async def test_they_are_bounded_together(self, setups: BaseSetups) -> None:
+        project, half = new_id("proj"), {"instructions": "x" * (MAX_TOGETHER // 2)}
+        await setups.put(project, record("one", setup=half))
+        await setups.put(project, record("one", setup=half))
+        with pytest.raises(TooManySetups):
+            await setups.put(project, record("other", setup=half))
+        await setups.put(project, record("other", setup={}))
 
     @pytest.mark.parametrize("name", IDS_NOBODY_MADE)
     async def test_ids_nobody_made(self, setups: BaseSetups, name: str) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from responses_app.stores.setups import MAX_SETUPS, BaseSetups, SetupRecord, TooManySetups
+from responses_app.models import json_text
+from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, BaseSetups, SetupRecord, TooManySetups
 
 
 class MemorySetups(BaseSetups):
@@ -19,6 +20,9 @@ class MemorySetups(BaseSetups):
         before = self._kept.get((project, record.name))
         if before is None and len(await self.listed(project)) >= MAX_SETUPS:
             raise TooManySetups("too many")
+        others = (each for each in await self.listed(project) if each.name != record.name)
+        if sum(len(json_text(each.setup)) for each in (*others, record)) > MAX_TOGETHER:
+            raise TooManySetups("too large")
         if before is not None:
             record = replace(record, id=before.id, created_at=before.created_at)
         self._kept[project, record.name] = record

@@ -49,18 +49,17 @@ export function linkOf(setup) {
 export function setupIn(hash) {
   if (!hash.startsWith(`#${NAME}=`)) return null;
   if (hash.length > LONGEST) throw new Error("The link is too long.");
-  const setup = checked(read(hash.slice(NAME.length + 2)));
-  return withoutSecrets({ ...setup, servers: setup.servers.map(asking) });
+  return withoutSecrets(fromSomebodyElse(read(hash.slice(NAME.length + 2))));
 }
 
-/** Return what somebody else has written as a setup. Throws an `Error` where it is none. */
-export function checked(given) {
+/** Return what somebody else has written as a setup whose MCP servers all ask. Throws an `Error` where it is none. */
+export function fromSomebodyElse(given) {
   if (!isObject(given)) throw new Error("It has no setup.");
   for (const [name, value] of Object.entries(given)) {
     if (!Object.hasOwn(CHECKS, name)) throw new Error(`This page knows no '${name.slice(0, 40)}'.`);
     if (!CHECKS[name](value)) throw new Error(`Its '${name}' cannot be read.`);
   }
-  return { ...emptySetup(), ...given };
+  return { ...emptySetup(), ...given, servers: (given.servers ?? []).map(asking) };
 }
 
 function read(text) {

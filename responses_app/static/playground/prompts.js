@@ -1,7 +1,7 @@
 // Setups that are saved by name, for everybody of the project. No access token is ever part of one.
 
 import { byId, h, say } from "./dom.js";
-import { checked } from "./presets.js";
+import { fromSomebodyElse } from "./presets.js";
 import { withoutSecrets } from "./request.js";
 
 const PATH = "/v1/playground/prompts";
@@ -78,7 +78,7 @@ export class Prompts {
   }
 
   #use({ name, setup }) {
-    const loaded = { ...checked(setup), prompt: name };
+    const loaded = { ...fromSomebodyElse(setup), prompt: name };
     this.dialog.close();
     this.panel.replace(loaded, `“${name}” is loaded.`);
   }

@@ -5,12 +5,15 @@ from datetime import UTC, datetime
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import IntegerField, Sum
+from django.db.models.functions import Length
 
+from responses_app.models import json_text
 from responses_app.models.chats import NamedSetup
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
-from responses_app.stores.setups import MAX_SETUPS, BaseSetups, SetupRecord, TooManySetups
+from responses_app.stores.setups import MAX_SETUPS, MAX_TOGETHER, BaseSetups, SetupRecord, TooManySetups
 
 CREATION_LOCK = 0x73657475  # the space of the locks of projects
 
@@ -35,6 +38,11 @@ class DatabaseSetups(ThreadedStore[None], BaseSetups):
             rows = NamedSetup.objects.using(connection.alias).filter(project=project)
             with transaction.atomic(using=connection.alias):
                 one_at_a_time(connection, CREATION_LOCK, project)
+                others = rows.exclude(name=record.name).aggregate(
+                    size=Sum(Length("setup", output_field=IntegerField()))
+                )
+                if (others["size"] or 0) + len(json_text(record.setup)) > MAX_TOGETHER:
+                    raise TooManySetups(f"the setups of {project} are too large together")
                 row = rows.filter(name=record.name).first()
                 if row is None:
                     if rows.count() >= MAX_SETUPS:
