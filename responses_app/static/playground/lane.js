@@ -73,7 +73,7 @@ export class Lane extends Shown {
 
   empty() {
     const hint = h("p", {}, "Text, reasoning and calls stream in as the server sends them. Try one of these, or write below.");
-    this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What shall the model do?"), hint, h("div", { class: "cards" }, ...cards(this.page.facts, (each) => this.page.suggest(this, each)))));
+    this.transcript.replaceChildren(h("div", { class: "empty" }, h("h3", {}, "What should the model do?"), hint, h("div", { class: "cards" }, ...cards(this.page.facts, (each) => this.page.suggest(this, each)))));
   }
 
   /** Only who scrolls up stops following: what comes meanwhile moves the end away, too. */
