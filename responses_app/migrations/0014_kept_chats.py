@@ -34,6 +34,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField()),
                 ('updated_at', models.DateTimeField()),
             ],
+            options={  # a constraint that is added later makes the table anew on SQLite
+                'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='namedsetup_name')],
+            },
         ),
         AddColumn(
             model_name='response',
@@ -59,9 +62,5 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='chatlabel',
             index=models.Index(condition=models.Q(('pinned', True)), fields=['project'], name='chatlabel_pinned'),
-        ),
-        migrations.AddConstraint(
-            model_name='namedsetup',
-            constraint=models.UniqueConstraint(fields=('project', 'name'), name='namedsetup_name'),
         ),
     ]

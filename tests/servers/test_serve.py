@@ -174,7 +174,7 @@ def test_every_flag_is_in_the_help() -> None:
         assert f"{flag} VALUE" in said
     for flag in ("--disable-responses-store", "--compatibility-mode", "--legacy-reasoning-events"):
         assert flag in said
-    assert "RECONNECT_GRACE_SECONDS: how long a stored stream whose client is gone goes on" in said
+    assert "RECONNECT_GRACE_SECONDS: how long a stored stream continues after its client disconnects" in said
 
 
 def test_a_model_in_place_of_a_flag_is_what_vllm_loads() -> None:

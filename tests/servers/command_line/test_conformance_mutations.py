@@ -326,4 +326,7 @@ def test_what_is_passed_on_is_right(daphne_server: Server) -> None:
     names = sorted({name for _, names in MUTATIONS.values() for name in names})
     with MutatingServer(daphne_server, Mutation()) as server:
         results = results_of(server.base_url, names)
-    assert {result.check.name: result.came for result in results if result.verdict is not Verdict.PASSED} == {}
+    # On a busy machine the demo engine may have answered before it is cancelled, and then the check says so.
+    wrong = {result.check.name: result.came for result in results if result.verdict is not Verdict.PASSED}
+    assert wrong.keys() <= {result.check.name for result in results if result.verdict is Verdict.SKIPPED}
+    assert wrong.keys() <= {"background.cancelled"}

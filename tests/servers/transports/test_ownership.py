@@ -56,6 +56,7 @@ class Theirs:
     vector_store_id: str
     batch_id: str
     completion_id: str
+    prompt_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -71,6 +72,8 @@ class Theirs:
             "vector_store_id": self.vector_store_id,
             "batch_id": self.batch_id,
             "completion_id": self.completion_id,
+            "chat_id": self.response_id,
+            "prompt_id": self.prompt_id,
         }[parameter]
 
 
@@ -121,6 +124,7 @@ def _made(client: httpx.Client) -> Theirs:
         vector_store_id=vector_store_id,
         batch_id=batch["id"],
         completion_id=_post(client, "/v1/chat/completions", {"messages": HELLO, "store": True})["id"],
+        prompt_id=_post(client, "/v1/playground/prompts", {"name": "a prompt", "setup": {}})["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -192,6 +196,8 @@ def test_nothing_of_it_was_changed(projects: Projects) -> None:
     assert theirs.conversation_item_id in [item["id"] for item in items]
     assert projects.others.get(f"/v1/files/{theirs.uploaded_id}/content").content == b"text"
     assert projects.mine.get("/v1/files").json()["data"] == []
+    prompts = projects.others.get("/v1/playground/prompts").json()["data"]
+    assert [each["id"] for each in prompts] == [theirs.prompt_id]
     listed = projects.others.get("/v1/chat/completions").json()["data"]
     assert [each["id"] for each in listed] == [theirs.completion_id]
     assert projects.mine.get("/v1/chat/completions").json()["data"] == []
