@@ -26,7 +26,7 @@ KEYWORDS: Mapping[str, str] = {
     "how-to/websocket": "cors browser fetch reconnect realtime",
     "how-to/several-models": "multiple models aliases",
     "how-to/laptop": "ollama llama.cpp gguf mac local laptop",
-    "how-to/function-calling": "function calling tool use tools",
+    "how-to/function-calling": "function calling tool use tools tool_choice required",
     "how-to/structured-output": "json mode json schema strict pydantic",
     "how-to/file-search": "rag retrieval vector store embeddings knowledge",
     "how-to/watching": "monitoring metrics prometheus grafana dashboard opentelemetry tracing logs json alerts",
