@@ -35,7 +35,7 @@ CLOSING = """\
 They are written from OpenAI's and Anthropic's documents and SDKs, by the people who make respsite: a check that we did
 not think of is missing for all. They do not measure speed ([Benchmarks](../explanation/figures.md)), behaviour under
 load, restarts, or the quality of what a tool finds. What OpenAI has and respsite does not is listed under
-[What is not built yet](not-built.md): audio, stored prompts, moderation, batches, fine-tuning and more have no check
+[Limitations](not-built.md): audio, stored prompts, moderation, batches, fine-tuning and more have no check
 here.
 """
 Told = Mapping[str, Mapping[str, Any]]  # what the program told as JSON, by the server

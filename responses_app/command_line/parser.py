@@ -36,7 +36,7 @@ def build_parser() -> ArgumentParser:
     add_flags(command("serve", about, "manage", "run_serve"))
     about = "Chat with a model in the terminal; in a pipe, answer the prompt on standard input."
     _chat(command("chat", about, "chat", "run"))
-    about = "Replay a stored response at its original pace."
+    about = "Replay a stored response at its average pace."
     _replay(command("replay", about, "replay", "run"))
     about = "Benchmark a server: tokens per second, time to first token, gaps between events."
     _bench(command("bench", about, "bench", "run"))

@@ -198,7 +198,7 @@ class Settings(
     )  # fmt: skip
     allowed_origins: tuple[str, ...] = setting(
         (), pages,
-        "web pages, besides the server's own, that may use the server from a browser: `http://localhost:3000`",
+        "web pages, besides the server's own, that may open the WebSocket from a browser: `http://localhost:3000`",
         default_text="unset",
     )  # fmt: skip
     auth: str = setting(
