@@ -11,10 +11,11 @@ from tests.servers.playground.browser import Playground, playground
 
 pytestmark = pytest.mark.any_database
 
-TWO_KEYS = """
+TESTS = 3  # of this file, each of which takes two keys
+KEYS = f"""
 from django.core.management import call_command
-call_command("create_key", "--project", "atlas")
-call_command("create_key", "--project", "atlas")
+for _ in range({2 * TESTS}):
+    call_command("create_key", "--project", "atlas")
 """
 KEPT = "JSON.stringify(localStorage) + JSON.stringify(sessionStorage)"
 
@@ -29,9 +30,15 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def keys(closed: Server) -> list[str]:
-    """Two keys of one project."""
-    return [word for word in in_the_database(closed, TWO_KEYS).split() if word.startswith("sk-")]
+def all_keys(closed: Server) -> list[str]:
+    """Keys of one project; they are made before there is a browser, beside which Django's database cannot be used."""
+    return [word for word in in_the_database(closed, KEYS).split() if word.startswith("sk-")]
+
+
+@pytest.fixture
+def keys(all_keys: list[str]) -> list[str]:
+    """Two of them that have no chats yet, whatever test came before."""
+    return [all_keys.pop(), all_keys.pop()]
 
 
 @pytest.fixture
