@@ -260,6 +260,7 @@ takeDrops((element) => formAround(element) ?? (lanes.find((lane) => lane.element
 nameTheme();
 watchRoom();
 addLane({ ...emptySetup(), ...openChats.lastSetup });
+panel.links.look(); // before the address is that of a chat
 if (door.isShut) {
   chats.clear();
 } else {
@@ -267,4 +268,3 @@ if (door.isShut) {
   openChats.start();
 }
 loadModels();
-panel.links.look();
