@@ -22,7 +22,7 @@ from openai.types.responses import (
 
 EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
     (
-        "name",  # of response.function_call_arguments.done: in OpenAI's documentation, not in 3.52.0's types
+        "name",  # of response.function_call_arguments.done: in OpenAI's documentation, not in 3.54.0's types
         "outputs",  # of response.code_interpreter_call.completed, where an include asks for them
         "response.store",  # OpenAI sends these three as well; only its types leave them out
         "response.presence_penalty",
