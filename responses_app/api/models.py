@@ -15,6 +15,7 @@ from responses_app.protocol.api_keys import Area
 from responses_app.protocol.codex import Known, ModelCatalogue, catalogue
 from responses_app.protocol.errors import invalid_request, model_not_found
 from responses_app.protocol.fields import whole_number
+from responses_app.protocol.messages.errors import EitherErrorAnswer
 from responses_app.protocol.requests.pages import Query
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.runs.plan.served import ServedModel
@@ -194,7 +195,7 @@ _PAGE_OF_ANTHROPICS = (
 _CLIENT_VERSION = Parameter(
     "client_version", "The version of the Codex CLI: it is given a catalogue of its own.", text()
 )
-_endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS)
+_endpoint = partial(Endpoint, tag="Server", scope=Area.MODELS, error_answer=EitherErrorAnswer)
 
 ENDPOINTS = (
     _endpoint(

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from responses_app import __version__
 from responses_app.api.schemas import name_of, ref, schemas
 from responses_app.protocol.errors import ErrorAnswer, JsonObject
-from responses_app.protocol.messages.errors import MessagesErrorAnswer, messages_status
+from responses_app.protocol.messages.errors import ErrorSchema, MessagesErrorAnswer, messages_status
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.web.endpoint import HTML, JSON, Endpoint, Parameter, routes
 from responses_app.web.http import json_bytes
@@ -169,8 +169,9 @@ def _responses(endpoint: Endpoint) -> JsonObject:
     headers = _headers(*_EVERY_ANSWER, *(() if endpoint.is_open else _OF_LIMITS))
     errors = endpoint.error_answer
     responses: JsonObject = {
-        str(_status(status, errors)): {"$ref": f"#/components/responses/{_error_name(status, errors)}"}
+        str(sent): {"$ref": f"#/components/responses/{_error_name(status, errors)}"}
         for status in statuses
+        for sent in _sent(status, errors)
     }
     responses["200"] = {"description": "It is done.", "headers": headers, "content": answers}
     for status, meaning in endpoint.also.items():
@@ -183,16 +184,20 @@ def _name(status: int) -> str:
     return HTTPStatus(status).phrase.replace(" ", "")
 
 
-def _status(status: int, answer: type) -> int:
-    return messages_status(status) if answer is MessagesErrorAnswer else status
+def _sent(status: int, answer: ErrorSchema) -> set[int]:
+    """Return the statuses that an error has on the wire: Anthropic's clients know some of them by another number."""
+    if answer is ErrorAnswer:
+        return {status}
+    of_messages = messages_status(status)
+    return {of_messages} if answer is MessagesErrorAnswer else {status, of_messages}
 
 
-def _error_name(status: int, answer: type) -> str:
+def _error_name(status: int, answer: ErrorSchema) -> str:
     """Return the name of an error's description; those of OpenAI's shape have the plain one."""
     return _name(status) if answer is ErrorAnswer else f"{answer.__name__.removesuffix('ErrorAnswer')}{_name(status)}"
 
 
-def _error(status: int, answer: type) -> JsonObject:
+def _error(status: int, answer: ErrorSchema) -> JsonObject:
     headers = _headers(*_EVERY_ANSWER, *_OF_LIMITS, *(("retry-after",) if status in _WHEN_TO_RETURN else ()))
     content: JsonObject = {"application/json": {"schema": ref(name_of(answer))}}
     return {"description": _SAYS[status], "headers": headers, "content": content}

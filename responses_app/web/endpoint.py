@@ -20,11 +20,13 @@ from typing import Any
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, get_resolver, resolve
+from typing_extensions import TypeAliasType
 
 from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, not_found
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
+from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.runs.plan.failures import store_away
@@ -77,7 +79,9 @@ JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
 BYTES, HTML = "application/octet-stream", "text/html"
 _PARAMETER = re.compile(r"{(\w+)(:path)?}")  # `{file_id}`, or `{path:path}` with slashes in it
 
-Schema = type | str  # a type of which a schema is made, or the name of one that `api.openapi.schemas` puts together
+Schema = (
+    type | TypeAliasType | str
+)  # a type of which a schema is made, or the name of one that `api.openapi.schemas` puts together
 Refusals = Mapping[type[Exception], Callable[..., ApiError]]
 
 
@@ -125,7 +129,7 @@ class Endpoint:
     # The error that a client is told of one that `handler` raises, made of it and of the path's parameters.
     refusals: Refusals = field(default_factory=dict)
     # The body of an error, as `http.error_response` writes it for clients of this path.
-    error_answer: type = ErrorAnswer
+    error_answer: ErrorSchema = ErrorAnswer
     # Statuses that are answered with the same body as a 200, and what they mean.
     also: Mapping[int, str] = field(default_factory=dict)
     # Whether a WebSocket takes the same at this path.

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Literal, NotRequired
 
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
-from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.errors import ApiError, ErrorAnswer, invalid_request
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 
 OVERLOADED = 529
@@ -62,6 +62,11 @@ class MessagesErrorAnswer(TypedDict):
     type: Literal["error"]
     error: MessagesError
     request_id: str | None
+
+
+# What a path answers with that clients of both APIs ask: each hears errors in its own shape.
+EitherErrorAnswer = TypeAliasType("EitherErrorAnswer", ErrorAnswer | MessagesErrorAnswer)
+ErrorSchema = type | TypeAliasType  # one of these three
 
 
 def speaks_messages(path: str, headers: Mapping[str, str]) -> bool:
