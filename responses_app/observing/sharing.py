@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_PLACES = 1000  # more workers than stand behind one address
 
@@ -32,8 +33,9 @@ class SharedFolder:
             lock = _locked(self._lock_file(place))
             if lock is not None:
                 self._lock, self._place = lock, place
-                with suppress(FileNotFoundError):
-                    return self._numbers_file(place).read_bytes()
+                with suppress(FileNotFoundError), self._numbers_file(place).open("rb") as file:
+                    os.pwrite(lock, _identity(file), 0)
+                    return file.read()
                 return b""
         raise OSError(f"{MAX_PLACES} workers have their numbers there already")
 
@@ -58,7 +60,8 @@ class SharedFolder:
         for file in sorted(self._folder.glob("worker-*.json")):
             place = int(file.stem.removeprefix("worker-"))
             if place != self._place:
-                numbers.append((file.read_bytes(), self._is_taken(place)))
+                with file.open("rb") as opened:
+                    numbers.append((opened.read(), self._is_by_the_living(place, _identity(opened))))
         return numbers
 
     def leave(self) -> None:
@@ -67,11 +70,11 @@ class SharedFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _is_taken(self, place: int) -> bool:
+    def _is_by_the_living(self, place: int, identity: bytes) -> bool:
         # Shared: several may look at the same time, and none of them keeps another from seeing that it is free.
         lock = _locked(self._lock_file(place), fcntl.LOCK_SH)
         if lock is None:
-            return True
+            return self._lock_file(place).read_bytes() != identity
         os.close(lock)
         return False
 
@@ -80,6 +83,12 @@ class SharedFolder:
 
     def _numbers_file(self, place: int) -> Path:
         return self._folder / f"worker-{place}.json"
+
+
+def _identity(file: BinaryIO) -> bytes:
+    """Return what no other version of the file has. Its length is always the same, so it can be written over."""
+    about = os.fstat(file.fileno())
+    return f"{about.st_ino:020} {about.st_mtime_ns:020}".encode()
 
 
 def _locked(file: Path, how: int = fcntl.LOCK_EX) -> int | None:

@@ -45,6 +45,20 @@ def test_a_killed_worker_is_known_to_be_dead_and_its_numbers_stay(tmp_path: Path
     here.leave()
 
 
+def test_the_numbers_of_the_worker_before_are_not_those_of_the_one_that_took_its_place(tmp_path: Path) -> None:
+    before, here, after = SharedFolder(tmp_path), SharedFolder(tmp_path), SharedFolder(tmp_path)
+    before.enter()
+    here.enter()
+    before.write(b"before")
+    before.leave()
+    assert after.enter() == b"before"
+    assert here.others() == [(b"before", False)], "its gauges ended with it"
+    after.write(b"after")
+    assert here.others() == [(b"after", True)]
+    after.leave()
+    here.leave()
+
+
 def test_there_are_never_more_files_than_workers_at_once(tmp_path: Path) -> None:
     for number in range(5):
         folder = SharedFolder(tmp_path)
