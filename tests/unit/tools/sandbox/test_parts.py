@@ -112,7 +112,9 @@ def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     for end, status in (("pass", 0), ("os.kill(os.getpid(), 9)", -9)):
         assert list(tmp_path.iterdir()) == [], "one that ends by itself leaves nothing"
-        done = subprocess.run([sys.executable, "-c", f"{script}; {end}"], env=environ, check=False, stderr=-1)
+        done = subprocess.run(
+            [sys.executable, "-c", f"{script}; {end}"], env=environ, check=False, stderr=subprocess.PIPE
+        )
         assert (done.returncode, done.stderr) == (status, b"")
     assert len(list(tmp_path.glob("*/*/a"))) == 1
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
