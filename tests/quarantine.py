@@ -7,10 +7,7 @@ each of them. Nothing that failed is run again, so a test that fails now and the
 _GRAMMAR = (
     "tests/servers/vllm/test_whole_server_contents.py::test_a_token_that_the_grammar_rejects_fails_that_response_alone"
 )
-_LINKS = "in some orders the link was not looked at; the page looks earlier now, which was tried only once"
 QUARANTINED: dict[str, str] = {
-    "tests/servers/playground/test_setup.py::test_a_setup_goes_on_as_a_link": _LINKS,
-    "tests/servers/playground/test_setup.py::test_a_hostile_link_changes_nothing_by_itself": _LINKS,
     f"{_GRAMMAR}[front_with_vllm]": "once in about ten runs the response failed before its reasoning item had begun",
     "tests/servers/transports/test_vllm_server_engine.py::test_an_engine_that_is_full_for_a_moment_is_asked_again": (
         "once, at a load of 13, the look at the engine's health had no time, and the request was refused"

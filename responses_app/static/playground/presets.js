@@ -89,19 +89,23 @@ export class Links {
       this.dialog.close();
       this.panel.replace(this.found, "The setup of the link is applied.");
     });
-    this.dialog.addEventListener("close", () => history.replaceState(history.state, "", location.pathname + location.search));
-    addEventListener("hashchange", () => this.look());
+    this.dialog.addEventListener("close", () => {
+      // The browser says later that it closed: another link may be there by then.
+      if (location.hash === this.shown) history.replaceState(history.state, "", location.pathname + location.search);
+    });
+    addEventListener("hashchange", (event) => this.look(new URL(event.newURL).hash));
   }
 
-  look() {
+  look(hash = location.hash) {
     this.found = null;
     let wrong = "";
     try {
-      this.found = setupIn(location.hash);
+      this.found = setupIn(hash);
       if (!this.found) return;
     } catch (error) {
       wrong = error.message;
     }
+    this.shown = hash;
     if (this.found) this.found.model ||= this.panel.setup.model;
     const changes = this.found ? this.#changes() : [];
     byId("preset-wrong").textContent = wrong ? `The setup of this link cannot be used. ${wrong}` : "";
