@@ -58,6 +58,28 @@ class AnswerReader(ABC):
         return self._last
 
 
+class WholeBytes:
+    """Collects the bytes of an answer that is not streamed: at most `most`. Errors name the `server` that sends it."""
+
+    def __init__(self, server: str, most: int) -> None:
+        self._server = server
+        self._most = most
+        self._parts: list[bytes] = []  # joined in `take`
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        """Keep `data`. Raises `GenerationFailed` for more than such a server would send."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > self._most:
+            raise GenerationFailed(f"{self._server} sent an answer of more than {self._most} bytes.")
+
+    def take(self) -> bytes:
+        """Return all of it, and let go of it: parsed, it takes as much memory again."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
 class EventLines:
     """Divides the bytes of a stream into events. Each is on one line, as vLLM and llama.cpp write them."""
 

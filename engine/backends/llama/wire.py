@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from engine.backends.answers import AnswerReader, EventLines, JsonObject, refusal_in, shown
+from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.backends.llama.pieces import Pieces
 from engine.errors import GenerationFailed
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob
@@ -200,20 +200,16 @@ class CompletionAnswer(AnswerReader):
         super().__init__()
         self._max_tokens = max_tokens  # that the server was asked for
         self._vocabulary = vocabulary  # tokens of the model
-        self._parts: list[bytes] = []  # the bytes so far, joined in `end`
-        self._bytes = 0
+        self._whole = WholeBytes("llama-server", MAX_ANSWER)
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
         """Keep `data`; there is no chunk before the end. Raises `GenerationFailed` for too much of it."""
-        self._parts.append(data)
-        self._bytes += len(data)
-        if self._bytes > MAX_ANSWER:
-            raise GenerationFailed(f"llama-server sent an answer of more than {MAX_ANSWER} bytes.")
+        self._whole.add(data)
         return iter(())
 
     def end(self) -> bool:
         """Read what has come."""
-        content = b"".join(self._parts)
+        content = self._whole.take()
         message = _parsed(content)
         if "error" in message:
             raise refusal_in(message)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, overload
 
 import orjson
 
-from engine.backends.answers import AnswerReader, EventLines, JsonObject, refusal_in, shown
+from engine.backends.answers import AnswerReader, EventLines, JsonObject, WholeBytes, refusal_in, shown
 from engine.errors import GenerationFailed
 from engine.types import (
     FinishReason,
@@ -305,24 +305,18 @@ class WholeAnswer(VllmReader):
     ) -> None:
         super().__init__(wire, top_logprobs, has_pictures=has_pictures)
         self._prompt = prompt
-        self._parts: list[bytes] = []  # the bytes so far, joined in `end`
-        self._bytes = 0
+        self._whole = WholeBytes("vLLM", MAX_ANSWER)
 
     def feed(self, data: bytes) -> Iterator[TokenChunk]:
         """Keep `data`; there is no chunk before the end. Raises `GenerationFailed` for more than vLLM would send."""
-        self._parts.append(data)
-        self._bytes += len(data)
-        if self._bytes > MAX_ANSWER:
-            raise GenerationFailed(f"vLLM sent an answer of more than {MAX_ANSWER} bytes.")
+        self._whole.add(data)
         return iter(())
 
     def end(self) -> bool:
         """Read what has come, which takes long where it is. Raises `Refusal` for an error, `GenerationFailed` for what
         no vLLM says.
         """
-        content = b"".join(self._parts)
-        # Let go before the parsed answer takes as much memory again.
-        self._parts = []
+        content = self._whole.take()
         try:
             self._last = self._read(orjson.loads(content))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
