@@ -22,6 +22,7 @@ from responses_app.protocol.setting import MIB
 from responses_app.tools.places import NoPlace, SharedPlaces
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
 from responses_app.tools.sandbox.choosing import SandboxChoice
+from responses_app.tools.sandbox.commands import CommandsEnd, Report
 from responses_app.tools.sandbox.records import (
     ContainerFile,
     ContainerNotFound,
@@ -76,6 +77,15 @@ class CellRun:
     execution: Execution  # how it ended, and what it printed
     files: Sequence[ContainerFile]  # those that it wrote
     begun_anew: str | None  # nothing of before is there: why, "" where that is not known; None: all is there
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsRun:
+    """What came of commands in a container."""
+
+    execution: CommandsEnd  # how they ended
+    files: Sequence[ContainerFile]  # those that they wrote
+    begun_anew: str | None  # as in `CellRun`
 
 
 class Containers:
@@ -193,6 +203,20 @@ class Containers:
             execution = await session.run(code, seconds)
             files = [self._note_file(container, each, "assistant") for each in execution.files]
             return CellRun(execution, files, begun_anew)
+
+    async def run_commands(
+        self, project: str, id: str, commands: Sequence[str], seconds: float, most: int, report: Report
+    ) -> CommandsRun:
+        """Run commands of a shell, all at once; see `SandboxSession.run_commands`.
+
+        Raises `ContainerNotFound`, `SandboxError`.
+        """
+        container = await self.find(project, id)
+        async with self._at_work(container) as session:
+            begun_anew, container.lost = container.lost, None
+            execution = await session.run_commands(commands, seconds=seconds, most=most, report=report)
+            files = [self._note_file(container, each, "assistant") for each in execution.files]
+            return CommandsRun(execution, files, begun_anew)
 
     async def put_part(self, project: str, id: str, part: str, begin: int, content: bytes) -> None:
         """Write a part of a file that is not whole yet. Raises `ContainerNotFound`, `SandboxError`."""

@@ -80,7 +80,9 @@ async def received(reader: asyncio.StreamReader) -> Any:
 
 logger = logging.getLogger("respsite.sandbox")
 
-Answer = Callable[[str, Sequence[Any]], Awaitable[Any]]
+Report = Callable[[dict[str, Any]], None]
+Answer = Callable[[str, Sequence[Any], Report], Awaitable[Any]]
+_REPORT = "report"  # the key of a message that is not the answer yet
 TAG_DIGITS = 8  # of a worker's tag, hexadecimal
 BACKLOG = 1024  # questions that nobody has looked at yet; one more would not find this worker
 # `0123abcd.sock`; a name without the ending is of a worker that does not listen yet.
@@ -123,8 +125,19 @@ class Neighbours:
                     problem.strerror,
                 )
 
-    async def ask(self, tag: str, what: str, arguments: Sequence[Any], *, seconds: float | None = None) -> Any:
-        """Return what another worker says. Raises `NeighbourGone`, and `TimeoutError` behind `seconds`."""
+    async def ask(
+        self,
+        tag: str,
+        what: str,
+        arguments: Sequence[Any],
+        *,
+        seconds: float | None = None,
+        report: Report | None = None,
+    ) -> Any:
+        """Return what another worker says; `report` is told what it says before.
+
+        Raises `NeighbourGone`, and `TimeoutError` behind `seconds`.
+        """
         async with asyncio.timeout(seconds):
             try:
                 with _short(self._folder) as folder:
@@ -137,7 +150,10 @@ class Neighbours:
             try:
                 writer.write(packed([what, arguments]))
                 await writer.drain()
-                return await received(reader)
+                while isinstance(said := await received(reader), dict) and _REPORT in said:
+                    if report is not None:
+                        report(said[_REPORT])
+                return said
             except (OSError, asyncio.IncompleteReadError, MessageError):
                 raise NeighbourGone(tag) from None
             finally:
@@ -190,7 +206,9 @@ class Neighbours:
         self._answering.add(task)
         try:
             what, arguments = await received(reader)
-            answer = await _unless_gone(self._answer(what, arguments), reader)
+            answer = await _unless_gone(
+                self._answer(what, arguments, lambda fields: writer.write(packed({_REPORT: fields}))), reader
+            )
             writer.write(packed(answer))
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError) as problem:

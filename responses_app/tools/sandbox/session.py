@@ -2,6 +2,8 @@
 
     start() ──> run(), put(), get(), list_files(), remove(), one at a time ──> close()
 
+Commands of a shell run beside the kernel (`run_commands`); in all else they are as a cell is.
+
 A call that takes too long, prints too much or takes too much memory is interrupted, as Ctrl-C does it; where that does
 not end it in GRACE_SECONDS, all processes of the container are killed, and a new kernel begins: its variables are lost,
 its files are not. A warden that does not answer is killed with all it has; then the session is over.
@@ -12,14 +14,16 @@ A container is watched as long as it lives: a cell for what it takes, and betwee
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import disk, processes
@@ -34,6 +38,7 @@ from responses_app.tools.sandbox.base import (
     UserClaim,
     claim_user,
 )
+from responses_app.tools.sandbox.commands import CommandOutputs, CommandsEnd, Report, commands_end
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.records import (
     MAX_IMAGE_BYTES,
@@ -52,6 +57,9 @@ from responses_app.tools.sandbox.records import (
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, Rest
 
 logger = logging.getLogger("respsite.sandbox")
+
+Result = TypeVar("Result")
+Answered = tuple[frames.Frame | None, CellEnd]  # the warden's answer, None where all was ended; how the work ended
 
 START_SECONDS = 20.0  # until the warden answers; a cold disk is slow
 GRACE_SECONDS = 2.0  # from an interruption until everything is killed
@@ -222,12 +230,46 @@ class SandboxSession:
         content = code.encode(errors="replace")
         if len(content) > MAX_CODE:
             raise SandboxError(f"the code is larger than {MAX_CODE} bytes")
+        seconds = seconds or self._settings.sandbox_call_seconds
+        answer, ended = await self._undisturbed(partial(self._carry_out, {"do": "run"}, content, seconds))
+        if answer is None:
+            return Execution(self._output.text(), ended, variables_lost=True)
+        return self._execution(answer, ended)
+
+    async def run_commands(
+        self, commands: Sequence[str], *, most: int, report: Report, seconds: float | None = None
+    ) -> CommandsEnd:
+        """Run commands of a shell, all at once and for at most `seconds`; a cancellation kills them.
+
+        `report` is told what they print, as they do: `most` characters of each. Raises `SandboxError`, `SandboxGone`.
+        """
+        content = json.dumps(list(commands)).encode()
+        if len(content) > MAX_CODE:
+            raise SandboxError(f"the commands are larger than {MAX_CODE} bytes")
+        outputs = CommandOutputs(len(commands), most, report)
+
+        def hear(frame: frames.Frame) -> None:
+            outputs.take(frame)
+            if outputs.size > MAX_PRINTED and self._halt is not None:
+                _resolve(self._halt, CellEnd.TOO_MUCH_OUTPUT)
+
+        seconds = seconds or self._settings.sandbox_call_seconds
+        try:
+            work = partial(self._carry_out, {"do": "commands"}, content, seconds, hear=hear)
+            answer, ended = await self._undisturbed(work)
+        finally:
+            outputs.end()
+        header = None if answer is None else answer.header
+        return commands_end(header, len(commands), ended, files_in(header or {}))
+
+    async def _undisturbed(self, work: Callable[["asyncio.Future[CellEnd]"], Awaitable[Result]]) -> Result:
+        """Do what runs code; a cancellation, or what it takes too much of, halts it by the future that it gets."""
         async with self._awake(runs=True):
-            # A new future for each cell: a halt of the one before must not end this one.
+            # A new future for each: a halt of the one before must not end this one.
             halt = self._halt = asyncio.get_running_loop().create_future()
-            cell = asyncio.create_task(self._run(content, seconds or self._settings.sandbox_call_seconds, halt))
+            cell = asyncio.ensure_future(work(halt))
             try:
-                # `shield`: the cell is ended by `halt` alone, so that the warden's answer is always read.
+                # `shield`: it is ended by `halt` alone, so that the warden's answer is always read.
                 return await asyncio.shield(cell)
             except asyncio.CancelledError:
                 _resolve(halt, CellEnd.STOPPED)
@@ -310,14 +352,22 @@ class SandboxSession:
         """Return the bytes of memory that its processes hold now."""
         return processes.proportional_memory(self._process.pid)
 
-    # A cell.
+    # A cell, or commands.
 
-    async def _run(self, code: bytes, seconds: float, halt: "asyncio.Future[CellEnd]") -> Execution:
+    async def _carry_out(
+        self,
+        question: Mapping[str, Any],
+        content: bytes,
+        seconds: float,
+        halt: "asyncio.Future[CellEnd]",
+        *,
+        hear: Callable[[frames.Frame], None] | None = None,
+    ) -> Answered:
         self._check()  # again: this begins as a task of its own
         self._output = Output(KEPT_OUTPUT)
         self._listen()
-        self._send({"do": "run"}, code)
-        answer, began = asyncio.create_task(self._next_frame()), time.monotonic()
+        self._send(question, content)
+        answer, began = asyncio.create_task(self._last_frame(hear)), time.monotonic()
         try:
             either: set[asyncio.Future[Any]] = {answer, halt}
             await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -326,14 +376,20 @@ class SandboxSession:
             # Something may have grown between the last look and the end.
             if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess_of_memory()) is not None:
                 return await self._interrupt(answer, excess)
-            return self._execution(await answer)
+            return await answer, CellEnd.DONE
         finally:
             answer.cancel()
             # Read by nobody else: its error must not be logged as forgotten.
             await asyncio.gather(answer, return_exceptions=True)
 
-    async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: CellEnd) -> Execution:
-        """End a cell that went too far, gently first; but memory is to be had back at once."""
+    async def _last_frame(self, hear: Callable[[frames.Frame], None] | None) -> frames.Frame:
+        """Return the warden's answer; what it says before that is heard."""
+        while "command" in (frame := await self._next_frame()).header and hear is not None:
+            hear(frame)
+        return frame
+
+    async def _interrupt(self, answer: "asyncio.Task[frames.Frame]", ended: CellEnd) -> Answered:
+        """End what went too far, gently first; but memory is to be had back at once."""
         if ended is CellEnd.TOO_MANY_FILES:  # nothing else is sure to remove them
             await self.close()
             raise SandboxGone("the container wrote too many files, and was ended")
@@ -341,7 +397,7 @@ class SandboxSession:
             self._send({"do": "interrupt"})
             await asyncio.wait({answer}, timeout=GRACE_SECONDS)
             if answer.done():
-                return self._execution(await answer, ended)
+                return await answer, ended
         self._send({"do": "restart", "clear": ended is CellEnd.TOO_MUCH_DISK})
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -352,9 +408,9 @@ class SandboxSession:
             await self.close()
             raise SandboxGone("the container did not answer any more, and was ended") from None
         self._hear()
-        return Execution(self._output.text(), ended, variables_lost=True)
+        return None, ended
 
-    def _execution(self, answer: frames.Frame, ended: CellEnd = CellEnd.DONE) -> Execution:
+    def _execution(self, answer: frames.Frame, ended: CellEnd) -> Execution:
         self._hear()
         header = answer.header
         if "died" in header:
@@ -367,7 +423,7 @@ class SandboxSession:
         name = clean(str(error.get("name", "SystemExit")))[:80] if isinstance(error, dict) else None
         return Execution(self._output.text(), ended, name, images_in(answer), files_in(header))
 
-    async def _settled(self, cell: "asyncio.Task[Execution]") -> None:
+    async def _settled(self, cell: "asyncio.Future[Any]") -> None:
         """Wait until a cell that was stopped has ended, so that the next one finds a kernel that is free."""
         while not cell.done():
             # Cancelled again and again, it still waits: the warden is not free before.

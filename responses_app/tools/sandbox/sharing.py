@@ -25,7 +25,8 @@ from typing import Any, TypeVar
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError
 from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.containers import PIECE_BYTES, CellRun, Containers, LivingContainer
+from responses_app.tools.sandbox.commands import CommandEnd, CommandsEnd, Report
+from responses_app.tools.sandbox.containers import PIECE_BYTES, CellRun, CommandsRun, Containers, LivingContainer
 from responses_app.tools.sandbox.neighbours import TAG_DIGITS, NeighbourGone, Neighbours
 from responses_app.tools.sandbox.records import (
     CellEnd,
@@ -63,6 +64,7 @@ class SharedContainers:
             "all_of": self._all_here,
             "delete": own.delete,
             "run": own.run,
+            "run_commands": own.run_commands,
             "put_part": own.put_part,
             "finish": own.finish,
             "drop": own.drop,
@@ -128,6 +130,17 @@ class SharedContainers:
     async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> CellRun:
         """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
         return await self._where_it_is("run", _read_run, project, id, code, seconds)
+
+    async def run_commands(
+        self, project: str, id: str, commands: Sequence[str], *, seconds: float, most: int, report: Report
+    ) -> CommandsRun:
+        """Run commands of a shell, all at once and for at most `seconds`; a cancellation kills them.
+
+        `report` is told what they print, as they do: `most` characters of each, as `{"command_index", "stdout",
+        "stderr"}`. Raises `ContainerNotFound`, `SandboxError`.
+        """
+        more = (list(commands), seconds, most)
+        return await self._where_it_is("run_commands", _read_commands, project, id, *more, report=report)
 
     async def put_file(self, project: str, id: str, path: str, pieces: AsyncIterable[bytes]) -> ContainerFile:
         """Write a file, part by part. Raises `ContainerNotFound`, `SandboxError`, and `TooManyTransfers`."""
@@ -220,13 +233,15 @@ class SharedContainers:
         id: str,
         *more: Any,
         seconds: float | None = None,
+        report: Report | None = None,
     ) -> Result:
         tag = self._tag_elsewhere(id)
         # Made here, or by nobody: then it is not found here.
         if tag is None or self._others is None:
-            return await self._actions[what](project, id, *more)  # type: ignore[no-any-return]
+            reporting = () if report is None else (report,)
+            return await self._actions[what](project, id, *more, *reporting)  # type: ignore[no-any-return]
         try:
-            answer = await self._others.ask(tag, what, [project, id, *more], seconds=seconds)
+            answer = await self._others.ask(tag, what, [project, id, *more], seconds=seconds, report=report)
         except NeighbourGone:
             raise ContainerNotFound(id) from None
         except TimeoutError:
@@ -262,11 +277,12 @@ class SharedContainers:
             return []
         return [_read_record(each) for each in answer["result"]] if "result" in answer else []
 
-    async def _answer(self, what: str, arguments: Sequence[Any]) -> Any:
+    async def _answer(self, what: str, arguments: Sequence[Any], report: Report) -> Any:
         """Do what another worker asks for, and return what came of it."""
         # Errors as data: the other worker raises them again (`_error`).
         try:
-            return {"result": await self._actions[what](*arguments)}
+            reporting = (report,) if what in _REPORTING else ()
+            return {"result": await self._actions[what](*arguments, *reporting)}
         except (ContainerNotFound, SandboxError) as problem:
             detail = problem.detail if isinstance(problem, SandboxError) else ""
             return {"error": type(problem).__name__, "text": str(problem), "detail": detail}
@@ -286,6 +302,7 @@ async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes
         yield b""
 
 
+_REPORTING = frozenset(("run_commands",))  # what says how far it is
 _HEX = set("0123456789abcdef")
 
 
@@ -346,3 +363,14 @@ def _read_run(value: dict[str, Any]) -> CellRun:
         }
     )
     return CellRun(execution, _read_files(value["files"]), value["begun_anew"])
+
+
+def _read_commands(value: dict[str, Any]) -> CommandsRun:
+    said = value["execution"]
+    execution = CommandsEnd(
+        CellEnd(said["ended"]),
+        [CommandEnd(**each) for each in said["commands"]],
+        [StoredFile(**each) for each in said["files"]],
+        said["variables_lost"],
+    )
+    return CommandsRun(execution, _read_files(value["files"]), value["begun_anew"])

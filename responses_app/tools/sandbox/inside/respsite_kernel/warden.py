@@ -1,5 +1,7 @@
 """The warden: the first program of ours in a sandbox. It starts the kernel, which runs code, and keeps its files.
 
+It also runs commands of a shell, beside the kernel and without it (`shell`).
+
 It is started with a JSON object as its argument (`WardenSettings`), and with a socket to the host as its standard
 input. What the kernel and its children print goes to the standard output, which the host reads. Where the kernel dies,
 the warden makes another one, so files outlive it; it forks, so that takes a millisecond.
@@ -27,6 +29,7 @@ from typing import Any, NamedTuple, NoReturn, Optional
 
 from respsite_kernel.frames import Frame, packed, read_frame
 from respsite_kernel.kernel import serve
+from respsite_kernel.shell import Shell
 
 MAX_LISTED = 1000  # files of a container that can be seen from outside
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38  # `linux/prctl.h`
@@ -53,7 +56,10 @@ class WardenSettings(NamedTuple):
 
 
 class Warden:
-    """Answers the host: one frame for each of its own, in order, but for `interrupt`, which the run's end answers."""
+    """Answers the host: one frame for each of its own, in order, but for `interrupt`, which the run's end answers.
+
+    Before the answer to `commands` there are frames of what they print, each with a `command` in its header.
+    """
 
     def __init__(self, host: socket.socket, settings: WardenSettings) -> None:
         self._host = host
@@ -61,17 +67,25 @@ class Warden:
         # Sizes and times of files as they were last told of, by their paths.
         self._seen: dict[str, tuple[int, int]] = {}
         self._running = False  # a cell runs, and its end has not been told
+        self._shell: Optional[Shell] = None  # noqa: UP045  # the commands that run
+        self._lost_kernel = False  # it has died while they ran
         self._pid = 0  # of the kernel
         self._status: Optional[int] = None  # noqa: UP045  # of the kernel, when it has ended
         signal.signal(signal.SIGCHLD, self._reap)
         signal.siginterrupt(signal.SIGCHLD, False)  # where a supervisor carries calls out, any of them could be cut
+        # A byte for each signal: else `select` would not see that a command has ended.
+        self._woken, waking = socket.socketpair()
+        self._waking = waking  # kept open
+        for each in (self._woken, waking):
+            each.setblocking(False)
+        signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
         self._start_kernel()
 
     def serve(self) -> None:
         """Answer until the host is gone."""
         self._say({"ready": True})
         while True:
-            readable, _, _ = select.select([self._host, self._kernel], [], [])
+            readable, _, _ = select.select([self._host, self._kernel, *self._of_commands()], [], [])
             if self._host in readable:
                 frame = read_frame(self._host)
                 if frame is None:
@@ -80,6 +94,8 @@ class Warden:
             # Only when the host says nothing: an interruption must not wait behind what the kernel says.
             elif self._kernel in readable:
                 self._hear_kernel()
+            elif self._shell is not None:
+                self._hear_commands(self._shell, readable)
 
     def _answer(self, frame: Frame) -> None:
         action = frame.header.get("do")
@@ -88,6 +104,13 @@ class Warden:
             self._running = True
             with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, which is heard next
                 self._kernel.sendall(packed(frame.header, frame.payload))
+        elif action == "commands":
+            self._signal_all(signal.SIGCONT)
+            self._lost_kernel = False
+            self._shell = Shell(lambda: _take_limits(self._settings))
+            self._shell.start(json.loads(frame.payload))
+        elif action == "interrupt" and self._shell is not None:
+            self._shell.kill()
         elif action == "interrupt":
             # Else the signal would meet the next cell.
             if self._running:
@@ -95,6 +118,9 @@ class Warden:
         elif action == "restart":
             self._running = False
             self._restart()
+            if self._shell is not None:
+                self._shell.close()
+                self._shell = None
             if frame.header.get("clear"):
                 self._clear()
             self._say({"restarted": True})
@@ -130,6 +156,7 @@ class Warden:
         frame = read_frame(self._kernel)
         if frame is None:
             how = self._restart()
+            self._lost_kernel = True
             # It may also die between cells; then nobody waits.
             if self._running:
                 self._running = False
@@ -139,6 +166,24 @@ class Warden:
             # Before the answer: when the host reads it, nothing runs any more.
             self._signal_all(signal.SIGSTOP)
             self._say({**frame.header, "files": self._changed()}, frame.payload)
+
+    def _of_commands(self) -> list[Any]:
+        """Return what to listen to for commands."""
+        return [] if self._shell is None else [self._woken, *self._shell.pipes]
+
+    def _hear_commands(self, shell: Shell, readable: list[Any]) -> None:
+        for each in readable:
+            if each is self._woken:
+                self._woken.recv(4096)
+            elif (heard := shell.hear(each)) is not None:
+                self._say(*heard)
+        if shell.has_ended:
+            for heard in shell.rest():
+                self._say(*heard)
+            self._shell = None
+            # Before the answer, as behind a cell.
+            self._signal_all(signal.SIGSTOP)
+            self._say({"ended": shell.ends, "lost": self._lost_kernel, "files": self._changed()})
 
     def _restart(self) -> str:
         """End all processes of the container and begin with a new kernel; return how the old one ended."""
@@ -173,6 +218,8 @@ class Warden:
                     return
                 if pid == self._pid:
                     self._status = status
+                elif self._shell is not None:
+                    self._shell.note_end(pid, status)
 
     def _signal_all(self, number: int) -> None:
         """Send a signal to every process of the container but the warden, at once: else those that fork would escape.
@@ -210,7 +257,10 @@ class Warden:
         if self._pid == 0:
             # The kernel's children are its own to wait for.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.set_wakeup_fd(-1)
             self._host.close()
+            if self._shell is not None:  # the kernel before this one has died beside them
+                self._shell.close()
             self._kernel.close()
             _become_kernel(other, self._settings)
         other.close()
@@ -276,30 +326,35 @@ def _add(path: str, begin: int, content: bytes) -> None:
 
 
 def _become_kernel(channel: socket.socket, settings: WardenSettings) -> NoReturn:
-    """Take the limits, which nothing can give back, and run what the warden sends; never return."""
+    """Take the limits, and run what the warden sends; never return."""
     try:
-        for limit, most in (
-            (resource.RLIMIT_DATA, settings.memory),
-            (resource.RLIMIT_AS, 4 * settings.memory),  # files and unused reservations count here, too
-            (resource.RLIMIT_FSIZE, settings.disk),
-            # The system counts them by user: without a user of its own a container would count the server's.
-            *([(resource.RLIMIT_NPROC, settings.processes)] if settings.has_own_processes else []),
-            (resource.RLIMIT_NOFILE, settings.open_files),
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_MSGQUEUE, 0),
-            (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
-            (resource.RLIMIT_MEMLOCK, 0),
-        ):
-            # Both limits, soft and hard: it cannot be raised again.
-            resource.setrlimit(limit, (most, most))
-        if settings.seccomp:
-            # Last: the filter refuses what would come after it.
-            _load_filter(bytes.fromhex(settings.seccomp))
+        _take_limits(settings)
         serve(channel, settings.folder)
     except BaseException:  # noqa: BLE001  # the host logs it
         traceback.print_exc()
     finally:
         os._exit(GONE)
+
+
+def _take_limits(settings: WardenSettings) -> None:
+    """Take the limits, which nothing can give back, for this process and those that it makes."""
+    for limit, most in (
+        (resource.RLIMIT_DATA, settings.memory),
+        (resource.RLIMIT_AS, 4 * settings.memory),  # files and unused reservations count here, too
+        (resource.RLIMIT_FSIZE, settings.disk),
+        # The system counts them by user: without a user of its own a container would count the server's.
+        *([(resource.RLIMIT_NPROC, settings.processes)] if settings.has_own_processes else []),
+        (resource.RLIMIT_NOFILE, settings.open_files),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, MAX_SIGNALS),
+        (resource.RLIMIT_MEMLOCK, 0),
+    ):
+        # Both limits, soft and hard: it cannot be raised again.
+        resource.setrlimit(limit, (most, most))
+    if settings.seccomp:
+        # Last: the filter refuses what would come after it.
+        _load_filter(bytes.fromhex(settings.seccomp))
 
 
 def _load_filter(program: bytes) -> None:
