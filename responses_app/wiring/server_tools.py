@@ -25,18 +25,19 @@ from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
     from responses_app.tools.file_search import FileSearchTool
+    from responses_app.tools.shell.tool import ShellTool
 
 Tool = TypeVar("Tool", bound=BaseTool)
 
 
 class LazyTool(BaseTool, Generic[Tool]):
-    """A tool that `make` gives, on a thread, when it is first asked for: most servers never are.
+    """A tool that `make` gives when it is first asked for: most servers never are.
 
     That tool has these `kinds`, and a call of it may take `seconds`, reports or not. It overrides neither `start` nor
     `refusal`, and lists no tools: these are not handed on.
     """
 
-    def __init__(self, kinds: Collection[str], make: Callable[[], Tool], *, seconds: float) -> None:
+    def __init__(self, kinds: Collection[str], make: Callable[[], Awaitable[Tool]], *, seconds: float) -> None:
         self.kinds = kinds  # type: ignore[misc]  # each has its own
         self.max_seconds = self.idle_seconds = seconds
         self._make = make
@@ -48,7 +49,7 @@ class LazyTool(BaseTool, Generic[Tool]):
         # Two first calls at once make one tool.
         async with self._making:
             if self._tool is None:
-                self._tool = await asyncio.to_thread(self._make)
+                self._tool = await self._make()
             return self._tool
 
     async def aclose(self) -> None:
@@ -88,7 +89,8 @@ def _tools(
     if settings.sandbox_mcp:
         yield _mcp_interpreter(settings, mcp)
     elif settings.sandbox != "off":
-        yield interpreter(settings, files)
+        yield (code := interpreter(settings, files))
+        yield shell(settings, code)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.file_search:
@@ -129,7 +131,20 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
 def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreterTool]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    return LazyTool(("code_interpreter",), lambda: _interpreter(settings, files), seconds=seconds)
+    made = partial(asyncio.to_thread, _interpreter, settings, files)  # its modules take long to import
+    return LazyTool(("code_interpreter",), made, seconds=seconds)
+
+
+def shell(settings: Settings, code: "LazyTool[CodeInterpreterTool]") -> "LazyTool[ShellTool]":
+    """Return the shell, which shares the containers of the code interpreter."""
+
+    async def made() -> "ShellTool":
+        interpreter = await code.tool()
+        from responses_app.tools.shell.tool import ShellTool
+
+        return ShellTool(interpreter, settings)
+
+    return LazyTool(("shell",), made, seconds=settings.sandbox_call_seconds + STARTING_SECONDS)
 
 
 def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreterTool":

@@ -1,8 +1,9 @@
 """What the demo engine does with the server's own tools: the user's text says in so many words what it wants.
 
-`python: CODE` has code run, `draw X` an image made, `search the files for X` finds parts of files and cites the first,
-and `search for X` searches the web, opens the first page that was found and cites it. Each only where the server has
-offered the tool: of a browser and of `python` the system message tells, of all others the developer message.
+`python: CODE` has code run, `shell: COMMAND` a command, and each line behind it one more; `draw X` has an image made,
+`search the files for X` finds parts of files and cites the first, and `search for X` searches the web, opens the first
+page that was found and cites it. Each only where the server has offered the tool: of a browser and of `python` the
+system message tells, of all others the developer message.
 """
 
 import json
@@ -21,6 +22,9 @@ MAX_QUOTE = 300  # characters of what a search has found
 _PYTHON = re.compile(
     r"(?:^|\n)\s*python:\s*(?:```(?:python)?\n(?P<fenced>.*?)```|(?P<plain>.+))", re.DOTALL | re.IGNORECASE
 )
+# `shell: ls` on a line of its own: all that follows, a command each line.
+_SHELL = re.compile(r"(?:^|\n)\s*shell:\s*(?P<commands>.+)", re.DOTALL | re.IGNORECASE)
+_SHELL_TOOL = "shell.exec"
 # `draw a cat`, `Draw me a cat`: up to the end of the sentence.
 _DRAW = re.compile(r"\bdraw(?: me)? ([^\n.?!]{1,500})", re.IGNORECASE)
 _IMAGES = "image_generation"  # the namespace
@@ -61,6 +65,7 @@ def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | Dem
     """Return what is done with the server's own tools, None where the user wants nothing of them."""
     return (
         _python(transcript, text)
+        or _shell(transcript, text)
         or _file_search(transcript, text)
         or _image(transcript, text)
         or _browser(transcript, text)
@@ -75,6 +80,16 @@ def _python(transcript: PromptTranscript, text: str) -> DemoCall | None:
         return None
     plain = (code["fenced"] or code["plain"] or "").strip()
     return DemoCall("The user wants code to be run.", "python", plain, hosted=True, freeform=True)
+
+
+def _shell(transcript: PromptTranscript, text: str) -> DemoCall | None:
+    """Run the commands behind `shell:`, all at once, and once."""
+    asked = _SHELL.search(text)
+    names = (name for message in transcript.of("developer") for name, _ in read_server_tools(message.text()))
+    if asked is None or _SHELL_TOOL not in names or _SHELL_TOOL in _called(transcript):
+        return None
+    arguments = {"commands": [line.strip() for line in asked["commands"].splitlines() if line.strip()]}
+    return DemoCall("The user wants commands to be run.", _SHELL_TOOL, _json(arguments), hosted=True)
 
 
 def _image(transcript: PromptTranscript, text: str) -> DemoCall | None:
@@ -138,8 +153,12 @@ def _query(pattern: re.Pattern[str], text: str, declaration: str, messages: Iter
     return query if query and any(declaration in message.text() for message in messages) else ""
 
 
+def _json(arguments: object) -> str:
+    return json.dumps(arguments, ensure_ascii=False)
+
+
 def _search(thought: str, name: str, arguments: object) -> DemoCall:
-    return DemoCall(thought, name, json.dumps(arguments, ensure_ascii=False), hosted=True)
+    return DemoCall(thought, name, _json(arguments), hosted=True)
 
 
 def _called(transcript: PromptTranscript) -> Collection[str | None]:

@@ -2,7 +2,8 @@
 
 The reference is made of the sentences that say what each event and frame tells, and of what it holds. Every event has
 `type` and `sequence_number`, and on a WebSocket's named lane `stream_id`; those are left out there. Events of an item
-hold `item_id` and `output_index`, which is the item's place in the response's output.
+hold `item_id` (but for those of a shell's commands) and `output_index`, which is the item's place in the response's
+output.
 """
 
 from collections.abc import Mapping
@@ -66,6 +67,11 @@ class EventType(StrEnum):
     FILE_SEARCH_IN_PROGRESS = "response.file_search_call.in_progress"
     FILE_SEARCH_SEARCHING = "response.file_search_call.searching"
     FILE_SEARCH_COMPLETED = "response.file_search_call.completed"
+    SHELL_COMMAND_ADDED = "response.shell_call_command.added"
+    SHELL_COMMAND_DELTA = "response.shell_call_command.delta"
+    SHELL_COMMAND_DONE = "response.shell_call_command.done"
+    SHELL_OUTPUT_DELTA = "response.shell_call_output_content.delta"
+    SHELL_OUTPUT_DONE = "response.shell_call_output_content.done"
 
 
 TERMINAL = frozenset((EventType.COMPLETED, EventType.INCOMPLETE, EventType.FAILED))
@@ -129,6 +135,7 @@ _RESPONSE = "`response`"
 _ITEM = "`output_index`, `item`"
 _OF_ITEM = "`item_id`, `output_index`"
 _OF_PART = f"{_OF_ITEM}, `content_index`"
+_OF_COMMAND = "`output_index`, `command_index`"
 _OF_SUMMARY = f"{_OF_ITEM}, `summary_index`"
 
 EVENTS: Mapping[EventType, About] = {
@@ -183,6 +190,14 @@ EVENTS: Mapping[EventType, About] = {
     EventType.FILE_SEARCH_IN_PROGRESS: ("The model searches files.", _OF_ITEM),
     EventType.FILE_SEARCH_SEARCHING: ("The search is under way.", _OF_ITEM),
     EventType.FILE_SEARCH_COMPLETED: ("It has ended.", _OF_ITEM),
+    EventType.SHELL_COMMAND_ADDED: ("The model begins to write a command.", f"{_OF_COMMAND}, `command`"),
+    EventType.SHELL_COMMAND_DELTA: ("More of that command.", f"{_OF_COMMAND}, `delta`"),
+    EventType.SHELL_COMMAND_DONE: ("The command is whole.", f"{_OF_COMMAND}, `command`"),
+    EventType.SHELL_OUTPUT_DELTA: (
+        "A command that runs has printed something.",
+        f"`item_id`, {_OF_COMMAND}, `delta` with `stdout`, `stderr`, or both",
+    ),
+    EventType.SHELL_OUTPUT_DONE: ("A command has ended.", f"`item_id`, {_OF_COMMAND}, `output`"),
 }
 
 _STEER = "`steer` with its `id` and `previous_response_id`"

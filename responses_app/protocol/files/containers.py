@@ -1,4 +1,4 @@
-"""Containers of the code interpreter: as requests name them, and the Containers API's bodies and objects."""
+"""Containers of the code interpreter and the shell: as requests name them, and the Containers API's bodies."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -17,6 +17,7 @@ from responses_app.protocol.fields import CallableTool, ClientModel, Refused, ch
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with
+_CONTAINER_ID = r"^cntr_.{1,200}$"
 MAX_MINUTES = 24 * 60  # that a container may do nothing
 
 
@@ -41,6 +42,33 @@ class CodeInterpreter(CallableTool):
     """The tool, as a request declares it. OpenAI requires `container`; here its absence means `auto`."""
 
     container: str | _Auto = _Auto(type="auto")
+
+
+class AutoEnvironment(ClientModel):
+    """A container that the server chooses for a shell, as `_Auto` is one for the code interpreter."""
+
+    type: Literal["container_auto"]
+    file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
+    memory_limit: MemoryLimit | None = None
+    network_policy: NetworkPolicy | None = None
+
+    refused: ClassVar = {"skills": Refused("Containers of this server have none.")}
+
+
+class ReferenceEnvironment(ClientModel):
+    """A container that is there already."""
+
+    type: Literal["container_reference"]
+    container_id: str = Field(pattern=_CONTAINER_ID)
+
+
+HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")
+
+
+class HostedShell(CallableTool):
+    """A shell whose commands run in a container of the server."""
+
+    environment: AutoEnvironment | ReferenceEnvironment = Field(discriminator="type")
 
 
 class ExpiresAfterMinutes(ClientModel):
@@ -115,6 +143,26 @@ def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
         return {"type": "code_interpreter", "container": container}
     check_network(container.network_policy, f"{at}.container.")
     return {"type": "code_interpreter", "container": container.model_dump(exclude_none=True)}
+
+
+def is_hosted_shell(tool: JsonObject) -> bool:
+    """Whether a tool is a shell whose commands this server runs; all other shells are the client's."""
+    environment = tool.get("environment")
+    hosted = isinstance(environment, dict) and environment.get("type") in HOSTED_ENVIRONMENTS
+    return hosted and tool.get("type") == "shell"
+
+
+def echoed_shell(tool: JsonObject, at: str) -> JsonObject:
+    """Validate a shell of the server as a tool of a request; return it as it is echoed. Raises `ApiError`."""
+    environment = validate(HostedShell, tool, at=at).environment
+    if isinstance(environment, AutoEnvironment):
+        check_network(environment.network_policy, f"{at}.environment.")
+    callers = tool.get("allowed_callers")
+    return {
+        "type": "shell",
+        "environment": environment.model_dump(exclude_none=True),
+        **({} if callers is None else {"allowed_callers": callers}),
+    }
 
 
 def check_network(policy: NetworkPolicy | None, at: str) -> None:

@@ -18,6 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from responses_app.protocol import ids
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.fields import ClientModel
+from responses_app.protocol.files.containers import HOSTED_ENVIRONMENTS
 
 
 class LocalShellAction(ClientModel):
@@ -296,7 +297,14 @@ def call_of(item: JsonObject) -> Call | None:
         return None
     cut = item.get("status") in ("incomplete", "in_progress", "failed")
     answered = item.get("output") is not None  # some clients put a call's output into the call
-    return Call(call_id, kind, called, is_open=not (cut or answered or item.get("async") is True))
+    open_to_client = not (cut or answered or item.get("async") is True or ran_in_container(item))
+    return Call(call_id, kind, called, is_open=open_to_client)
+
+
+def ran_in_container(item: JsonObject) -> bool:
+    """Whether an item is a call of a shell that a server has run: no client answers it."""
+    environment = item.get("environment") if item.get("type") == "shell_call" else None
+    return isinstance(environment, dict) and environment.get("type") in HOSTED_ENVIRONMENTS
 
 
 def calls_of(items: Iterable[JsonObject]) -> Iterator[Call]:

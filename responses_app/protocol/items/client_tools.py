@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files.containers import is_hosted_shell
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name, json_text
 from responses_app.protocol.items.items import NAME
 
@@ -155,6 +156,8 @@ def late_tools(items: Iterable[JsonObject]) -> list[JsonObject]:
 def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
     kind, name = tool.get("type"), tool.get("name")
     if not isinstance(kind, str):
+        return []
+    if is_hosted_shell(tool):
         return []
     if kind in CLIENT_KINDS and namespace is None:
         return _of_kind(tool, at)

@@ -18,7 +18,14 @@ from responses_app.protocol.errors import ApiError, JsonObject, conflict, invali
 from responses_app.protocol.items.items import MAX_NAME
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.\-]+")  # runs of characters that a name must not have; `a b!c` becomes `a_b_c`
+# Tools that share what they keep of a chain, by the types of their items: one container, and its files.
+_SHARED_STATES = {"shell_call": "code_interpreter_call"}
 UNKNOWN = "unknown"  # stands for the name of a tool that is not known
+
+
+def state_of_item(item: str) -> str:
+    """Return by which type of items the state of a tool is kept whose calls become items of this type."""
+    return _SHARED_STATES.get(item, item)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

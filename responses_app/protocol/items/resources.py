@@ -106,7 +106,15 @@ class ServerCallItem(TypedDict):
     """A call of a tool that the server ran, with fields of its own."""
 
     id: str
-    type: Literal["mcp_call", "code_interpreter_call", "web_search_call", "image_generation_call", "file_search_call"]
+    type: Literal[
+        "mcp_call",
+        "code_interpreter_call",
+        "web_search_call",
+        "image_generation_call",
+        "file_search_call",
+        "shell_call",
+        "shell_call_output",
+    ]
     status: ItemStatus
 
 

@@ -14,7 +14,7 @@ import orjson
 
 from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, Picture, without_pictures
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.calls import call_of, called_name, json_text
+from responses_app.protocol.items.calls import call_of, called_name, json_text, ran_in_container
 from responses_app.protocol.items.client_tools import read_tools
 from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
 
@@ -71,6 +71,7 @@ class LateFunctions:
     omitted: int = 0  # always 0
 
 
+SHELL = "shell.exec"  # what the model calls for a shell of this server
 _PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE = (
     Tool(name, hosted=True) for name in ("python", "file_search", "image_generation.generate", "image_generation.edit")
 )
@@ -89,7 +90,9 @@ def called_tool(item: JsonObject) -> tuple[str, Tool] | None:
         request_id = item.get("id")
         return (request_id, _mcp_tool(item)) if isinstance(request_id, str) else None
     call = call_of(item)
-    return (call.id, function_tool(call.called)) if call is not None else None
+    if call is None:
+        return None
+    return call.id, Tool(SHELL, hosted=True) if ran_in_container(item) else function_tool(call.called)
 
 
 def read_tool_item(item: JsonObject, tool_of: ToolOf) -> Sequence[ToolItem]:
@@ -158,6 +161,15 @@ def _custom_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
 def _computer_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     action = item.get("action")
     return [ReadCall(Tool("computer"), json_text(item.get("actions") if action is None else action))]
+
+
+def _shell(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    tool = Tool(SHELL, hosted=True) if ran_in_container(item) else Tool("shell")
+    return [ReadCall(tool, _arguments(item.get("action")))]
+
+
+def _shell_output(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    return [_output(tool_of(_string(item, "call_id")) or Tool("shell"), item.get("output"))]
 
 
 def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -256,20 +268,20 @@ def _declared(function: FunctionTool) -> str:
 
 _CALLS: Mapping[str, tuple[Tool, str]] = {  # by the type of a call: the tool, and the field with its arguments
     "local_shell_call": (Tool("local_shell"), "action"),
-    "shell_call": (Tool("shell"), "action"),
     "apply_patch_call": (Tool("apply_patch"), "operation"),
     "tool_search_call": (Tool("tool_search"), "arguments"),
     "program": (Tool("program"), "code"),
 }
 _OUTPUTS: Mapping[str, Tool] = {  # by the type of an output
     "local_shell_call_output": Tool("local_shell"),
-    "shell_call_output": Tool("shell"),
     "computer_call_output": Tool("computer"),
 }
 _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {  # all other types
     "custom_tool_call": _custom_call,
     "custom_tool_call_output": _custom_output,
     "computer_call": _computer_call,
+    "shell_call": _shell,
+    "shell_call_output": _shell_output,
     "apply_patch_call_output": _patch_output,
     "tool_search_output": _searched_tools,
     "program_output": _program_output,

@@ -48,6 +48,7 @@ class ItemBuilder(ABC):
     delta_after: ClassVar[JsonObject] = {}
     holds_back: ClassVar[bool] = False  # `told` decides what of a text is said now
     at_once: ClassVar[bool] = False  # nothing is said of it until it has ended
+    events_name_it: ClassVar[bool] = True  # by `item_id`
 
     def __init__(self, new_id: Callable[[str], str]) -> None:
         # Ids are made in the order of the items, so that each worker makes the same ones.
@@ -74,6 +75,10 @@ class ItemBuilder(ABC):
 
     def noted(self) -> PendingEvents:
         """Return what is said of the text that `told` has given last, behind its delta."""
+        return []
+
+    def heard(self) -> PendingEvents:
+        """Return what is said of text that `told` has kept to itself."""
         return []
 
     def rest(self) -> str:

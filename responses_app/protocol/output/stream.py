@@ -29,7 +29,8 @@ from responses_app.protocol.output.builders import (
 )
 from responses_app.protocol.output.calls import CallBuilder, Called, HostedTools
 from responses_app.protocol.output.citations import ProducedFiles, Sources
-from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder, HostedBuilder, HostedCall
+from responses_app.protocol.output.hosted import HostedBuilder, HostedCall
+from responses_app.protocol.output.hosted_items import ApprovalRequestBuilder
 from responses_app.protocol.requests.resources import NEXT, Ending, ResponseObject, Status, as_known, known_id
 
 
@@ -265,7 +266,8 @@ class ResponseStream:
         if self.hosted_call is not None:
             # The model said the call in this response. Else another response said it, and this one has no message for
             # it.
-            if self.hosted_call.sampled:
+            # An item of its own that says what came of the call is dropped without it.
+            if self.hosted_call.sampled and self.hosted_call.item_id == item.id:
                 self.messages.pop()  # the call, which is whole
             self.hosted_call = None
         # The place is not taken: the next item has the same index.
@@ -342,7 +344,7 @@ class ResponseStream:
         text = item.told(delta.text) if item.holds_back else delta.text
         if not text:
             item.grow("", delta.logprobs)  # which come with the next text
-            return ()
+            return self._emit(item, item.heard())
         grown = self._grow(item, text, delta.logprobs)
         return [grown, *self._emit(item, item.noted())] if item.holds_back else (grown,)
 
@@ -363,7 +365,10 @@ class ResponseStream:
         self._take_message(event.message)
         if isinstance(item, HostedBuilder) and not event.truncated:
             self.hosted_call = HostedCall(self._name, item.text, item.id)
-            return self._emit(item, item.called())
+            events, output = self._emit(item, item.called()), item.output_builder()
+            if output is not None:
+                events += [*self._close_item("completed"), *self._open_builder(output)]
+            return events
         events = self._close_item("incomplete" if event.truncated else "completed")
         self.note_sampled(event.message)
         return events
@@ -409,7 +414,9 @@ class ResponseStream:
         return events
 
     def _emit(self, item: ItemBuilder, pending: PendingEvents) -> list[Event]:
-        place = {"item_id": item.id, "output_index": len(self.output)}
+        place: JsonObject = {"output_index": len(self.output)}
+        if item.events_name_it:
+            place = {"item_id": item.id, **place}
         return [self._event(type, {**place, **fields}) for type, fields in pending]
 
     def _event(self, type: EventType, fields: JsonObject) -> Event:

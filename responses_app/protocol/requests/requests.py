@@ -47,7 +47,7 @@ from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, pa
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, LOGPROBS, NOT_OPENAIS, Fields, check_include
 from responses_app.protocol.requests.resources import ResponseObject, Status
-from responses_app.protocol.requests.server_tools import ITEMS, private_fields
+from responses_app.protocol.requests.server_tools import item_of, private_fields
 from responses_app.protocol.requests.text_format import HeldText, PlainText, TextFormat, held_text, parse_text_format
 from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice
 from responses_app.protocol.requests.tools import callable_tools, content_of, parse_tools
@@ -88,7 +88,7 @@ class CreateRequest(Fields):
     @property
     def served(self) -> list[JsonObject]:
         """Its tools that a server runs."""
-        return [tool for tool in self.tools_json if tool["type"] in ITEMS]
+        return _served(self.tools_json)
 
     @property
     def warm_up(self) -> bool:
@@ -186,7 +186,9 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "input_json": input_json,
         "tools": tools,
         "tools_json": tools_json,
-        "tool_choice": _tool_choice(data, tools, input_json, [tool for tool in tools_json if tool["type"] in ITEMS]),
+        "tool_choice": _tool_choice(
+            data, tools, input_json, [tool for tool in tools_json if item_of(tool) is not None]
+        ),
         "private": private_fields(data.get("tools")),
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
@@ -201,6 +203,10 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     check_include(request.include)
     check_metadata(request.metadata)
     return request
+
+
+def _served(tools: list[JsonObject]) -> list[JsonObject]:
+    return [tool for tool in tools if item_of(tool) is not None]
 
 
 def _tool_choice(

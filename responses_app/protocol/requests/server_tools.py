@@ -20,7 +20,7 @@ from pydantic import Field, StringConstraints
 
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import CallableTool, ClientModel, Refused, ToolModel, validate
-from responses_app.protocol.files.containers import echoed_interpreter
+from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, is_hosted_shell
 from responses_app.protocol.files.searches import Filter
 from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS
 
@@ -267,7 +267,9 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
     "image_generation": "image_generation_call",
     **dict.fromkeys(WEB_SEARCH, "web_search_call"),
 }
+SHELL_ITEM, SHELL_OUTPUT = "shell_call", "shell_call_output"  # what a call of a shell of this server becomes
 _SETTINGS: Mapping[str, str] = {  # what sets a tool up
+    "shell": "SANDBOX",
     "mcp": "MCP_SERVERS",
     "code_interpreter": "SANDBOX or SANDBOX_MCP",
     "file_search": "FILE_SEARCH",
@@ -323,10 +325,16 @@ class McpServer(CallableTool):
     }
 
 
-def server_tool_missing(kind: str) -> str | None:
-    """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other kind."""
-    if kind not in ITEMS:
+def item_of(tool: JsonObject) -> str | None:
+    """Return the type of the items that calls of a tool become, where a server runs it; None for all others."""
+    return SHELL_ITEM if is_hosted_shell(tool) else ITEMS.get(str(tool["type"]))
+
+
+def server_tool_missing(tool: JsonObject) -> str | None:
+    """Return why a tool that a server runs cannot be had, where nothing is set up; None for every other tool."""
+    if item_of(tool) is None:
         return None
+    kind = str(tool["type"])
     return (
         f"A server has to run the tool '{kind}', and none is set up here (see {_SETTINGS[kind]}). Declare a function "
         "and run it in the client."
@@ -335,7 +343,7 @@ def server_tool_missing(kind: str) -> str | None:
 
 def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
     """Validate a tool that a server runs; return it in the form in which it is echoed. Raises `ApiError`."""
-    return _PARSERS[str(tool["type"])](tool, at)
+    return echoed_shell(tool, at) if is_hosted_shell(tool) else _PARSERS[str(tool["type"])](tool, at)
 
 
 def private_fields(tools: object) -> Mapping[str, JsonObject]:

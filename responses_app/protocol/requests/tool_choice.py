@@ -9,7 +9,7 @@ from responses_app.protocol.fields import missing, wrong_type
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
 from responses_app.protocol.items.client_tools import ClientTool, ClientTools
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.requests.server_tools import ITEMS
+from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, item_of
 
 PARAM = "tool_choice"
 _WRONG = f"Invalid value for '{PARAM}'. "
@@ -91,7 +91,7 @@ def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> 
         raise missing(f"{PARAM}.type")
     if kind == "allowed_tools":
         return _allowed(value, tools, served)
-    if kind in ITEMS:
+    if kind in ITEMS or _is_hosted(kind, tools, served):
         hosted = _hosted(value, kind, served)
         if hosted is None:
             raise _absent(str(value.get("server_label") or kind))
@@ -115,15 +115,20 @@ def _mode(mode: str, tools: ClientTools, served: Sequence[JsonObject]) -> ToolCh
 def _hosted(value: JsonObject, kind: str, served: Sequence[JsonObject]) -> HostedChoice | None:
     """Return which of the server's tools is named, None for one that is not declared."""
     # Versions of one tool (of the web search) are the same here: their items are.
-    item, server = ITEMS[kind], str(value.get("server_label") or "")
-    declared = any(
-        ITEMS[str(tool["type"])] == item and str(tool.get("server_label") or "") == server for tool in served
-    )
+    item, server = ITEMS.get(kind, SHELL_ITEM), str(value.get("server_label") or "")
+    declared = any(item_of(tool) == item and str(tool.get("server_label") or "") == server for tool in served)
     return HostedChoice(item, server, str(value.get("name") or "") if kind == "mcp" else "") if declared else None
 
 
-def _hosted_entry(entry: object, served: Sequence[JsonObject]) -> HostedChoice | None:
-    if not isinstance(entry, dict) or entry.get("type") not in ITEMS:
+def _is_hosted(kind: str, tools: ClientTools, served: Sequence[JsonObject]) -> bool:
+    """Whether this names the shell of this server: a request has that, or one of the client's."""
+    return kind == "shell" and tools.of_type(kind) is None and SHELL_ITEM in map(item_of, served)
+
+
+def _hosted_entry(entry: object, tools: ClientTools, served: Sequence[JsonObject]) -> HostedChoice | None:
+    if not isinstance(entry, dict):
+        return None
+    if entry.get("type") not in ITEMS and not _is_hosted(str(entry.get("type")), tools, served):
         return None
     return _hosted(entry, str(entry["type"]), served)
 
@@ -140,9 +145,9 @@ def _allowed(value: JsonObject, tools: ClientTools, served: Sequence[JsonObject]
     echoed: list[JsonObject] = []
     hosted: list[HostedChoice] = []
     for entry in entries:
-        named = _hosted_entry(entry, served)
+        named = _hosted_entry(entry, tools, served)
         hosted += [named] if named is not None else []
-        group, echo = _allowed_entry(entry, tools)
+        group, echo = ((), dict(entry)) if named is not None else _allowed_entry(entry, tools)
         groups[id(group)] = group
         echoed.append(echo)
     names = frozenset(tool.called for group in groups.values() for tool in group)

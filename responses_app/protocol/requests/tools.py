@@ -15,7 +15,7 @@ from engine.contents.regexes import check_regex
 from engine.contents.schemas import enforceable
 from engine.errors import GrammarRefused
 from engine.types import AnyObject, AnyText, Content, JsonSchema, Lark, Regex
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import (
     CallableTool,
     ClientModel,
@@ -33,7 +33,7 @@ from responses_app.protocol.items.client_tools import (
     schema_text,
 )
 from responses_app.protocol.items.items import MAX_NAME, NAME
-from responses_app.protocol.requests.server_tools import ITEMS, parse_server_tool, refuse_double_labels
+from responses_app.protocol.requests.server_tools import ITEMS, item_of, parse_server_tool, refuse_double_labels
 
 # Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
 _SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
@@ -204,17 +204,12 @@ def _tool(tool: object, at: str) -> JsonObject:
         raise _unknown_kind(kind, (*CLIENT_TOOLS, *ITEMS), at)
     if tool.get("async") is not None:
         raise _unknown_parameter(f"{at}.async")
-    if kind in ITEMS:
+    if item_of(tool) is not None:
         return parse_server_tool(tool, at)
     return _run_by_client(tool, at)
 
 
 def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
-    environment = tool.get("environment")
-    where = environment.get("type") if isinstance(environment, dict) else None
-    if tool["type"] == "shell" and where not in (None, "local"):
-        hint = "Commands run in the client: use 'local', or the tool 'code_interpreter' for a container."
-        raise unsupported_parameter(f"{at}.environment.type", hint)
     # It is echoed as it came: the model of its kind only checks it.
     validate(CLIENT_TOOLS[str(tool["type"])], tool, at=at)
     # It is accepted, and its client is told that it has no effect.

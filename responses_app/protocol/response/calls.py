@@ -26,10 +26,11 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.items.calls import Call, call_of, open_calls
-from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.items.offers import ApprovedCall, OfferedTool, state_of_item
 from responses_app.protocol.items.tool_items import function_tool
 from responses_app.protocol.output.citations import FILES, PAGES, PageStack, ProducedFiles, Sources
-from responses_app.protocol.output.hosted_items import HostedCall, ListToolsBuilder, McpCallBuilder
+from responses_app.protocol.output.hosted import HostedCall
+from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.protocol.response.steps import (
@@ -229,7 +230,7 @@ class ServerCalls:
         if call is None:
             raise LocalProtocolError("a tool returned that was not called")
         if input.state is not None:
-            item = self._offered(call.name).item
+            item = state_of_item(self._offered(call.name).item)
             self.states[item] = self.news[item] = input.state
             self._know_sources()
             if item == FILES:
@@ -298,7 +299,7 @@ class ServerCalls:
         return Step(events, self._command(hosted, offered))
 
     def _command(self, call: HostedCall, offered: OfferedTool) -> CallTool:
-        state = self.states.get(offered.item)
+        state = self.states.get(state_of_item(offered.item))
         return CallTool(
             call.name,
             call.arguments,

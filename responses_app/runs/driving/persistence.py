@@ -15,7 +15,7 @@ from responses_app.protocol.output.stream import ResponseStream
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_pictures, with_states
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import CONTINUABLE, Ending, ResponseObject, Status, as_failed
-from responses_app.protocol.requests.server_tools import ITEMS
+from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, SHELL_OUTPUT
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Ended
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
@@ -41,7 +41,8 @@ logger = logging.getLogger("respsite.runs")
 
 AGAIN_SECONDS = 0.5  # before an end that could not be kept is tried again, beside the pauses of the store's own
 BACKGROUND_PATIENCE = 3600.0  # seconds: nobody waits for a response in the background as for an answer
-_OF_SERVER_TOOLS = frozenset(("mcp_list_tools", *ITEMS.values()))  # types of items that this server's tools make
+# Types of items that this server's tools make.
+_OF_SERVER_TOOLS = frozenset(("mcp_list_tools", SHELL_ITEM, SHELL_OUTPUT, *ITEMS.values()))
 _CHOSEN = frozenset(status.value for status in CONTINUABLE)  # what can be a choice of a chat completion
 NOT_MEASURED = Measured(first_token_ms=None, duration_ms=0)
 

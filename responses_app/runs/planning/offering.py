@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
-from responses_app.protocol.items.offers import ApprovedCall, approved_calls
+from responses_app.protocol.items.offers import ApprovedCall, approved_calls, state_of_item
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, server_tool_missing
+from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
 from responses_app.tools.base import BaseTool, ToolUse
@@ -53,7 +53,7 @@ class Shelf:
                 chain_id=chain_id,
                 include=request.include or (),
                 items=earlier,
-                state=states.get(ITEMS[str(declared["type"])]),
+                state=states.get(state_of_item(str(item_of(declared)))),
             )
             entries.append(ToolEntry(tool, use, await tool.offer(use)))
         return Toolbox(tuple(entries), approved, states)
@@ -62,7 +62,7 @@ class Shelf:
         kind = str(declared["type"])
         problem = self._problem(declared)
         if problem is None:
-            return self.tool_of(kind) if kind in ITEMS else None
+            return self.tool_of(kind) if item_of(declared) is not None else None
         if kind in WEB_SEARCH and not _demands_search(request):
             return None
         raise unsupported_parameter("tool_choice" if kind in WEB_SEARCH else f"tools[{index}].type", problem)
@@ -73,7 +73,7 @@ class Shelf:
 
     def _problem(self, declared: JsonObject) -> str | None:
         """Return why a declared tool of a server cannot be had; None for one that can, and for those of clients."""
-        missing = server_tool_missing(str(declared["type"]))
+        missing = server_tool_missing(declared)
         if missing is None:
             return None
         tool = self.tool_of(str(declared["type"]))

@@ -37,6 +37,7 @@ from responses_app.protocol.files.files import file_not_found, name_in_container
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
+from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
@@ -163,7 +164,7 @@ _ABOUT = (
 _FILES = "\nFiles of the user in '/mnt/data': {names}"
 _NOTHING = "[no output: print what you want to see]"
 _NEW = "[The container of the earlier calls {went}: its variables and files are lost. This is a new one.]"
-_LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
+LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
 _ENDINGS = {
     CellEnd.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
     CellEnd.TOO_MUCH_OUTPUT: "[The code printed too much and was stopped.]",
@@ -204,18 +205,23 @@ class CodeInterpreterTool(BaseTool):
         await self.containers.aclose()
 
     async def offer(self, use: ToolUse) -> Offer:
-        try:
-            await self.containers.sandbox()
-            container = await self._container(use)
-        except SandboxError as problem:
-            raise unsupported_parameter("tools", f"The code interpreter cannot be used here. {problem}") from None
-        except ContainerNotFound as unknown:
-            raise container_not_found(str(unknown), param="tools") from None
-        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds)
-        if file_ids := _file_ids(use):
-            about += _FILES.format(names=", ".join(each.path for each in await self._given(use, container, file_ids)))
+        container, of_files = await self.opened(use, "code interpreter")
+        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + of_files
         tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
         return Offer(ToolNamespace("python", about), [tool])
+
+    async def opened(self, use: ToolUse, tool: str) -> tuple[ContainerRecord, str]:
+        """Return the container of a request, and what the model is told of its files. Raises `ApiError`."""
+        try:
+            await self.containers.sandbox()
+            container = await self.container(use)
+        except SandboxError as problem:
+            raise unsupported_parameter("tools", f"The {tool} cannot be used here. {problem}") from None
+        except ContainerNotFound as unknown:
+            raise container_not_found(str(unknown), param="tools") from None
+        file_ids = _file_ids(use)
+        given = await self._given(use, container, file_ids) if file_ids else ()
+        return container, _FILES.format(names=", ".join(each.path for each in given)) if given else ""
 
     async def _given(self, use: ToolUse, container: ContainerRecord, file_ids: Sequence[str]) -> Sequence[GivenFile]:
         try:
@@ -229,21 +235,17 @@ class CodeInterpreterTool(BaseTool):
 
     async def call(self, call: ToolCall) -> ToolResult:
         try:
-            container = await self._container(call.use)
-            copied = await self._provided(call, container)
+            container = await self.container(call.use)
+            copied = await self.provided(call, container)
             run = await self.containers.run(container.project, container.id, code_of(call.arguments))
         except ContainerNotFound:
             raise ToolFailed("the container has expired.", shown=_failed()) from None
         except SandboxError as problem:
             logger.warning("response %s: code could not be run: %s %s", call.use.response_id, problem, problem.detail)
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
-        # Without a state there was no call before: then it is no new container.
-        earlier = (call.state or {}).get("container_id", container.id)
-        is_new = run.begun_anew is not None or earlier != container.id
-        notes = [_NEW.format(went=_went(run.begun_anew))] if is_new else []
-        notes += notes_of(run.execution, self._settings)
+        notes = notes_of(run.execution, self._settings)
         shown: JsonObject = {"container_id": container.id}
-        text = "\n".join([*notes, told(run)])
+        text = "\n".join([*loss_of(call, container, run.begun_anew), *notes, told(run)])
         failed = run.execution.ended in _TOO_FAR
         files = (*run.files, *await self._kept(container, run.execution.images))
         written = [(file.path, file.id) for file in files]
@@ -258,7 +260,7 @@ class CodeInterpreterTool(BaseTool):
         seen: list[str | ToolImage] = [text, *(ToolImage(image.content) for image in run.execution.images)]
         return ToolResult(text, shown, failed, state, seen)
 
-    async def _provided(self, call: ToolCall, container: ContainerRecord) -> Mapping[str, str]:
+    async def provided(self, call: ToolCall, container: ContainerRecord) -> Mapping[str, str]:
         """Have the files of a request in its container; return where those of the chain are, by their ids."""
         copied = copied_in(call.state, container.id)
         file_ids = _file_ids(call.use)
@@ -284,7 +286,7 @@ class CodeInterpreterTool(BaseTool):
             logger.info("container %s does not keep its images: %s", container.id, problem)
             return ()
 
-    async def _container(self, use: ToolUse) -> ContainerRecord:
+    async def container(self, use: ToolUse) -> ContainerRecord:
         """Return the container of a request: the same one for its offer and for its calls."""
         containers, named = self.containers, use.declared.get("container")
         if isinstance(named, str):
@@ -311,10 +313,24 @@ def _keys(use: ToolUse) -> Iterator[str]:
     if use.state is not None:
         yield str(use.state.get("container_id"))
     yield use.chain_id
-    calls = (item for item in reversed(use.items) if item.get("type") == ITEM)
-    named = (item["container_id"] for item in calls if isinstance(item.get("container_id"), str))
+    named = (_container_named_by(item) for item in reversed(use.items))
     # Items come from clients: only a few of the containers that they name are looked for.
-    yield from islice(dict.fromkeys(map(str, named)), MAX_NAMED)
+    yield from islice(dict.fromkeys(each for each in named if isinstance(each, str)), MAX_NAMED)
+
+
+def _container_named_by(item: JsonObject) -> object:
+    """Return the id of the container that a call names; None for all other items."""
+    environment = item.get("environment") if item.get("type") == SHELL_ITEM else None
+    of_shell = environment.get("container_id") if isinstance(environment, dict) else None
+    return item.get("container_id") if item.get("type") == ITEM else of_shell
+
+
+def loss_of(call: ToolCall, container: ContainerRecord, begun_anew: str | None) -> list[str]:
+    """Return what the model is told where nothing of the earlier calls is there."""
+    # Without a state there was no call before: then it is no new container.
+    earlier = (call.state or {}).get("container_id", container.id)
+    is_new = begun_anew is not None or earlier != container.id
+    return [_NEW.format(went=_went(begun_anew))] if is_new else []
 
 
 def _went(why: str | None) -> str:
@@ -326,7 +342,7 @@ def notes_of(execution: Execution, settings: SandboxSettings) -> Iterator[str]:
     if execution.ended in _ENDINGS:
         yield _ENDINGS[execution.ended].format(seconds=settings.sandbox_call_seconds)
     if execution.variables_lost and execution.ended is not CellEnd.TOO_MUCH_DISK:  # that has lost the files, too
-        yield _LOST
+        yield LOST
 
 
 def code_of(arguments: str) -> str:

@@ -7,6 +7,7 @@ A message is a value as JSON, and the bytes that lie behind it:
 Each that has containers listens at `FOLDER/TAG.sock`; the tag stands in the ids of its containers, so whoever is asked
 for one knows where it lives. The folder is the server's own user's alone. A question is a connection of its own: where
 the asking worker lets go of it, the other one stops its work, and where the asked one dies, the asking one hears it.
+Reports of how far the work is come before the answer.
 """
 
 import asyncio

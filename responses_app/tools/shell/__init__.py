@@ -1,0 +1,1 @@
+"""The shell, whose commands run in the containers of the code interpreter."""
