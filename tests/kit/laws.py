@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import orjson
 from hypothesis import strategies as st
@@ -122,6 +123,7 @@ class _ItemStory:
     summary: str = ""  # of deltas
     summaries: list[object] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
+    of_shell: list[JsonObject] = field(default_factory=list)  # events of its commands
 
 
 def assert_laws(events: Sequence[JsonObject]) -> None:
@@ -135,7 +137,7 @@ def assert_laws(events: Sequence[JsonObject]) -> None:
     last = stories.get(len(stories) - 1, _ItemStory())
     if last.added and not last.done and (types[-1] == "response.failed" or last.added["type"] == "compaction"):
         cut = stories.pop(len(stories) - 1)  # what a failure cuts, or a cut compaction, is never announced as done
-        assert cut.letters.strip("PtnrfFcRpSsikKgjmMlwvxyq") == "A"
+        assert cut.letters.strip("PtnrfFcRpSsikKgjmMlwvxyqhHdo") == "A"
     for story in stories.values():
         _assert_item_laws(story)
     all_ids = [story.done["id"] for story in stories.values()]
@@ -172,7 +174,10 @@ def _stories(events: Sequence[JsonObject]) -> dict[int, _ItemStory]:
         story = stories[index]
         story.letters += letter
         item = event.get("item")
-        story.ids.add(str(item["id"] if isinstance(item, dict) else event["item_id"]))
+        # Events of a shell's commands name no item.
+        story.ids.add(str(item["id"] if isinstance(item, dict) else event.get("item_id", story.added["id"])))
+        if ".shell_call" in str(event["type"]):
+            story.of_shell.append(event)
         _tell(story, letter, event)
         _tell_summary(story, letter, event)
         if letter == "I":  # in the place of its `done`, and it is not in the output
@@ -221,9 +226,12 @@ def _tell_summary(story: _ItemStory, letter: str, event: JsonObject) -> None:
 
 def _assert_item_laws(story: _ItemStory) -> None:
     done = story.done
-    order = re.compile(r"AD") if is_output(done) else ORDER[str(done["type"])]
+    order = ORDER.get(str(done["type"])) or re.compile(r"AD")
     assert order.fullmatch(story.letters), story.letters
     assert story.ids == {done["id"]}
+    if story.of_shell or (done["type"] == "shell_call_output" and story.added != done):
+        _assert_shell_laws(story, done)
+        return
     if done["type"] == "compaction":  # it has no status, and no text that a client could read
         assert story.added == {**done, "encrypted_content": ""}
         assert done["encrypted_content"]
@@ -251,6 +259,31 @@ def _assert_item_laws(story: _ItemStory) -> None:
         if part["type"] == "output_text":
             assert isinstance(part["annotations"], list)
             assert isinstance(part["logprobs"], list)
+
+
+def _assert_shell_laws(story: _ItemStory, done: Any) -> None:
+    """Hold the commands of a shell that the server runs, or what they print, to what their item says in the end."""
+    texts: dict[tuple[int, str], str] = defaultdict(str)
+    whole: list[Any] = []
+    events: list[Any] = story.of_shell
+    for event in events:
+        delta = event.get("delta") or {}
+        parts = {"command": delta} if isinstance(delta, str) else delta
+        for name, text in parts.items():
+            assert text, "no empty deltas"
+            texts[event["command_index"], name] += text
+        if event["type"].endswith("done"):
+            assert event["command_index"] == len(whole)
+            whole += [event["command"]] if "command" in event else event["output"]
+    assert story.added["status"] == "in_progress"
+    if done["type"] == "shell_call":
+        assert whole == done["action"]["commands"]
+        assert [texts[place, "command"] for place in range(len(whole))] == whole
+        return
+    assert (story.added["output"], whole) == ([], done["output"])
+    for place, each in enumerate(whole):
+        if story.letters.startswith("Ao"):  # else it was not run, and says why
+            assert (each["stdout"], each["stderr"]) == (texts[place, "stdout"], texts[place, "stderr"])
 
 
 def is_subsequence(wanted: Sequence[str], given: Sequence[str]) -> bool:

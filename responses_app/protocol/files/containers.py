@@ -65,10 +65,16 @@ class ReferenceEnvironment(ClientModel):
 HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")
 
 
-class HostedShell(CallableTool):
-    """A shell whose commands run in a container of the server."""
+class AutoShell(CallableTool):
+    """A shell whose commands run in a container that the server chooses."""
 
-    environment: AutoEnvironment | ReferenceEnvironment = Field(discriminator="type")
+    environment: AutoEnvironment
+
+
+class ReferenceShell(CallableTool):
+    """A shell whose commands run in a container that is there already."""
+
+    environment: ReferenceEnvironment
 
 
 class ExpiresAfterMinutes(ClientModel):
@@ -154,9 +160,14 @@ def is_hosted_shell(tool: JsonObject) -> bool:
 
 def echoed_shell(tool: JsonObject, at: str) -> JsonObject:
     """Validate a shell of the server as a tool of a request; return it as it is echoed. Raises `ApiError`."""
-    environment = validate(HostedShell, tool, at=at).environment
-    if isinstance(environment, AutoEnvironment):
-        check_network(environment.network_policy, f"{at}.environment.")
+    given = tool["environment"]
+    assert isinstance(given, dict), "it is a shell of the server"
+    if given["type"] == "container_auto":
+        auto = validate(AutoShell, tool, at=at).environment
+        check_network(auto.network_policy, f"{at}.environment.")
+        environment: ClientModel = auto
+    else:
+        environment = validate(ReferenceShell, tool, at=at).environment
     callers = tool.get("allowed_callers")
     return {
         "type": "shell",

@@ -186,9 +186,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "input_json": input_json,
         "tools": tools,
         "tools_json": tools_json,
-        "tool_choice": _tool_choice(
-            data, tools, input_json, [tool for tool in tools_json if item_of(tool) is not None]
-        ),
+        "tool_choice": _tool_choice(data, tools, input_json, _served(tools_json)),
         "private": private_fields(data.get("tools")),
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,

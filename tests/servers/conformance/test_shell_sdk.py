@@ -1,19 +1,18 @@
 """The hosted shell through the SDK and the Agents SDK: the demo engine runs the commands that it is told to."""
 
-import base64
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import openai
 import pytest
 from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, ShellTool, set_tracing_disabled
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 from openai.types import responses as types
 
 from tests.kit.fixtures import module_server
 from tests.kit.laws import assert_laws
 from tests.kit.sandboxes import needs_bubblewrap
-from tests.kit.sdk import sdk_of
+from tests.kit.sdk import async_sdk_of, sdk_of
 from tests.kit.server import Server
 
 pytestmark = [needs_bubblewrap, pytest.mark.any_database]
@@ -74,22 +73,128 @@ def test_the_stream_has_the_events_of_openai(client: OpenAI) -> None:
     assert (done.output[0].stdout, done.output[0].stderr, done.output[0].outcome.exit_code) == ("one\n", "two\n", 0)
     kinds = [event.item.type for event in events if event.type == "response.output_item.done"]
     assert kinds == ["reasoning", "shell_call", "shell_call_output", "reasoning", "message"]
-    (added,) = (event.item for event in events if event.type == "response.output_item.added" and event.item.type == "shell_call")  # fmt: skip
+    begun: list[Any] = [event for event in events if event.type == "response.output_item.added"]
+    added = next(event.item for event in begun if event.item.type == "shell_call")
     assert (added.status, added.action.commands) == ("in_progress", [])
 
 
 def test_what_is_printed_comes_while_the_command_runs(client: OpenAI) -> None:
-    """The command goes on only once the client has answered what it printed: by a file that it puts there."""
-    made = client.containers.create(name="slow")
-    tool = {"type": "shell", "environment": {"type": "container_reference", "container_id": made.id}}
-    asked = "shell: echo ready; until test -e go; do sleep 0.01; done; echo went"
-    with client.responses.create(model="demo", tools=[tool], input=asked, stream=True) as stream:  # type: ignore[list-item]
-        printed = ""
+    """The command waits for a file that its client puts there once it has read the first line."""
+    made = client.containers.create(name="waits")
+    tool: Any = {"type": "shell", "environment": {"type": "container_reference", "container_id": made.id}}
+    asked = "shell: echo ready; read line < pipe; echo $line"
+    client.responses.create(model="demo", tools=[tool], input="shell: mkfifo pipe")
+    with client.responses.create(model="demo", tools=[tool], input=asked, stream=True) as stream:
+        printed = []
         for event in stream:
             if event.type == "response.shell_call_output_content.delta":
-                printed += event.delta.stdout or ""
-                if printed == "ready\n":
-                    break
-        assert printed == "ready\n"
+                printed.append(event.delta.stdout)
+                break  # the command runs still: nobody has written into the pipe
+    assert printed == ["ready\n"]
+    again = client.responses.create(model="demo", tools=[tool], input="shell: ls")  # who leaves stops the command
+    assert called(again)[1].output[0].stdout == "pipe\n"
+    tool["environment"]["container_id"] = "cntr_" + 32 * "0"
     with pytest.raises(openai.NotFoundError):
-        client.containers.files.retrieve("cfile_x", container_id=made.id)
+        client.responses.create(model="demo", tools=[tool], input="shell: ls")
+
+
+def test_a_chain_has_one_container_for_code_and_commands(client: OpenAI) -> None:
+    code: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
+    both: Any = {"model": "demo", "tools": [TOOL, code], "include": ["code_interpreter_call.outputs"]}
+    first = client.responses.create(input="shell: echo 'x = 6' > known.py", **both)
+    second = client.responses.create(
+        input="python: import known; print(known.x * 7)", previous_response_id=first.id, **both
+    )
+    third = client.responses.create(input="shell: cat known.py", previous_response_id=second.id, **both)
+    (ran,) = (item for item in second.output if item.type == "code_interpreter_call")
+    assert ran.outputs is not None
+    assert [each.to_dict() for each in ran.outputs] == [{"type": "logs", "logs": "42\n"}]
+    assert called(third)[1].output[0].stdout == "x = 6\n"
+    assert {called(each)[0].environment.container_id for each in (first, third)} == {ran.container_id}
+
+
+def test_files_of_commands_are_cited_and_those_of_the_request_are_there(client: OpenAI) -> None:
+    given = client.files.create(file=("given.csv", b"a\n1\n"), purpose="user_data")
+    tool: Any = {"type": "shell", "environment": {"type": "container_auto", "file_ids": [given.id]}}
+    ended = client.responses.create(model="demo", tools=[tool], input="shell: wc -l < given.csv > lines.txt")
+    (message,) = (item for item in ended.output if item.type == "message")
+    part: Any = message.content[0]
+    (cited,) = part.annotations
+    container = called(ended)[0].environment.container_id
+    assert (cited.type, cited.filename, cited.container_id) == ("container_file_citation", "lines.txt", container)
+    content = client.containers.files.content.retrieve(cited.file_id, container_id=container)
+    assert content.read() == b"2\n"
+
+
+def test_the_items_can_be_sent_again(client: OpenAI) -> None:
+    said: Any = {"role": "user", "content": "shell: echo kept > a.txt"}
+    first = client.responses.create(input=[said], store=False, **ASKED)
+    items: Any = [said, *(item.to_dict() for item in first.output), {"role": "user", "content": "shell: cat a.txt"}]
+    again = client.responses.create(input=items, store=False, **ASKED)
+    assert called(again)[1].output[0].stdout == "kept\n"  # in the container that the items name
+
+
+def test_commands_are_stopped_in_time(client: OpenAI) -> None:
+    """The demo engine forces the arguments that a forced call has: its own are enough for a command that waits."""
+    with client.responses.create(input="shell: yes", stream=True, **ASKED) as stream:
+        events = list(stream)
+    assert_laws([event.to_dict() for event in events])
+    ended: Any = events[-1]
+    _, output = called(ended.response)
+    assert (output.status, output.output[0].outcome.exit_code) == ("incomplete", 137)
+    assert "characters left out" in output.output[0].stdout
+    assert len(output.output[0].stdout) < 70_000
+
+
+def test_what_a_shell_does_not_take(client: OpenAI) -> None:
+    allowlist = {"type": "allowlist", "allowed_domains": ["example.com"]}
+    refused: Sequence[tuple[str, Any]] = (
+        ("tools[0].environment.network_policy", {"type": "container_auto", "network_policy": allowlist}),
+        ("tools[0].environment.skills", {"type": "container_auto", "skills": [{"type": "skill_reference"}]}),
+        ("tools[0].environment.container_id", {"type": "container_reference", "container_id": "x"}),
+        ("tools[0].environment.container_id", {"type": "container_reference"}),
+        ("tools[0].environment.memory_limit", {"type": "container_auto", "memory_limit": "2g"}),
+    )
+    for param, environment in refused:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.create(model="demo", input="x", tools=[{"type": "shell", "environment": environment}])
+        assert caught.value.param == param
+
+
+def test_a_shell_can_be_chosen(client: OpenAI) -> None:
+    chosen = client.responses.create(input="say 'echo chosen'", tool_choice={"type": "shell"}, **ASKED)
+    assert called(chosen)[1].output[0].stdout == "chosen\n"
+    none = client.responses.create(input="shell: echo x", tool_choice="none", **ASKED)
+    assert [item.type for item in none.output if item.type.startswith("shell")] == []
+
+
+async def test_the_agents_sdk_has_a_hosted_shell(server: Server) -> None:
+    """As `examples/tools/container_shell_inline_skill.py` of the Agents SDK makes its tool, without the skill."""
+    set_tracing_disabled(True)
+    async with async_sdk_of(server) as client:
+        agent = Agent(
+            name="Container shell",
+            model=OpenAIResponsesModel(model="demo", openai_client=client),
+            instructions="Use the available container skill to answer user requests.",
+            tools=[ShellTool(environment={"type": "container_auto", "network_policy": {"type": "disabled"}})],
+            model_settings=ModelSettings(tool_choice="auto"),
+        )
+        first = await Runner.run(agent, "shell: echo from the agent | tee note.txt")
+        assert "from the agent" in first.final_output
+        kinds = [item.type for item in first.new_items]
+        assert kinds == [
+            "reasoning_item",
+            "tool_call_item",
+            "tool_call_output_item",
+            "reasoning_item",
+            "message_output_item",
+        ]
+        container = next(item.raw_item for item in first.new_items if item.type == "tool_call_item")["environment"]
+        reference = {"type": "container_reference", "container_id": container["container_id"]}
+        again = agent.clone(tools=[ShellTool(environment=reference)])
+        streamed = Runner.run_streamed(
+            again, [*first.to_input_list(), {"role": "user", "content": "shell: cat note.txt"}]
+        )
+        names = [event.name async for event in streamed.stream_events() if event.type == "run_item_stream_event"]
+        assert {"tool_called", "tool_output", "message_output_created"} <= set(names)
+        assert "from the agent" in streamed.final_output

@@ -15,7 +15,9 @@ ORDER = {
     "web_search_call": re.compile(r"Aw(?:vV?)?D"),
     "file_search_call": re.compile(r"Aw(?:vV?)?D"),
     "image_generation_call": re.compile(r"Ax(?:y(?:q)*Q?)?D"),
-    **dict.fromkeys(("local_shell_call", "shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
+    **dict.fromkeys(("local_shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
+    "shell_call": re.compile(r"A(?:hH*d)*D"),  # a client's is there at once
+    "shell_call_output": re.compile(r"Ao*O*D"),
 }
 LETTERS = {
     "response.output_item.added": "A",
@@ -60,6 +62,11 @@ LETTERS = {
     "response.image_generation_call.generating": "y",
     "response.image_generation_call.partial_image": "q",
     "response.image_generation_call.completed": "Q",
+    "response.shell_call_command.added": "h",
+    "response.shell_call_command.delta": "H",
+    "response.shell_call_command.done": "d",
+    "response.shell_call_output_content.delta": "o",
+    "response.shell_call_output_content.done": "O",
 }
 AT_ONCE = ("mcp_list_tools", "mcp_approval_request")  # items without a status, and without a text that grows
 TEXTS = {"custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}  # where they stand

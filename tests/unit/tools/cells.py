@@ -155,6 +155,26 @@ def stopped(response: Response) -> None:
     assert "the server stopped while the tool ran" in response.output_text
 
 
+# The shell.
+
+
+def wrote(response: Response, turn: int = 0) -> None:
+    """Assert that the second turn has the file of the first."""
+    (call,) = (item for item in response.output if item.type == "shell_call")
+    (output,) = (item for item in response.output if item.type == "shell_call_output")
+    assert (call.status, output.status, output.call_id) == ("completed", "completed", call.call_id)
+    assert [(each.stdout, each.stderr) for each in output.output] == [("six\n", "")]
+
+
+def cut(response: Response) -> None:
+    """Assert that a command which was running is not run again, and that what it had printed is kept."""
+    (call,) = (item for item in response.output if item.type == "shell_call")
+    (output,) = (item for item in response.output if item.type == "shell_call_output")
+    assert (call.status, output.status) == ("completed", "incomplete")
+    assert [(each.stdout, each.outcome.to_dict()["exit_code"]) for each in output.output] == [("begun\n", 137)]
+    assert "the server stopped while the tool ran" in response.output_text
+
+
 # Web search.
 
 
@@ -231,6 +251,18 @@ CASES = {
                 "response.code_interpreter_call.completed",
                 lambda response: kept(response, 0),
             ),
+        ],
+        marks=[needs_bubblewrap],
+    ),
+    "shell": Case(
+        "shell_call",
+        lambda _: [{"type": "shell", "environment": {"type": "container_auto"}}],
+        ("shell: echo six > number; cat number", "shell: cat number"),
+        wrote,
+        ("command.added", "command.delta", "command.done", "output_content.delta", "output_content.done"),
+        slow=[
+            Slow("shell: echo begun; sleep 60", "response.shell_call_output_content.delta", cut),
+            Slow("shell: echo six", "response.shell_call_output_content.done", wrote),
         ],
         marks=[needs_bubblewrap],
     ),
