@@ -73,6 +73,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "images": painting.images,
     "seeing": seeing.seeing,
     "interpreter": interpreting.interpreting,
+    "shell": interpreting.shell,
     "limits": limits.limits,
     "metrics": metrics.metrics,
     "workers": workers.workers,

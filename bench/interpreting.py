@@ -1,8 +1,14 @@
-"""What the code interpreter costs: a container's start, a call in one that is warm, and its memory while it waits."""
+"""What the code interpreter costs: a container's start, a call in one that is warm, and its memory while it waits.
+
+And the shell: how long what a command prints takes to its client.
+"""
 
 import asyncio
+import json
 import time
 from statistics import median
+
+import httpx
 
 from bench.report import Result
 from bench.servers import Bench
@@ -14,6 +20,7 @@ from tests.kit.sandboxes import plain_python
 
 CONTAINERS = 50
 CALLS = 50
+_PRINTED = 'data: {"type":"response.shell_call_output_content.delta"'
 
 
 def interpreting(bench: Bench) -> list[Result]:
@@ -44,6 +51,36 @@ def interpreting(bench: Bench) -> list[Result]:
             target=40.0,
         ),
     ]
+
+
+def shell(bench: Bench) -> list[Result]:
+    """Have commands print the time at which they do, and look at the time when their client has it."""
+    with bench.fresh_server(name="shell", engine="demo") as server, httpx.Client(base_url=server.base_url) as http:
+        _printed(http)  # the container starts
+        took = [_printed(http) for _ in range(CALLS)]
+    return [
+        Result(
+            name="shell",
+            what="from the first line that a command writes to its client",
+            measured=median(took),
+            unit="ms",
+            target=30.0,
+            details={"the slowest, ms": max(took)},
+        )
+    ]
+
+
+def _printed(http: httpx.Client) -> float:
+    """Return how long the first line of a command took, in ms; the command goes on behind it."""
+    tool = {"type": "shell", "environment": {"type": "container_auto"}}
+    body = {"model": "demo", "input": "shell: date +%s.%N; sleep 0.1", "tools": [tool], "stream": True}
+    took = 0.0
+    with http.stream("POST", "/responses", json=body, timeout=60) as stream:
+        for line in stream.iter_lines():
+            came = time.time()
+            if line.startswith(_PRINTED) and not took:
+                took = 1000 * (came - float(json.loads(line.removeprefix("data: "))["delta"]["stdout"]))
+    return took
 
 
 async def _measured() -> tuple[list[float], list[float], float]:

@@ -10,7 +10,7 @@ from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
-from responses_app.protocol.files.containers import CodeInterpreter, CopiedFile, NewContainer
+from responses_app.protocol.files.containers import AutoShell, CodeInterpreter, CopiedFile, NewContainer, ReferenceShell
 from responses_app.protocol.files.files import CompletedUpload, NewUpload, UploadFields
 from responses_app.protocol.files.vector_stores import (
     NewVectorStore,
@@ -67,12 +67,13 @@ TOOLS: Models = {
     **CLIENT_TOOLS,
     "mcp": McpServer,
     "code_interpreter": CodeInterpreter,
+    "shell` in a container of the server's choice, `container_auto": AutoShell,
+    "shell` in a container that is there, `container_reference": ReferenceShell,
     "file_search": FileSearch,
     "image_generation": ImageGeneration,
     **dict.fromkeys(WEB_SEARCH, WebSearch),
 }
 REFUSED_TOOLS = {"programmatic_tool_calling": "No programs of the model's call tools here: it calls them itself."}
-_REFUSED_SHELLS = "Its commands run in the client: use `local`, or the tool `code_interpreter` for a container."
 
 
 def bodies() -> str:
@@ -84,8 +85,6 @@ def tools() -> str:
     """Return the tools that a request may declare."""
     parts = [f"### {code(kind)}\n\n{_table(model)}" for kind, model in _once(TOOLS).items()]
     refused = [(code(kind), "refused: `invalid_value`", plain(why)) for kind, why in REFUSED_TOOLS.items()]
-    shells = "a `shell` whose `environment` is a `container_auto` or `container_reference`"
-    refused.append((shells, "refused: `unsupported_parameter`", _REFUSED_SHELLS))
     return "\n\n".join([*parts, table(("others", "what becomes of it", "what to do"), refused)])
 
 

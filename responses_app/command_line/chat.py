@@ -27,6 +27,7 @@ ANSWERED = {  # the kinds of calls that are answered here, and the kinds of thei
 }
 SERVER_TOOLS: dict[str, Item] = {
     "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
+    "shell": {"type": "shell", "environment": {"type": "container_auto"}},
     "web_search": {"type": "web_search"},
     "image_generation": {"type": "image_generation"},
 }

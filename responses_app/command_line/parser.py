@@ -85,7 +85,7 @@ def _chat(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--server-tools", metavar="NAMES",
-        help="tools of the server: code_interpreter,web_search,image_generation,mcp=LABEL,file_search=STORE",
+        help="tools of the server: code_interpreter,shell,web_search,image_generation,mcp=LABEL,file_search=STORE",
     )  # fmt: skip
     parser.add_argument("--resume", metavar="ID", help="continue this response")
     parser.add_argument("--no-store", action="store_true", help="do not store the responses on the server")

@@ -55,6 +55,8 @@ class Vivid:
             "response.custom_tool_call_input.delta": self._call,
             "response.mcp_call_arguments.delta": self._call,
             "response.code_interpreter_call_code.delta": self._call,
+            "response.shell_call_command.delta": self._call,
+            "response.shell_call_output_content.delta": self._printed,
             "response.output_item.added": self._item,
             "response.output_item.done": self._item_done,
         }
@@ -83,6 +85,9 @@ class Vivid:
 
     def _call(self, event: Event) -> None:
         self._put("call", event["delta"], TOOL)
+
+    def _printed(self, event: Event) -> None:
+        self._put("output", "".join(event["delta"].values()), FIGURES)
 
     def _item(self, event: Event) -> None:
         item = event["item"]

@@ -9,7 +9,7 @@ import pytest
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.output.hosted_items import builder_of
-from responses_app.protocol.requests.server_tools import ITEMS, parse_server_tool, private_fields
+from responses_app.protocol.requests.server_tools import ITEMS, item_of, parse_server_tool, private_fields
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import CallTool, Offered, ToolReturned
 from responses_app.runs.driving.tool_calls import call_tool
@@ -33,7 +33,14 @@ class ToolCase:
     said: str  # what the model reads of that, among other things
     bad: tuple[str, str]
     slow: tuple[str, str] | None = None
+    # The items that say how both calls ended, and their statuses; "": the items of the calls.
+    ends: tuple[str, str, str] = ("", "completed", "failed")
     fields: JsonObject = field(default_factory=dict)
+
+    @property
+    def item(self) -> str:
+        """The type of the items of its calls."""
+        return str(item_of(self.declared))
 
     @property
     def use(self) -> ToolUse:
@@ -69,7 +76,7 @@ class ToolContract:
     """Subclass it with a fixture `case`."""
 
     async def test_it_offers_what_items_can_show_and_a_log_can_keep(self, case: ToolCase) -> None:
-        assert set(case.tool.kinds) <= set(ITEMS)
+        assert set(case.tool.kinds) <= {*ITEMS, "shell"}
         assert case.tool.problem() is None
         offer = await case.offer()
         assert offer.tools
@@ -77,7 +84,7 @@ class ToolContract:
         assert {tool.name for tool in offer.tools} == known
         assert set(offer.contents) <= known
         for tool in offer.tools:
-            assert tool.item == ITEMS[str(case.declared["type"])]
+            assert tool.item == case.item
             assert builder_of(tool, counting_ids()).item("in_progress")["type"] in (tool.item, "mcp_approval_request")
         offered = Offered(list(offer.tools), [], [], {})
         assert list(decode(encode([offered]))) == [offered]
@@ -90,9 +97,9 @@ class ToolContract:
         assert_laws(events)
         for event in events:
             validate_event(event)
-        item = ITEMS[str(case.declared["type"])]
-        calls = [each for each in events[-1]["response"]["output"] if each["type"] == item]  # type: ignore[index]
-        assert [call["status"] for call in calls] == ["completed", "failed"]
+        kind, *statuses = case.ends
+        calls = [each for each in events[-1]["response"]["output"] if each["type"] == (kind or case.item)]  # type: ignore[index]
+        assert [call["status"] for call in calls] == statuses
         site.registry.resumable.drop(reading.reader.source.response_id)
         again = await site.follow(reading.reader.source.response_id)
         assert await again.to_the_end() == events, "made of the log, without the tool"

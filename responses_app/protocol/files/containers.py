@@ -179,4 +179,5 @@ def echoed_shell(tool: JsonObject, at: str) -> JsonObject:
 def check_network(policy: NetworkPolicy | None, at: str) -> None:
     """Raise `ApiError` where a container is to reach something."""
     if policy is not None and policy.type != "disabled":
-        raise unsupported_parameter(f"{at}network_policy", "Containers of this server have no network.")
+        hint = "Containers of this server have no network. Leave it out, or say {'type': 'disabled'}."
+        raise unsupported_parameter(f"{at}network_policy", hint)

@@ -111,7 +111,7 @@ def test_what_a_request_may_hold_fits_the_document() -> None:
             valid.validate({"input": "Hello", name: value})
     for items in ITEMS:
         valid.validate({"input": items})
-    taken = [tool for tool in TOOLS if tool["type"] in WEB_SEARCH or server_tool_missing(tool["type"]) is None]
+    taken = [tool for tool in TOOLS if tool["type"] in WEB_SEARCH or server_tool_missing(tool) is None]
     assert len(taken) > 10
     for tool in taken:
         valid.validate({"tools": [tool]})

@@ -1,5 +1,6 @@
 """All tools of the server, held to one contract."""
 
+import json
 from collections.abc import AsyncIterator
 from itertools import count
 
@@ -9,6 +10,7 @@ from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.file_search import NAME, FileSearchTool, Indexer
 from responses_app.tools.reading.processes import DocumentReader
+from responses_app.tools.shell.tool import ShellTool
 from tests.contracts.adapters.conftest import OpenDatabase, migrated_sqlite, open_database, sqlite_url  # noqa: F401 - fixtures
 from tests.contracts.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract
@@ -98,15 +100,35 @@ class TestImages(ToolContract):
 class TestCodeInterpreter(ToolContract):
     @pytest.fixture
     async def case(self) -> AsyncIterator[ToolCase]:
-        numbers = count(1)
-        tool = CodeInterpreterTool(
-            choose=has_bubblewrap,
-            settings=SMALL,
-            new_id=lambda prefix: f"{prefix}{next(numbers)}",
-            files=MemoryFileStore(),
-        )
+        tool = interpreter()
         declared = {"type": "code_interpreter", "container": {"type": "auto"}}
         endless = ("python", "while True: print('x' * 1000)")
         slow = ("python", "import time; time.sleep(60)")
         yield ToolCase(tool, declared, ("python", "print(2**100)"), str(2**100), endless, slow)
         await tool.aclose()
+
+
+@needs_bubblewrap
+class TestShell(ToolContract):
+    @pytest.fixture
+    async def case(self) -> AsyncIterator[ToolCase]:
+        code = interpreter()
+        declared = {"type": "shell", "environment": {"type": "container_auto"}}
+        good, endless, slow = (
+            ("shell.exec", json.dumps({"commands": [command]}))
+            for command in ("echo $((2 ** 10))", "yes", "echo begun; sleep 60")
+        )
+        ends = ("shell_call_output", "completed", "incomplete")
+        yield ToolCase(ShellTool(code, SMALL), declared, good, "1024", endless, slow, ends=ends)
+        await code.aclose()
+
+
+def interpreter() -> CodeInterpreterTool:
+    """Return a code interpreter whose ids are numbers."""
+    numbers = count(1)
+    return CodeInterpreterTool(
+        choose=has_bubblewrap,
+        settings=SMALL,
+        new_id=lambda prefix: f"{prefix}{next(numbers)}",
+        files=MemoryFileStore(),
+    )
