@@ -67,12 +67,11 @@ TOOLS: Models = {
     **CLIENT_TOOLS,
     "mcp": McpServer,
     "code_interpreter": CodeInterpreter,
-    "shell` in a container of the server's choice, `container_auto": AutoShell,
-    "shell` in a container that is there, `container_reference": ReferenceShell,
     "file_search": FileSearch,
     "image_generation": ImageGeneration,
     **dict.fromkeys(WEB_SEARCH, WebSearch),
 }
+HOSTED_SHELLS: Models = {"container_auto": AutoShell, "container_reference": ReferenceShell}  # by their environments
 REFUSED_TOOLS = {"programmatic_tool_calling": "No programs of the model's call tools here: it calls them itself."}
 
 
@@ -84,6 +83,10 @@ def bodies() -> str:
 def tools() -> str:
     """Return the tools that a request may declare."""
     parts = [f"### {code(kind)}\n\n{_table(model)}" for kind, model in _once(TOOLS).items()]
+    parts += [
+        f"### {code('shell')} with a {code(environment)}\n\n{_table(model)}"
+        for environment, model in HOSTED_SHELLS.items()
+    ]
     refused = [(code(kind), "refused: `invalid_value`", plain(why)) for kind, why in REFUSED_TOOLS.items()]
     return "\n\n".join([*parts, table(("others", "what becomes of it", "what to do"), refused)])
 

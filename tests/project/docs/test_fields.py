@@ -8,10 +8,11 @@ import pytest
 from openai.types.responses import ResponseIncludable
 from pydantic import Field
 
-from docs.extension.fields import BODIES, REFUSED_TOOLS, TOOLS
+from docs.extension.fields import BODIES, HOSTED_SHELLS, REFUSED_TOOLS, TOOLS
 from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import ClientModel, carried_out, check_fields, inner_models
+from responses_app.protocol.files.containers import AutoEnvironment, ReferenceEnvironment
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, MediaPart, RefusalPart, TextPart
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
@@ -121,6 +122,15 @@ def test_a_tool_has_the_fields_of_the_sdk(tool: str) -> None:
     others = [other for other in TOOLS if TOOLS[other] is TOOLS[tool]]  # versions of one tool have one model
     types = [each for other in others for each in TOOL_TYPES[other]]
     assert differences(TOOLS[tool], types) == []
+
+
+@pytest.mark.parametrize("environment", HOSTED_SHELLS)
+def test_the_environment_of_a_shell_has_the_fields_of_the_sdk(environment: str) -> None:
+    model, name = {
+        "container_auto": (AutoEnvironment, "container_auto_param.ContainerAutoParam"),
+        "container_reference": (ReferenceEnvironment, "container_reference_param.ContainerReferenceParam"),
+    }[environment]
+    assert differences(model, sdk_types(f"responses.{name}")) == []
 
 
 def test_every_item_of_the_sdk_has_its_row() -> None:
