@@ -125,6 +125,7 @@ TOOLS: list[Json] = [
     {"type": "tool_search", "execution": "client"},
     {"type": "mcp", "server_label": "s", "server_url": "https://mcp.example/mcp", "require_approval": "never"},
     {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "shell", "environment": {"type": "container_auto"}},
     {"type": "file_search", "vector_store_ids": ["vs_1"]},
     {"type": "image_generation"},
     {"type": "computer_use_preview", "display_width": 1, "display_height": 1, "environment": "linux"},
