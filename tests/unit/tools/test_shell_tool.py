@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError
+from responses_app.protocol.response.steps import StopReason
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.sandbox.commands import MAX_COMMANDS
 from responses_app.tools.shell.tool import ShellTool
@@ -116,3 +117,25 @@ async def test_the_model_is_told_where_the_container_is_gone(code: CodeInterpret
     await code.containers.delete("default", call["environment"]["container_id"])
     await site.ask(input="on", tools=AUTO, previous_response_id=first["id"])
     assert "The container of the earlier calls is gone" in prompt_of(site, 3)
+
+
+@pytest.mark.parametrize("reason", [StopReason.INTERRUPTED, StopReason.DISCARDED, StopReason.CANCELLED])
+async def test_a_response_that_is_stopped_stops_its_commands_and_can_be_continued(
+    code: CodeInterpreterTool, reason: StopReason
+) -> None:
+    site = site_of(code, calling("echo begun; tail -f /dev/null"), ANSWER)
+    reading = await site.begin(input="hi", tools=AUTO, transport="sse")
+    await reading.until("response.shell_call_output_content.delta")
+    assert reading.run.stop(reason)
+    events = await reading.to_the_end()
+    assert_laws(events)
+    ended: Any = events[-1]["response"]
+    kinds = [item["type"] for item in ended["output"] if item["type"] != "reasoning"]
+    dropped = reason is StopReason.DISCARDED
+    assert kinds == ["shell_call", *([] if dropped else ["shell_call_output"])]
+    if not dropped:
+        (printed,) = ended["output"][-1]["output"]
+        assert (ended["output"][-1]["status"], printed["stdout"]) == ("incomplete", "begun\n")
+    if reason is not StopReason.CANCELLED:
+        again: Any = await site.ask(input="on", tools=AUTO, previous_response_id=ended["id"])
+        assert again["status"] == "completed"
