@@ -203,7 +203,6 @@ async def test_a_field_of_another_api_is_told_its_name_here(http: httpx.AsyncCli
     [
         ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        ({"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}, "tools[0].environment.type"),
         (
             {"tools": [{"type": "function", "name": "f", "allowed_callers": ["programmatic"]}]},
             "tools[0].allowed_callers",
