@@ -172,5 +172,6 @@ ENDPOINTS = (
         *("POST", "/v1/messages/count_tokens", _count),
         *("countMessageTokens", "Count the tokens of a message's prompt"),
         body="CountMessageTokens",
+        only_asks=True,
     ),
 )

@@ -125,7 +125,7 @@ def _operation(endpoint: Endpoint) -> JsonObject:
         "operationId": endpoint.id,
         "summary": f"{endpoint.summary}.",
         "tags": [endpoint.tag],
-        "parameters": [_parameter(each) for each in endpoint.takes],
+        "parameters": [_parameter(each) for each in endpoint.shown_parameters],
         "responses": _responses(endpoint),
     }
     if bodies := dict(_bodies(endpoint)):

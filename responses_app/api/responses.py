@@ -16,6 +16,7 @@ from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named
+from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, invalid_request
 from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_LIMITS, Dialect
@@ -26,6 +27,7 @@ from responses_app.protocol.requests.client_ways import as_its_client_goes_on
 from responses_app.protocol.requests.pages import ItemList, Query, page_behind, parse_include_query, parse_list_query
 from responses_app.protocol.requests.requests import CreateRequest, named_in_parts, parse_compact
 from responses_app.protocol.requests.resources import (
+    RUNNING,
     CompactedResponse,
     ResponseObject,
     compacted_response,
@@ -33,6 +35,7 @@ from responses_app.protocol.requests.resources import (
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
 from responses_app.runs.log.journal import JournalEntry, ReaderTooSlow, Waiter, gather
 from responses_app.runs.log.reader import ResponseReader
+from responses_app.runs.plan.failures import store_errors
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import DIALECT, EVENTS, INCLUDE, JSON, PAGED, Endpoint, Parameter, text
 from responses_app.web.http import (
@@ -42,6 +45,7 @@ from responses_app.web.http import (
     Cut,
     caller_of,
     cut_of,
+    decided_of,
     include_of,
     json_response,
     project_of,
@@ -209,6 +213,34 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     return _answer(dialect, await read_to_end(reader))
 
 
+async def _decide(request: HttpRequest) -> str:
+    """Return the id of the response that a request is to make; "" where that is not stored."""
+    site = get_site()
+    fields = await read_json(request, dict, site.reader)
+    is_stored = site.settings.responses_store and fields.get("store") is not False
+    return site.new_id(ids.RESPONSE) if is_stored else ""
+
+
+async def _replay(request: HttpRequest, response_id: str) -> HttpResponseBase | None:
+    """Answer a request whose response is there already, from its first event on; None where it is not there."""
+    site = get_site()
+    with store_errors():
+        if not await site.store.knows(project_of(request), response_id):
+            return None
+    dialect = _dialect(site, request)
+    create = await read_json(request, site.parse_create, site.reader)
+    if create.stream:
+        dialect = dialect.hiding if create.hides_sizes else dialect
+        reader = await site.responses.follow(
+            project_of(request), response_id, dialect=dialect, include=create.include or ()
+        )
+        return await _stream(site, request, reader, dialect)
+    response = await site.responses.response(project_of(request), response_id)
+    if response["status"] in RUNNING and not create.background:
+        response = await read_to_end(await site.responses.follow(project_of(request), response_id))
+    return _answer(dialect, response)
+
+
 async def _delete(request: HttpRequest, response_id: str) -> DeletedResponse:
     await get_site().responses.delete(project_of(request), response_id)
     return {"id": response_id, "object": "response", "deleted": True}
@@ -292,6 +324,7 @@ def _origin(request: HttpRequest, create: CreateRequest, *, awaits_tools: bool =
         request_id=request_id_of(request),
         awaits_tools=awaits_tools,
         span=span_of(request),
+        decided=decided_of(request),
     )
 
 
@@ -363,6 +396,8 @@ ENDPOINTS = (
         takes=(DIALECT, _TOOL_MODE),
         answers=_STREAMED,
         errors=_RUNS,
+        decide=_decide,
+        replay=_replay,
         websocket=True,
     ),
     _endpoint(
@@ -370,6 +405,7 @@ ENDPOINTS = (
         *("getInputTokenCounts", "Count the tokens of the prompt that a request would have"),
         body="CreateResponse",
         errors=_RUNS,
+        only_asks=True,
     ),
     _endpoint(
         *("POST", f"{_RESPONSES}/compact", _compact, "compactResponse", "Summarize a conversation"),

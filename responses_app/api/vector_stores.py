@@ -279,7 +279,9 @@ ENDPOINTS = (
     _endpoint("POST", _STORE, _update, "modifyVectorStore", "Change a vector store", body=VectorStoreChanges),
     _endpoint("DELETE", _STORE, _delete, "deleteVectorStore", "Delete a vector store"),
     _endpoint(
-        *("POST", f"{_STORE}/search", _search, "searchVectorStore", "Search a vector store"), body=VectorStoreSearch
+        *("POST", f"{_STORE}/search", _search, "searchVectorStore", "Search a vector store"),
+        body=VectorStoreSearch,
+        only_asks=True,
     ),
     _endpoint(
         *("GET", f"{_STORE}/files", _list_files, "listVectorStoreFiles", "List the files of a store"), takes=_LISTED

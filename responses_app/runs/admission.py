@@ -149,7 +149,7 @@ class Admission:
             raise
 
     async def admit_again(self, run: Run) -> None:
-        """Start a background run that another worker has accepted already. Raises `ClaimLost`, and `ApiError`."""
+        """Start a durable run that another worker has accepted already. Raises `ClaimLost`, and `ApiError`."""
         run.ticket = self._rates.adopt(run.plan.origin.limited, run.plan.amount, Slot.RESPONSE)
         try:
             with self._registry.admission_again(run):  # a stop waits for it, and then gives it back
@@ -157,7 +157,8 @@ class Admission:
                 if run.deleted:
                     raise ClaimLost(f"{run.response_id} was deleted")
                 # From here to `start` nothing is awaited, so the queue's count and the run cannot drift apart.
-                self._registry.queue.enter()
+                if run.plan.background:
+                    self._registry.queue.enter()
                 self._registry.start(run)
         except BaseException as error:
             run.ticket.hand_over()  # whoever goes on with it next takes a slot of its own
@@ -195,7 +196,8 @@ class Admission:
             self._registry.leave()
             if accepted:  # and its client has left meanwhile: it ends as if that had been a moment later
                 self._registry.start(run)
-                self._registry.cancel(run, reason="its reader left")
+                if not run.plan.durable:
+                    self._registry.cancel(run, reason="its reader left")
             else:
                 run.settle()
 

@@ -306,6 +306,8 @@ class Upkeep:
         self._stores = stores
         self._forgetting = forgetting
         self._ready = ready
+        # Called now and then: they remove what is past its time elsewhere.
+        self.purges: list[Callable[[], Awaitable[object]]] = []
         # Short leases are looked at more often
         self._look_seconds = min(LOOK_SECONDS, lease_seconds / BEATS_PER_LEASE)
         self.heartbeat = WorkerHeartbeat(stores.responses, service.registry, state=state, lease_seconds=lease_seconds)
@@ -361,6 +363,8 @@ class Upkeep:
         if files := await self._stores.files.purge():
             logger.info("%d files whose time was over were removed", files)
         await self._stores.pictures.purge()
+        for purge in self.purges:
+            await purge()
         more_chats = await self._stores.kept_chats.adopt()
         purged = await self._stores.responses.purge()
         self._purge_goes_on = more_chats or (purged.more and bool(purged.responses))

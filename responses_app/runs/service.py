@@ -160,7 +160,7 @@ class ResponseService:
             return await self._in_thread(draft, count_prompt, draft, model.engine, info)
 
     async def run_again(self, accepted: AcceptedResponse) -> None:
-        """Run a background response that another worker has accepted, or go on behind what came to it there.
+        """Run a durable response that another worker has accepted, or go on behind what came to it there.
 
         Raises `ApiError` where that cannot be: its model is gone, or what it continues. Raises `ClaimLost`, and
         `BrokenLog`.
@@ -176,6 +176,7 @@ class ResponseService:
             limited=limited,
             awaits_tools=waits,
             span=self.traces.under(None),
+            comes_again=True,  # only what outlives its worker is run again
         )
         # Its model is the one that it has begun with, whatever the name that was asked for means here.
         # The items are those that were kept: what was named by ids then may be gone by now.
@@ -272,7 +273,10 @@ class ResponseService:
         context = await self.history.context(
             origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named
         )
-        response_id = accepted.response["id"] if accepted else self.new_id(ids.RESPONSE)
+        if accepted is not None:
+            response_id = accepted.response["id"]
+        else:
+            response_id = origin.decided.id if origin.decided is not None else self.new_id(ids.RESPONSE)
         draft = Draft(
             response_id=response_id,
             created_at=accepted.response["created_at"] if accepted else self.now(),
@@ -293,7 +297,8 @@ class ResponseService:
 
     def _run(self, plan: RunPlan, model: ServedModel, accepted: AcceptedResponse | None = None) -> Run:
         response = as_begun(accepted.response) if accepted else self._new_response(plan, model)
-        claim = accepted.claim if accepted else Claim(self.worker)
+        decided = plan.origin.decided
+        claim = accepted.claim if accepted else Claim(self.worker, decided.epoch if decided else 1)
         journal = EventJournal(max_lag_bytes=self.settings.stream_max_lag_bytes, kept=plan.resumable)
         log = None
         if plan.stored:
@@ -302,7 +307,7 @@ class ResponseService:
                 claim,
                 live=self.live,
                 journal=journal,
-                only_kept=plan.background,
+                only_kept=plan.durable,
                 from_the_first=plan.origin.awaits_tools,
             )
         return Run(

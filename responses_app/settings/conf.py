@@ -34,6 +34,7 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
 from responses_app.stores.files import FileSettings
+from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.tools.settings import ImageSettings, McpSettings, PictureSettings, SearchSettings, mcp_tool
@@ -136,6 +137,7 @@ class Settings(
     SessionSettings,
     RunSettings,
     FileSettings,
+    IdempotencySettings,
     VectorStoreSettings,
     EngineSettings,
     EmbeddingSettings,

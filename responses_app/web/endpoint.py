@@ -14,7 +14,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.http import HttpRequest
@@ -26,12 +26,14 @@ from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, not_found
 from responses_app.protocol.events.dialects import DIALECT_HEADER, PRESETS, Switch
+from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
 from responses_app.runs.plan.failures import store_away
 from responses_app.stores.base import StoreError
 from responses_app.web.http import MethodNotAllowed, NotServed, json_response
+from responses_app.web.idempotency import Decide, Once, Replay, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,14 @@ DIALECT = Parameter(
     DIALECT_HEADER,
     f"How events are worded: {', '.join(PRESETS)}, or switches of these; several are separated by commas.",
     text(pattern=f"^({_DIALECTS})(,({_DIALECTS}))*$"),
+    where="header",
+)
+
+
+ONCE = Parameter(
+    IDEMPOTENCY_KEY,
+    "A key of the client's own choice, such as a UUID: the request is carried out once, however often it is sent.",
+    text(minLength=1, maxLength=MAX_KEY),
     where="header",
 )
 
@@ -136,6 +146,12 @@ class Endpoint:
     websocket: bool = False
     # Whether `handler` itself asks for a key, where `scope` is None.
     asks_for_key: bool = False
+    # A POST that makes and changes nothing: an idempotency key means nothing to it.
+    only_asks: bool = False
+    # Of one that makes stored responses: the id of the response that a request makes, and the answer of a response by
+    # its id. Where there is none of these, an answer is kept as it was sent, for requests with an idempotency key.
+    decide: Decide | None = None
+    replay: Replay | None = None
     # Whether OPTIONS is answered as GET is: load balancers ask so.
     probed: bool = False
 
@@ -143,6 +159,16 @@ class Endpoint:
     def is_open(self) -> bool:
         """Whether nobody needs a key."""
         return self.scope is None and not self.asks_for_key
+
+    @property
+    def is_once(self) -> bool:
+        """Whether a request with an idempotency key is carried out once."""
+        return self.method == "POST" and self.scope is not None and not self.only_asks
+
+    @property
+    def shown_parameters(self) -> tuple[Parameter, ...]:
+        """What it takes beside its path and body."""
+        return (*self.takes, ONCE) if self.is_once else self.takes
 
     @property
     def shown_path(self) -> str:
@@ -223,6 +249,18 @@ class Route:
         endpoint = self.endpoint(str(request.method))
         if endpoint is None:
             raise self._not_allowed(str(request.method))
+        key = key_of(request) if endpoint.is_once else None
+        if key is None:
+            return await self._answer(endpoint, request, named)
+        answer = partial(self._answer, endpoint, request, named)
+        headers = tuple(each.name for each in endpoint.takes if each.where == "header")
+        once = Once(request, key, answer, decide=endpoint.decide, replay=endpoint.replay, headers=headers)
+        try:
+            return await once.answer()
+        except StoreError as error:
+            raise store_away(error) from error
+
+    async def _answer(self, endpoint: Endpoint, request: HttpRequest, named: Mapping[str, str]) -> HttpResponseBase:
         try:
             answer = await endpoint.handler(request, *named.values())
         except tuple(endpoint.refusals) as problem:

@@ -21,6 +21,7 @@ from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
+from responses_app.runs.plan.plan import DecidedResponse
 from responses_app.wiring.reading import JsonReader
 
 Parsed = TypeVar("Parsed")
@@ -120,6 +121,11 @@ def cut_of(request: HttpRequest) -> Cut | None:
     """Return what breaks the answer to a request off, where its server can do so."""
     # The scope of anything else, such as a test's request, has no connection.
     return request.scope.get(CUT) if isinstance(request, ASGIRequest) else None
+
+
+def decided_of(request: HttpRequest) -> DecidedResponse | None:
+    """Return what was decided of the response that a request makes, where it came with an idempotency key."""
+    return getattr(request, "decided_response", None)
 
 
 def request_id_of(request: HttpRequest) -> str:

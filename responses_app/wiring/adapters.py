@@ -14,6 +14,7 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
+from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore, NoResponseStore
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.stores import BaseSharedTurns, Stores
@@ -25,6 +26,7 @@ class Adapters:
 
     stores: Stores  # of responses, conversations, files and approvals
     uploads: BaseUploads  # of files that come in parts
+    idempotency: BaseIdempotencyStore  # of keys
     setups: BaseSetups  # of the playground, under names
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
@@ -42,6 +44,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
     return Adapters(
         stores=_stores(settings, clock),
         uploads=_uploads(settings, clock),
+        idempotency=_idempotency(settings, clock),
         setups=_setups(settings),
         door=_door(settings, clock),
         ledger=ledger,
@@ -79,6 +82,12 @@ def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:
     from responses_app.stores.database.files.uploads import DatabaseUploads
 
     return DatabaseUploads(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _idempotency(settings: Settings, clock: StoreClock) -> BaseIdempotencyStore:
+    from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
+
+    return DatabaseIdempotencyStore(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _setups(settings: Settings) -> BaseSetups:

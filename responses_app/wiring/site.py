@@ -32,6 +32,7 @@ from responses_app.protocol.transport import AnswerHeaders
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
 from responses_app.runs.duties import Draining, Upkeep
+from responses_app.runs.idempotency import IdempotencyKeys
 from responses_app.runs.kept_chats import KeptChats
 from responses_app.runs.log.following import Followers
 from responses_app.runs.log.replay import Machines
@@ -82,6 +83,7 @@ class Site:
     conversations: BaseConversationStore
     files: BaseFileStore
     uploads: BaseUploads
+    idempotency: IdempotencyKeys  # of requests that are to be carried out once
     setups: BaseSetups  # of the playground
     approvals: BaseApprovalStore
     pictures: BasePictureStore
@@ -171,6 +173,7 @@ class Site:
         self.end_database(LAST_ROWS_SECONDS)
         await self.registry.aclose(last_words=LAST_WORDS_SECONDS)
         await self.draining.over(LAST_WORDS_SECONDS)
+        await self.idempotency.aclose()
         await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.upkeep.aclose()
@@ -251,6 +254,7 @@ def build_site(settings: Settings) -> Site:
     )
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
+    upkeep.purges.append(base.adapters.idempotency.purge)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
     reading = FairThreads()
     return Site(
@@ -272,6 +276,13 @@ def build_site(settings: Settings) -> Site:
         conversations=base.adapters.stores.conversations,
         files=base.adapters.stores.files,
         uploads=base.adapters.uploads,
+        idempotency=IdempotencyKeys(
+            base.adapters.idempotency,
+            settings,
+            sealer=base.sealer,
+            worker=base.worker,
+            dead_before=lambda: upkeep.heartbeat.pulse.dead_before,
+        ),
         setups=base.adapters.setups,
         approvals=base.adapters.stores.approvals,
         pictures=base.adapters.stores.pictures,

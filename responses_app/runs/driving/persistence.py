@@ -170,7 +170,7 @@ class RunPersistence:
 
         All others the store lets fail by itself, and no worker counts what they used.
         """
-        return self._plan.background or (self.log is not None and self.log.is_kept)
+        return self._plan.durable or (self.log is not None and self.log.is_kept)
 
     def count(self, ticket: Ticket, used: Amount) -> None:
         """Count what the response used: where its end waits for the store, once it is known who counts it."""
@@ -180,11 +180,11 @@ class RunPersistence:
             ticket.settle(used)
 
     async def give_back(self, response: ResponseObject) -> None:
-        """Leave a background response to whichever worker looks first, with all that came to it: it goes on there.
+        """Leave a durable response to whichever worker looks first, with all that came to it: it goes on there.
 
         Where the store does not take it now, they find it once this worker is dead to them. Raises nothing.
         """
-        assert self.log is not None, "background responses are stored"
+        assert self.log is not None, "durable responses are stored"
         try:
             await self.log.flush()
             await self._store.give_back(self._as_accepted(response, again=True))
@@ -216,7 +216,7 @@ class RunPersistence:
             input_items=tuple(plan.input_items),
             transport=plan.origin.transport,
             key_id=plan.origin.key_id,
-            request=self._request() if plan.background else None,
+            request=self._request() if plan.durable else None,
             again=again,
             parent=plan.stored_parent,
             public=plan.public,
@@ -255,7 +255,7 @@ class RunPersistence:
     ) -> KeptEnd | None:
         """Keep the end that a machine has decided; if it cannot be kept for long, as a failure later.
 
-        None, and nothing is kept, where a background response is for another worker, since this one stops: then
+        None, and nothing is kept, where a durable response is for another worker, since this one stops: then
         `may_wait` is false. Raises `ClaimLost`.
         """
         ended = Ended(int(self.now()))
@@ -274,7 +274,7 @@ class RunPersistence:
                 await self._noting
         if saved:
             return KeptEnd(ended, link)
-        if self._plan.background and not may_wait():
+        if self._plan.durable and not may_wait():
             return None
         return self.fail(machine, measured)
 

@@ -21,7 +21,7 @@ see. A run belongs to the registry, never to a request or a socket. What must ho
 - What comes from outside while it works (an output of a tool, an interrupt) goes in by `give`. Where something else is
   to be done then, the run's task is cancelled, finds in `_instead` why, and goes on with that.
 - Cancelling its task without that ends it with status `cancelled`, keeping what was said; what goes wrong, with
-  `failed`. Where the server stops, a response in the background goes to another worker instead.
+  `failed`. Where the server stops, a durable response goes to another worker instead.
 - Every reader gets an end: the one that is kept, or that the response has failed, or a stream that just ends.
 """
 
@@ -119,6 +119,7 @@ class Run(EventSource):
         self.deleted = False  # a client has deleted the response while it ran
         self.has_spoken = False  # the model has said anything
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
+        self._is_behind_log = False  # it goes on behind what another worker has kept
         self.given_back = False  # to whichever worker looks first
         self.abandoned_reason = ""  # why the readers went away, for the log
         self._model = model
@@ -155,10 +156,10 @@ class Run(EventSource):
     def is_behind(self, number: int | None) -> bool:
         """Whether a client may have had an event elsewhere that readers here have not: only its log tells that.
 
-        What is kept of a background response is told by others at once; and another worker may have gone on with it.
+        What is kept of a durable response is told by others at once; and another worker may have gone on with it.
         """
         known = number is None or number <= self.journal.last_number
-        return self.plan.background and not self.journal.closed and not known
+        return self.plan.durable and not self.journal.closed and not known
 
     def recorded(self) -> StoredLog:
         """Return the response, which is stored, and all that came to it so far."""
@@ -195,6 +196,7 @@ class Run(EventSource):
             elif isinstance(input_, ToolsListed):
                 self._use(listed_elsewhere(self.plan, input_))
         self.log.go_on_behind(log)
+        self._is_behind_log = True
 
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
@@ -250,7 +252,10 @@ class Run(EventSource):
     async def _answer(self) -> None:
         if not self.plan.background:
             self.begin()
-            await self._drive(self._machine.due or await self._start_in_turn())
+            due = self._machine.due
+            if due is not None and self._is_behind_log:
+                due = self._resumed(due)
+            await self._drive(due or await self._start_in_turn())
             return
         if not self._machine.stream.has_begun:
             self._declare()
@@ -312,7 +317,7 @@ class Run(EventSource):
     def _tell(self, input_: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(input_)
-        # With a log, the log decides when readers get the events: those of a background response once they are kept.
+        # With a log, the log decides when readers get the events: those of a durable response once they are kept.
         if self.log is None:
             self.journal.extend(events)
         else:
@@ -491,12 +496,13 @@ class Run(EventSource):
     # How it ends: decided ──> kept ──> told, or failed, where that cannot be kept.
 
     async def _stop(self) -> None:
-        """End as cancelled; where the server stops, as failed, or leave it to another worker in the background."""
+        """End as cancelled; where the server stops, as failed, or leave a durable one to another worker."""
         if self.lost:
             self._give_up()
         elif not self.stopping:
             await self._end(Stopped(StopReason.CANCELLED))
-        elif self.plan.background and not self.finishing:
+        elif self.plan.durable and not self.finishing:
+            self.problem = unanswered_by_stopped_server()
             await self._give_back()
         else:
             self.problem = unanswered_by_stopped_server()
@@ -552,7 +558,7 @@ class Run(EventSource):
         self.lost = True
         logger.warning("response %s: another worker took it over, so it stops here", self.response_id)
         self.problem = unanswered_by_stopped_server()
-        if self.plan.background:
+        if self.plan.durable:
             self.journal.end()  # what was held back is not told: it is not kept
         else:
             error = server_stopped()
@@ -574,7 +580,7 @@ class Run(EventSource):
         """
         if self.journal.closed:
             return
-        if self.given_back or (self.lost and self.plan.background):  # it ends elsewhere
+        if self.given_back or (self.lost and self.plan.durable):  # it ends elsewhere
             self.journal.end()
             return
         try:

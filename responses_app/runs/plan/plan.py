@@ -99,6 +99,14 @@ class Toolbox:
 NO_TOOLS = Toolbox()
 
 
+@dataclass(frozen=True, slots=True)
+class DecidedResponse:
+    """What was decided of a response before its request was read."""
+
+    id: str
+    epoch: int  # of the claim by which it is accepted
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a request came from: for ownership, for limits and for the log."""
@@ -113,6 +121,9 @@ class Origin:
     # The response does not end with calls of its client's tools, but waits for their outputs
     awaits_tools: bool = False
     span: Span = NO_SPAN  # the request's, and then the response's: what is done for it is traced below it
+    # Its client may send the request again, on any worker, and gets this response then: see `runs.idempotency`
+    comes_again: bool = False
+    decided: DecidedResponse | None = None  # what was decided of the response before
 
     @classmethod
     def of(
@@ -123,6 +134,7 @@ class Origin:
         request_id: str,
         awaits_tools: bool = False,
         span: Span = NO_SPAN,
+        decided: DecidedResponse | None = None,
     ) -> "Origin":
         """Return the origin of what this caller asks for."""
         return cls(
@@ -135,6 +147,8 @@ class Origin:
             limited=caller.limited,
             awaits_tools=awaits_tools,
             span=span,
+            comes_again=decided is not None,
+            decided=decided,
         )
 
 
@@ -184,10 +198,12 @@ class RunPlan:
     priority: int = 0  # how urgent it is, also to an engine that does not ask: less is sooner
     details: EngineDetails | None = None  # what its client wants to know of the engine's work
     chat: StoredChoice | None = None  # what it is as a choice of a chat completion
-    background: bool = field(init=False)  # whether it outlives its readers
+    background: bool = field(init=False)  # it was asked for in the background
+    durable: bool = field(init=False)  # it outlives its readers and its worker: its log is kept from the first on
 
     def __post_init__(self) -> None:
         self.background = bool(self.request.background)
+        self.durable = self.background or (self.stored and self.origin.comes_again)
 
     @property
     def started(self) -> Started:
@@ -241,4 +257,4 @@ class RunPlan:
     @property
     def resumable(self) -> bool:
         """Whether its events are kept, so that its stream can be picked up again."""
-        return self.stored and (self.background or self.origin.transport in ("sse", "websocket"))
+        return self.stored and (self.durable or self.origin.transport in ("sse", "websocket"))

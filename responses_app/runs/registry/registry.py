@@ -81,12 +81,12 @@ class RunRegistry:
         return run.deleted or (plan.stored and int(plan.created_at) <= self._settings.oldest(self.now()))
 
     def readable(self, response_id: str, number: int) -> Run | None:
-        """Return a response in the background that runs here, if its journal has all events behind this one.
+        """Return a durable response that runs here, if its journal has all events behind this one.
 
         No other one: a reader would keep it alive.
         """
         run = self.get(response_id)
-        if run is None or run.lost or not run.plan.background:
+        if run is None or run.lost or not run.plan.durable:
             return None
         # `has_after`: nothing is forgotten that is needed. `is_behind`: the client knows more than this worker does.
         return run if run.journal.has_after(number) and not run.is_behind(number) else None
@@ -215,7 +215,7 @@ class RunRegistry:
         if not isinstance(source, Run):
             return
         self.resumable.left(source)
-        if source.journal.closed or source.plan.background:
+        if source.journal.closed or source.plan.durable:
             return
         if self._settings.reconnect_grace_seconds and source.plan.resumable:
             self._begin_grace(source, reason)
@@ -315,7 +315,7 @@ class RunRegistry:
         """Refuse new runs, and give the present ones `grace` seconds."""
         self.draining = True
         for run, _ in self._runs.values():
-            if run.plan.background and run.waits:  # for its client, not for this server: it waits on another worker
+            if run.plan.durable and run.waits:  # for its client, not for this server: it waits on another worker
                 run.stopping = True
                 self.cancel(run, reason="the server stopped")
         if self._runs and grace > 0 and not self.hurry.is_set():

@@ -3,7 +3,7 @@
 A stream is a stored run with its kept journal, from its start until RESPONSES_SESSION_TTL behind its last event or
 reader.
 At a bound the longest idle finished stream goes first, then the longest unread foreground one, whose run is cancelled;
-never one that is read, and never a background run.
+never one that is read, and never a durable run.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class ResumableStreams:
         unread = [stream for stream in self._streams.values() if not stream.run.journal.readers]
         unread.sort(key=lambda stream: stream.idle_since)
         finished = [stream for stream in unread if stream.run.journal.closed]
-        running = [s for s in unread if not s.run.journal.closed and not s.run.plan.background]
+        running = [s for s in unread if not s.run.journal.closed and not s.run.plan.durable]
         return finished, running
 
     def _give_up(self, run: Run) -> None:

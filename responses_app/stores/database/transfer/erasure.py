@@ -33,10 +33,12 @@ from responses_app.models import (
     json_text,
 )
 from responses_app.models.chats import ChatLabel, NamedSetup
+from responses_app.models.idempotency import IdempotencyKey
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.uploads import erase_uploads
+from responses_app.stores.database.idempotency import erase_keys
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.vector_stores.rows import erase_stores
 
@@ -86,6 +88,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "pictures": Picture.objects.using(using).filter(**of_project).count(),
         "chat labels": ChatLabel.objects.using(using).filter(**of_project).count(),
         "named setups": NamedSetup.objects.using(using).filter(**of_project).count(),
+        "idempotency keys": IdempotencyKey.objects.using(using).filter(**of_project).count(),
         "files": subject.files(using).count(),
         "uploads": Upload.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
@@ -157,6 +160,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):
             model.objects.using(using).filter(project=subject.project).delete()
+        erase_keys(using, subject.project)
         PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
         Picture.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys
