@@ -1,0 +1,137 @@
+"""What every store of idempotency keys does."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from responses_app.stores.idempotency import AnswerHead, BaseIdempotencyStore, KeyClaim, KeyRecord, KeyState
+from tests.contracts.files import Hands
+from tests.contracts.store import new_id
+
+ALIVE = "worker_alive"  # that was just seen
+DEAD = "worker_dead"  # that nobody has ever seen
+HEAD = AnswerHead(status=201, headers={"content-type": "application/json"}, streams=False)
+
+
+class IdempotencyContract:
+    """Give a subclass the fixture `keys`, a store with the clock `hands`, to which the worker ALIVE is known."""
+
+    @pytest.fixture
+    def hands(self) -> Hands:
+        return Hands()
+
+    async def test_who_comes_first_has_it_and_others_are_told(self, keys: BaseIdempotencyStore) -> None:
+        first = claim_of()
+        record = await claimed(keys, first)
+        assert (record.token, record.epoch, record.is_orphan, record.head) == (first.token, 1, False, None)
+        other = replace(first, token="t2", fingerprint="other", object_id="resp_2")
+        assert await claimed(keys, other, held=[first.token, "t2"]) == record
+        assert await keys.look(first.id, dead_before=1.0) == record
+        assert await keys.look(new_id("key"), dead_before=1.0) is None
+
+    async def test_of_many_at_once_one_gets_it(self, keys: BaseIdempotencyStore) -> None:
+        claims = [replace(claim, token=f"t{number}") for number, claim in enumerate([claim_of()] * 8)]
+        records = await asyncio.gather(*(claimed(keys, each, held=[c.token for c in claims]) for each in claims))
+        assert len({record.token for record in records}) == 1
+
+    async def test_that_of_a_dead_worker_is_taken_over_by_the_same_request_alone(
+        self, keys: BaseIdempotencyStore
+    ) -> None:
+        first = claim_of(worker=DEAD)
+        await claimed(keys, first)
+        strange = replace(first, worker=ALIVE, token="t2", fingerprint="other")
+        assert (await claimed(keys, strange)).token == first.token
+        found = await keys.look(first.id, dead_before=1.0)
+        assert found is not None
+        assert found.is_orphan
+        heir = replace(first, worker=ALIVE, token="t3", object_id="resp_2")
+        record = await claimed(keys, heir)
+        assert (record.token, record.epoch, record.is_orphan, record.object_id) == ("t3", 2, True, first.object_id)
+        assert not await keys.keep(first.id, first.token, head=HEAD, parts={0: "late"}, state=KeyState.ANSWERED)
+        assert await keys.look(first.id, dead_before=1.0) == replace(record, is_orphan=False)
+
+    async def test_a_worker_takes_over_its_own_that_it_does_not_hold(self, keys: BaseIdempotencyStore) -> None:
+        first = claim_of()
+        await claimed(keys, first)
+        again = replace(first, token="t2")
+        assert (await claimed(keys, again, held=[first.token, "t2"])).token == first.token
+        assert (await claimed(keys, again, held=["t2"])).token == "t2"
+
+    async def test_an_answer_is_kept_in_parts(self, keys: BaseIdempotencyStore) -> None:
+        claim = claim_of()
+        await claimed(keys, claim)
+        for _ in range(2):  # an answer of the store's may get lost
+            assert await keys.keep(claim.id, claim.token, head=HEAD, parts={0: "one", 1: "two"}, state=KeyState.RUNNING)
+        assert await keys.keep(claim.id, claim.token, head=HEAD, parts={2: "three"}, state=KeyState.ANSWERED)
+        record = await keys.look(claim.id, dead_before=1.0)
+        assert record is not None
+        assert (record.state, record.head) == (KeyState.ANSWERED, HEAD)
+        assert [list(await keys.parts(claim.id, start)) for start in (0, 2, 3)] == [
+            ["one", "two", "three"],
+            ["three"],
+            [],
+        ]
+        assert await keys.usage(claim.project) == (1, len("onetwothree"))
+        later = replace(claim, token="t2")
+        assert (await claimed(keys, later)).state is KeyState.ANSWERED
+
+    async def test_a_free_one_is_for_any_request(self, keys: BaseIdempotencyStore) -> None:
+        claim = claim_of()
+        await claimed(keys, claim)
+        await keys.settle(claim.id, "another's", KeyState.CUT)
+        await keys.settle(claim.id, claim.token, KeyState.FREE)
+        same = replace(claim, token="t2", object_id="resp_2")
+        record = await claimed(keys, same)
+        assert (record.token, record.epoch, record.object_id, record.is_orphan) == ("t2", 2, claim.object_id, False)
+        await keys.rename(claim.id, "t2", "resp_3")
+        await keys.settle(claim.id, "t2", KeyState.FREE)
+        other = replace(claim, token="t4", fingerprint="other", object_id="resp_4")
+        record = await claimed(keys, other)
+        assert (record.token, record.fingerprint, record.object_id) == ("t4", "other", "resp_4")
+        found = await keys.look(claim.id, dead_before=1.0)
+        assert found is not None
+        await keys.forget(claim.id, "t3")
+        assert await keys.look(claim.id, dead_before=1.0) == found
+        await keys.forget(claim.id, "t4")
+        assert await keys.look(claim.id, dead_before=1.0) is None
+
+    async def test_what_is_cut_keeps_no_part(self, keys: BaseIdempotencyStore) -> None:
+        claim = claim_of()
+        await claimed(keys, claim)
+        await keys.keep(claim.id, claim.token, head=HEAD, parts={0: "one"}, state=KeyState.RUNNING)
+        await keys.settle(claim.id, claim.token, KeyState.CUT)
+        assert await keys.parts(claim.id, 0) == []
+        assert await keys.usage(claim.project) == (1, 0)
+        assert (await claimed(keys, replace(claim, token="t2"))).state is KeyState.CUT
+
+    async def test_they_hold_for_a_day(self, keys: BaseIdempotencyStore, hands: Hands) -> None:
+        claim, other = claim_of(), claim_of()
+        for each in (claim, other):
+            await claimed(keys, each)
+            await keys.keep(each.id, each.token, head=HEAD, parts={0: "one"}, state=KeyState.ANSWERED)
+        hands.time += 86_399
+        assert await keys.look(claim.id, dead_before=1.0) is not None
+        hands.time += 1
+        assert await keys.look(claim.id, dead_before=1.0) is None
+        assert await keys.usage(claim.project) == (0, 0)
+        again = replace(claim, token="t2", fingerprint="other")
+        assert (await claimed(keys, again)).token == "t2"
+        assert await keys.parts(claim.id, 0) == []
+        assert await keys.purge() >= 1
+        assert await keys.parts(other.id, 0) == []
+        assert await keys.look(claim.id, dead_before=1.0) is not None
+        assert await keys.purge() == 0
+
+
+def claim_of(*, worker: str = ALIVE) -> KeyClaim:
+    """Return a claim of a new key of a new project."""
+    return KeyClaim(
+        id=new_id("key"), project=new_id("proj"), fingerprint="f", object_id="resp_1", token=new_id("t"), worker=worker
+    )
+
+
+async def claimed(keys: BaseIdempotencyStore, claim: KeyClaim, *, held: Collection[str] = ()) -> KeyRecord:
+    """Claim a key, after a second of which all workers were heard."""
+    return await keys.claim(claim, dead_before=1.0, held=held or [claim.token])

@@ -1,0 +1,132 @@
+"""Workers die while they carry out requests with an `Idempotency-Key`: the clients send them again, as SDKs do."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, ConflictError
+
+from tests.kit.balancer import Balancer
+from tests.kit.clients import http_client, text_of
+from tests.kit.laws import assert_laws
+from tests.kit.redis_server import RedisServer
+from tests.kit.server import Server
+from tests.kit.stored import stored
+from tests.kit.waiting import eventually
+from tests.servers.transports.test_idempotency import CHAT, events_of, key, read_until
+from tests.servers.transports.test_takeover import NUMBERS, REDIS, Pair, two_workers
+
+TIMES = 3  # that a worker is killed at some moment
+
+
+def sdk_of(balancer: Balancer, header: dict[str, str]) -> AsyncOpenAI:
+    """Return an SDK as its user makes it who wants each request carried out once."""
+    return AsyncOpenAI(base_url=balancer.base_url, api_key="none", max_retries=8, default_headers=header)
+
+
+def rows(pair: Pair, text: str) -> list[tuple[str, str, int]]:
+    """Return id, status and epoch of the responses that were asked this."""
+    found = stored(pair.workers[0], "SELECT id, status, epoch, input_items FROM responses_app_response")
+    return [(row[0], row[1], row[2]) for row in found if text in row[3]]
+
+
+async def is_running(pair: Pair, text: str) -> bool:
+    """Whether a response that was asked this has begun, by its log."""
+    query = "SELECT r.input_items FROM responses_app_response r JOIN responses_app_logpart l ON l.response_id = r.id"
+    return any(text in row[0] for row in stored(pair.workers[0], query))
+
+
+@pytest.mark.parametrize("bell", REDIS[:2])
+async def test_a_stream_goes_on_where_it_was_and_is_read_from_its_beginning(
+    folder: Path, redis: RedisServer, bell: str
+) -> None:
+    settings = {"redis_url": redis.url} if bell == "with Redis" else {}
+    header, body = key(), {"input": "[long]", "stream": True}
+    async with two_workers(folder, delay=0.002, **settings) as pair:
+        owner, other = pair.workers
+        async with http_client(owner) as http, http_client(other) as elsewhere:
+            async with http.stream("POST", "/responses", json=body, headers=header) as answer:
+                begun = await read_until(answer, '"20"')
+                await asyncio.to_thread(pair.kill, owner)
+            # At once: its worker is not known to be dead yet.
+            again = await elsewhere.post("/responses", json=body, headers=header)
+            events = events_of(again.content)
+            assert_laws(events)
+            seen = events_of(begun.rpartition(b"\n\n")[0])
+            assert seen == events[: len(seen)], "what was told stays"
+            response = events[-1]["response"]
+            assert (response["status"], text_of(response)) == ("completed", NUMBERS)
+            assert rows(pair, "[long]") == [(response["id"], "completed", 2)]
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+async def test_the_sdk_gets_the_answer_of_a_server_that_died(folder: Path, end: str) -> None:
+    async with two_workers(folder, delay=0.002) as pair, Balancer(pair.workers) as balancer:
+        client = sdk_of(balancer, key())
+        asking = asyncio.create_task(client.responses.create(input="[long]", model="scripted"))
+        await eventually(lambda: is_running(pair, "[long]"))
+        owner = owner_of(pair)
+        await asyncio.to_thread(owner.stop if end == "stopped" else owner.kill)
+        pair.alive.remove(owner)
+        response = await asking
+        assert (response.status, response.output_text) == ("completed", NUMBERS)
+        ((response_id, status, epoch),) = rows(pair, "[long]")
+        assert (response_id, status, epoch > 1) == (response.id, "completed", True)
+        await client.close()
+
+
+def owner_of(pair: Pair) -> Server:
+    """Return the worker that runs the one response."""
+    (worker_id,) = {row[0] for row in stored(pair.workers[0], "SELECT worker FROM responses_app_response")}
+    started = stored(pair.workers[0], "SELECT id FROM responses_app_worker ORDER BY started_at")
+    return pair.workers[[row[0] for row in started].index(worker_id)]
+
+
+async def test_what_is_kept_nowhere_is_not_carried_out_twice(folder: Path) -> None:
+    header = key()
+    async with two_workers(folder, delay=0.005) as pair:
+        owner, other = pair.workers
+        async with http_client(owner) as http, http_client(other) as elsewhere:
+            async with http.stream("POST", "/chat/completions", json=CHAT, headers=header) as answer:
+                begun = await read_until(answer, '"20"')
+                # It follows what is kept, until it is known that no more comes.
+                following = asyncio.create_task(followed(elsewhere, header))
+                await asyncio.to_thread(pair.kill, owner)
+            assert begun.startswith(await following)
+            async with Balancer([other]) as balancer, sdk_of(balancer, header) as client:
+                with pytest.raises(ConflictError) as lost:
+                    await client.post("/chat/completions", body=CHAT, cast_to=object)
+            assert lost.value.code == "idempotency_answer_lost"
+            refused = await elsewhere.post("/chat/completions", json=CHAT, headers=header)
+            assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
+
+
+async def followed(http: httpx.AsyncClient, header: dict[str, str]) -> bytes:
+    """Return what a follower gets before it is cut off or refused."""
+    content = b""
+    try:
+        async with http.stream("POST", "/chat/completions", json=CHAT, headers=header) as answer:
+            if answer.status_code == 200:
+                async for chunk in answer.aiter_bytes():
+                    content += chunk
+    except httpx.RemoteProtocolError:
+        pass
+    return content
+
+
+async def test_killed_at_any_moment_of_its_acceptance_it_is_made_once(folder: Path) -> None:
+    chance = random.Random(16)
+    async with two_workers(folder, delay=0.0) as pair, Balancer(pair.workers) as balancer:
+        for number in range(TIMES):
+            text = f"Number {number}."
+            async with sdk_of(balancer, key()) as client:
+                asking = asyncio.create_task(client.responses.create(input=text, model="scripted"))
+                await asyncio.sleep(chance.uniform(0.0, 0.03))
+                victim = pair.workers[number % 2]
+                await asyncio.to_thread(pair.kill, victim)
+                response = await asking
+                assert (response.status, response.output_text) == ("completed", "Hello.")
+                await asyncio.to_thread(pair.start, victim)
+            assert [row[:2] for row in rows(pair, text)] == [(response.id, "completed")]
