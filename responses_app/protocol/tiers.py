@@ -16,6 +16,7 @@ PRIORITIES: dict[ServiceTier, int] = {  # vLLM's, of those that run: lower runs 
     "flex": 10,
 }
 TIERS: tuple[str, ...] = get_args(ServiceTier)
+BEHIND_ALL = 100  # the engine's priority of what may take hours
 SECONDS_A_STEP = 6.0  # of priority, in a queue: `priority` comes a minute earlier than it arrived, `flex` one later
 MAX_STEPS = 20  # that count: so nothing that waits is overtaken for more than some minutes
 _ALIASES = {"fast": "priority"}  # allowed where that is, and echoed as that

@@ -133,7 +133,7 @@ class ContextManagement(ClientModel):
 class BackgroundOptions(ClientModel):
     """How soon a background response is wanted (in hours: everything else goes first), and what it goes on with.
 
-    Responses with one `continuation_id` go to the same engine.
+    One that is not done within its window fails. Responses with one `continuation_id` go to the same engine.
     """
 
     completion_window: Literal["soonest", "2h", "8h"] | None = None
@@ -142,9 +142,9 @@ class BackgroundOptions(ClientModel):
     own: ClassVar = ("completion_window", "continuation_id")
 
     @property
-    def in_hours(self) -> bool:
-        """Whether it may take hours."""
-        return self.completion_window in ("2h", "8h")
+    def window_seconds(self) -> float | None:
+        """How long it may take; None where it is wanted soon."""
+        return {"2h": 7_200.0, "8h": 28_800.0}.get(self.completion_window or "")
 
 
 def _moved(name: str) -> Refused:

@@ -239,6 +239,19 @@ def _held(request: CreateRequest) -> HeldText | None:
     return held_text(request.structured_outputs)
 
 
+def _check_window(request: CreateRequest) -> None:
+    """Refuse what may take hours where its client waits for it, or asks for another urgency."""
+    why = ""
+    if not request.background:
+        why = "only a background response may take hours. Set 'background' to true"
+    elif request.stream:
+        why = "a response that may take hours is not streamed. Leave 'stream' out"
+    elif request.service_tier not in (None, "auto", "default"):
+        why = "a response that may take hours has the service tier 'default'. Leave 'service_tier' out"
+    if why:
+        raise invalid_value("background_options.completion_window", f"{why}, or leave the window out.")
+
+
 def _check_together(request: CreateRequest) -> None:
     for index, item in enumerate(request.input[:-1]):
         if isinstance(item, CompactionTrigger):
@@ -250,11 +263,8 @@ def _check_together(request: CreateRequest) -> None:
             code="invalid_value",
         )
     options = request.background_options
-    if options is not None and options.in_hours and not request.background:
-        raise invalid_value(
-            "background_options.completion_window",
-            "only a background response may take hours. Set 'background' to true, or leave it out.",
-        )
+    if options is not None and options.window_seconds is not None:
+        _check_window(request)
     if request.conversation and request.previous_response_id:
         raise invalid_request(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Each says what comes before; "

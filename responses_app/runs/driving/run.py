@@ -111,7 +111,7 @@ class Run(EventSource):
         super().__init__(plan.response_id, journal, machine)
         # What was decided before it started; a summary, or what a server lists of its tools, makes another one of it.
         self.plan = plan
-        self.place = model.turns.place(plan.origin.project, plan.tier, plan.priority)  # what it has of the engine
+        self.place = model.turns.place(*plan.in_queue(persistence.now()))  # what it has of the engine
         self.effects = Effects(plan.response_id, persistence.keep_inputs, may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
@@ -119,7 +119,6 @@ class Run(EventSource):
         self.deleted = False  # a client has deleted the response while it ran
         self.has_spoken = False  # the model has said anything
         self.lost = False  # another worker took it over: this one was taken for dead, and was not
-        self._is_behind_log = False  # it goes on behind what another worker has kept
         self.given_back = False  # to whichever worker looks first
         self.abandoned_reason = ""  # why the readers went away, for the log
         self._model = model
@@ -196,7 +195,6 @@ class Run(EventSource):
             elif isinstance(input_, ToolsListed):
                 self._use(listed_elsewhere(self.plan, input_))
         self.log.go_on_behind(log)
-        self._is_behind_log = True
 
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
@@ -252,28 +250,24 @@ class Run(EventSource):
     async def _answer(self) -> None:
         if not self.plan.background:
             self.begin()
-            due = self._machine.due
-            if due is not None and self._is_behind_log:
-                due = self._resumed(due)
-            await self._drive(due or await self._start_in_turn())
+            await self._drive(self._due() or await self._start_in_turn())
             return
         if not self._machine.stream.has_begun:
             self._declare()
             self._tell(Enqueued())
-        async with self._queue.turn(self.plan.origin.project, self.plan.tier, self.plan.priority):
-            # Set where the log of another worker was read before: then it goes on there, instead of starting.
-            due = self._machine.due
-            await self._drive(self._resumed(due) if due is not None else await self._start_in_turn())
+        async with self._queue.turn(*self.plan.in_queue(self._persistence.now())):
+            await self._drive(self._due() or await self._start_in_turn())
 
     async def _start_in_turn(self) -> Command | None:
         """Start once the engine has a turn for it, which is that of its first generation."""
         await self.place.wait()
         return self._start()
 
-    def _resumed(self, due: Command) -> Command | None:
-        """Return what is to be done first behind the log of another worker. What that one had under way is not done
-        twice, unless it may be.
-        """
+    def _due(self) -> Command | None:
+        """Return what is due; behind the log of another worker what that one began is not done twice, unless it may."""
+        due = self._machine.due
+        if due is None or self.log is None or not self.log.goes_on:
+            return due
         logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
         if isinstance(due, CallTool) and not due.repeatable:
             return self._tell(cut_call(due))

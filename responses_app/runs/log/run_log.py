@@ -81,6 +81,7 @@ class RunLog:
         # Events that wait until they are kept, and where the log ends that they come of.
         self._unpublished: deque[tuple[int, Sequence[Event]]] = deque()
         self._followed_until = 0.0  # by the loop's clock
+        self.goes_on = False  # behind what another worker has kept
         self.closed = False  # its end is kept, or will be: nothing is appended any more
 
     def take(self, input_: Input, events: Sequence[Event]) -> None:
@@ -106,6 +107,7 @@ class RunLog:
         """Begin with what another worker has kept, and told."""
         self._data[:] = data
         self._kept = len(data)
+        self.goes_on = True
 
     def whole(self, last: Input) -> bytes:
         """Return the log as it will be with its last input."""

@@ -114,6 +114,15 @@ def server_stopped() -> ResponseError:
     return {**SERVER_STOPPED}
 
 
+def window_over() -> ResponseError:
+    """Return the `error` object of a response that was not done within its `completion_window`."""
+    return {
+        "code": "server_error",
+        "message": "The response was not done within its 'completion_window': the engine had too much to do. Send it "
+        "again, with a longer window, or without one.",
+    }
+
+
 def unanswered_by_stopped_server() -> ApiError:
     """Return the same as an error: another worker may answer, or this one's next start."""
     return overloaded(SERVER_STOPPED["message"], retry_after=RESTART_SECONDS)

@@ -23,6 +23,8 @@ from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
 from responses_app.tools.base import BaseTool, ToolUse
 
+BEHIND_SHARE = 0.75  # of its window a response that may take hours lets all others go first
+
 
 @dataclass(frozen=True, slots=True)
 class ToolEntry:
@@ -253,6 +255,26 @@ class RunPlan:
         if self.parent is not None and self.public is not None and self.public.leg > 1:
             return self.parent.continues
         return self.request.previous_response_id
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is to be done, in Unix seconds; None where that is not said."""
+        window = self._window
+        return None if window is None else self.created_at + window
+
+    def in_queue(self, now: float) -> tuple[str, ServiceTier, int, float]:
+        """Return where it stands in a queue: project, tier, priority, and for how many seconds all others go first.
+
+        What may take hours lets them for most of its time.
+        """
+        window = self._window
+        late = 0.0 if window is None else max(0.0, self.created_at + window * BEHIND_SHARE - now)
+        return self.origin.project, self.tier, self.priority, late
+
+    @property
+    def _window(self) -> float | None:
+        options = self.request.background_options
+        return options.window_seconds if options is not None else None
 
     @property
     def resumable(self) -> bool:

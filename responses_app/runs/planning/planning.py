@@ -32,7 +32,7 @@ from responses_app.protocol.prompt.prompt import (
 )
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
 from responses_app.protocol.response.steps import Asked
-from responses_app.protocol.tiers import PRIORITIES, ServiceTier
+from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
 from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling
 from responses_app.runs.plan.served import Tell
@@ -352,9 +352,8 @@ def _priority(draft: Draft) -> int:
     """Return how soon the engine is to begin: what the request says itself, else what its tier says; less is sooner."""
     priority, tier = draft.request.priority, PRIORITIES[draft.tier]
     options = draft.request.background_options
-    if priority is None and options is not None and options.in_hours:
-        # A number that is larger is less urgent.
-        return max(tier, PRIORITIES["flex"])
+    if priority is None and options is not None and options.window_seconds is not None:
+        return BEHIND_ALL
     return tier if priority is None else priority
 
 

@@ -10,8 +10,9 @@ B: from then on each has two, as long as both have something to do.
 Inside a project they come in the order in which their responses arrived, which the priority of the service tier moves:
 a `priority` request comes as if it had been there a minute earlier, a `flex` one as if a minute later (see
 `tiers.lateness`). Until that minute is over, a `flex` request also lets those of all other projects go first. From then
-on it is as good as any other, so it does not wait for ever. A response that has begun keeps the time of its arrival for
-its later turns: what has begun is finished before what came after it.
+on it is as good as any other, so it does not wait for ever. What may take hours (`completion_window`) waits so for
+most of its time. A response that has begun keeps the time of its arrival for its later turns: what has begun is
+finished before what came after it.
 
 Of each project and tier only so many requests may wait to begin. One more is refused before anything of it is kept,
 with a time after which it makes sense to try again. That is made of how long turns take here.
@@ -101,9 +102,9 @@ class FairTurns:
         """Whether whoever asks has to wait."""
         return bool(self.max_running) and self.running >= self.max_running
 
-    def place(self, project: str, tier: str, priority: int) -> "TurnPlace":
-        """Return what a response will have of the engine: nothing yet."""
-        return TurnPlace(self, project, tier, lateness(priority))
+    def place(self, project: str, tier: str, priority: int, late: float = 0.0) -> "TurnPlace":
+        """Return what a response will have of the engine: nothing yet. `late`: it lets others go first so long."""
+        return TurnPlace(self, project, tier, late or lateness(priority))
 
     def bound(self, max_running: int) -> None:
         """Bound them from now on, where they are not."""
@@ -345,9 +346,9 @@ class BackgroundQueue:
         """Give the place back: the response has ended."""
         self._taken -= 1
 
-    def turn(self, project: str, tier: str, priority: int) -> AbstractAsyncContextManager[None]:
+    def turn(self, project: str, tier: str, priority: int, late: float = 0.0) -> AbstractAsyncContextManager[None]:
         """Wait for a turn, and have it until the block ends."""
-        return self._turns.place(project, tier, priority).turn()
+        return self._turns.place(project, tier, priority, late).turn()
 
 
 LONG = 128 * 1024  # bytes; up to that a text takes 0.25 s at most

@@ -19,9 +19,11 @@ from functools import partial
 from responses_app.observing.logs import bind
 from responses_app.protocol.errors import overloaded
 from responses_app.protocol.events.dialects import OPENAI, Dialect, Scene, no_limits, wording
+from responses_app.protocol.response.steps import Failed
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import FollowedResponse, OtherWorkers
 from responses_app.runs.log.reader import EventSource, ResponseReader
+from responses_app.runs.plan.failures import window_over
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
 from responses_app.runs.registry.resumable import ResumableStreams
@@ -172,6 +174,10 @@ class RunRegistry:
         self._runs[run.response_id] = run, task
         # Also called where the task is cancelled before its first step.
         task.add_done_callback(lambda _: self._ended(run))
+        if run.plan.deadline is not None:
+            seconds = max(0.0, run.plan.deadline - self.now())
+            late = asyncio.get_running_loop().call_later(seconds, _fail_late, run)
+            task.add_done_callback(lambda _: late.cancel())
         if run.plan.resumable:
             self.resumable.keep(run)
 
@@ -352,6 +358,12 @@ def _about(run: Run) -> dict[str, str]:
 def _cancel(run: Run, task: "asyncio.Task[None]") -> None:
     if not run.finishing:
         task.cancel()
+
+
+def _fail_late(run: Run) -> None:
+    """End a run whose time is over: it was wanted until now."""
+    if not (run.finishing or run.lost or run.stopping):
+        run.give(Failed(window_over()))
 
 
 DELETED = "it was deleted"

@@ -12,7 +12,7 @@ from responses_app.protocol.chat.request import parse_chat
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.requests.requests import parse_create
-from responses_app.protocol.tiers import PRIORITIES
+from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES
 from responses_app.runs.plan.plan import Origin
 from tests.kit.fakes import ANSWER, CALL_F, TOOL_F, FakeEngine, Site, run_settings
 from tests.kit.oracle import validate_event, validate_response
@@ -303,8 +303,9 @@ async def test_what_may_take_hours_comes_behind_everything_else() -> None:
     await site.ask(input="hi", background=True, background_options=options)
     await site.ask(input="hi", background=True, background_options={"completion_window": "soonest"})
     late, soon = site.engine.requests
-    assert (late.priority, late.affinity) == (PRIORITIES["flex"], "c")
+    assert (late.priority, late.affinity) == (BEHIND_ALL, "c")
     assert soon.priority < late.priority
-    with pytest.raises(ApiError) as refused:
-        await site.ask(input="hi", background_options=options)
-    assert refused.value.param == "background_options.completion_window"
+    for more in ({}, {"background": True, "stream": True}, {"background": True, "service_tier": "flex"}):
+        with pytest.raises(ApiError) as refused:
+            await site.ask(input="hi", background_options=options, **more)
+        assert refused.value.param == "background_options.completion_window"

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from responses_app.protocol.errors import ApiError
-from responses_app.protocol.tiers import PRIORITIES, QueueBounds
+from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, QueueBounds
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 
 
@@ -128,6 +128,23 @@ async def test_flex_lets_all_projects_go_first_for_a_minute() -> None:
     assert [await office.end(each) for each in ("first", "first", "a")] == ["a", "a", "a"], "b has nothing, and yet"
     time[0] = 61
     assert [await office.end(each) for each in ("a", "a")] == ["flex", "a"], "equal shares from now on"
+    await office.close()
+
+
+async def test_what_may_take_hours_lets_all_go_first_for_most_of_its_time() -> None:
+    time = [0.0]
+    turns = FairTurns(max_running=1, bounds=MANY, now=lambda: time[0])
+    office = Office(turns)
+    await office.ask("b", label="first")
+    late = turns.place("a", "default", BEHIND_ALL, 5400.0)
+    office.tasks.append(asyncio.create_task(office._have(late, "late")))
+    await settle()
+    await office.ask("a")
+    await office.ask("b", 2)
+    assert [await office.end(each) for each in ("first", "a")] == ["a", "b"]
+    await office.ask("b", 2)
+    time[0] = 5401
+    assert await office.end("b") == "late", "it has waited long enough"
     await office.close()
 
 
