@@ -51,6 +51,24 @@ REQUESTS: Mapping[str, Told] = {
         "Check the URL, or send the image as a data URL. The operator can allow hosts with "
         "`INPUT_IMAGES_ALLOWED_HOSTS`.",
     ),
+    "idempotency_answer_deleted": (
+        "The response that was made with this `Idempotency-Key` was deleted.",
+        "Choose another key to make a new one ([Safe retries](../how-to/idempotency.md)).",
+    ),
+    "idempotency_answer_lost": (
+        "The first request with this `Idempotency-Key` was cut off when its server stopped, and its answer is lost. It "
+        "is not carried out again.",
+        "Check whether it took effect. To send it again, choose another key.",
+    ),
+    "idempotency_answer_too_long": (
+        "The answer to the first request with this `Idempotency-Key` was too long to be kept "
+        "(`IDEMPOTENCY_MAX_ANSWER_BYTES`).",
+        "Choose another key to carry the request out again.",
+    ),
+    "idempotency_key_reused": (
+        "The `Idempotency-Key` was sent with another request before (422).",
+        "Send the same request again, or choose another key.",
+    ),
     "invalid_api_key": (
         "The `Authorization` header has no API key, the key is unknown, expired or revoked, or the session has ended.",
         "Send a valid key, or sign in again. The operator makes keys with `respsite manage create_key`.",
@@ -58,6 +76,10 @@ REQUESTS: Mapping[str, Told] = {
     "invalid_encrypted_content": (
         "An encrypted item was changed, or encrypted by another server, for another project, or with a removed key.",
         "Send the item unchanged, or leave it out.",
+    ),
+    "invalid_idempotency_key": (
+        "The header `Idempotency-Key` is empty, too long, or has characters that are not allowed.",
+        "Send 1 to 255 printable ASCII characters, such as a UUID.",
     ),
     "invalid_image": (
         "An image of the request cannot be shown to the model: it is damaged, too large, of a format that is not read, "

@@ -7,7 +7,7 @@ again, which they do by themselves.
 
 import re
 
-from responses_app.protocol.errors import ApiError, conflict, invalid_request, rate_limited
+from responses_app.protocol.errors import ApiError, invalid_request, rate_limited
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 REPLAYED = "idempotent-replayed"  # of an answer that is given once more
@@ -48,28 +48,37 @@ def key_reused() -> ApiError:
 
 def answer_lost() -> ApiError:
     """The request was carried out, at least in part, and its answer is lost (409)."""
-    return _no_retry(
+    return NoRetry(
         f"The first request with this '{IDEMPOTENCY_KEY}' was cut off when its server stopped, and its answer is lost. "
         "It is not carried out a second time. Look whether it took effect; to send it again, choose another key.",
+        status=409,
+        type="conflict_error",
         code="idempotency_answer_lost",
+        param=IDEMPOTENCY_KEY,
     )
 
 
 def answer_too_long() -> ApiError:
     """The answer was longer than what is kept (409)."""
-    return _no_retry(
+    return NoRetry(
         f"The first request with this '{IDEMPOTENCY_KEY}' was answered, and the answer was too long to be kept "
         "(IDEMPOTENCY_MAX_ANSWER_BYTES). It is not carried out a second time; choose another key to do so.",
+        status=409,
+        type="conflict_error",
         code="idempotency_answer_too_long",
+        param=IDEMPOTENCY_KEY,
     )
 
 
 def answer_deleted(object_id: str) -> ApiError:
     """The response of the key was deleted (409)."""
-    return _no_retry(
+    return NoRetry(
         f"The response '{object_id}' that was made with this '{IDEMPOTENCY_KEY}' was deleted. Choose another key to "
         "make a new one.",
+        status=409,
+        type="conflict_error",
         code="idempotency_answer_deleted",
+        param=IDEMPOTENCY_KEY,
     )
 
 
@@ -80,8 +89,3 @@ def too_many_keys(what: str) -> ApiError:
         "without the header, or later.",
         retry_after=60,
     )
-
-
-def _no_retry(message: str, *, code: str) -> ApiError:
-    like = conflict(message, param=IDEMPOTENCY_KEY, code=code)
-    return NoRetry(message, status=like.status, type=like.type, param=like.param, code=like.code)

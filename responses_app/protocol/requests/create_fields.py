@@ -139,8 +139,6 @@ class BackgroundOptions(ClientModel):
     completion_window: Literal["soonest", "2h", "8h"] | None = None
     continuation_id: str | None = Field(default=None, min_length=1, max_length=256)
 
-    own: ClassVar = ("completion_window", "continuation_id")
-
     @property
     def window_seconds(self) -> float | None:
         """How long it may take; None where it is wanted soon."""
@@ -219,7 +217,7 @@ class Fields(ClientModel):
     told: ClassVar = ("personality",)
     beside: ClassVar = ("input", "tools", "tool_choice", "type", "stream_id")  # the last two are a WebSocket frame's
     own: ClassVar = (
-        *("generate", "background_options", "type", "stream_id", *ENGINE_FIELDS, *SAMPLING_FIELDS),
+        *("generate", "type", "stream_id", *ENGINE_FIELDS, *SAMPLING_FIELDS),
         *("multi_agent", "client_metadata", "session_id", "personality", *_OF_CHATS, *GUIDED, *OF_ENGINES),
         *("kv_transfer_params", "include_reasoning", "min_tokens", "length_penalty"),
     )

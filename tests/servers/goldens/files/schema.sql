@@ -15,6 +15,10 @@ CREATE INDEX "file_expires" ON "responses_app_storedfile" ("expires_at") WHERE "
 CREATE INDEX "file_project" ON "responses_app_storedfile" ("project",
   "id");
 CREATE INDEX "file_unfinished" ON "responses_app_storedfile" ("created_at") WHERE NOT "is_whole";
+CREATE INDEX "idempotencykey_expires" ON "responses_app_idempotencykey" ("expires_at");
+CREATE INDEX "idempotencykey_project" ON "responses_app_idempotencykey" ("project",
+  "expires_at",
+  "size");
 CREATE INDEX "picture_project" ON "responses_app_picture" ("project",
   "id");
 CREATE INDEX "pictureuse_created" ON "responses_app_pictureuse" ("created_at");
@@ -68,6 +72,12 @@ CREATE INDEX "vectorstorefile_in_work" ON "responses_app_vectorstorefile" ("stat
   'removed');
 CREATE INDEX "vectorstorefile_status" ON "responses_app_vectorstorefile" ("store_id",
   "status");
+CREATE TABLE "responses_app_answerpart" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "position" integer unsigned NOT NULL CHECK ("position" >= 0),
+  "data" text NOT NULL,
+  "key_id" varchar(64) NOT NULL,
+  CONSTRAINT "answerpart_position" UNIQUE ("key_id",
+  "position"));
 CREATE TABLE "responses_app_apikey" ("requests_per_minute" bigint unsigned NULL CHECK ("requests_per_minute" >= 0),
   "input_tokens_per_minute" bigint unsigned NULL CHECK ("input_tokens_per_minute" >= 0),
   "output_tokens_per_minute" bigint unsigned NULL CHECK ("output_tokens_per_minute" >= 0),
@@ -146,6 +156,18 @@ CREATE TABLE "responses_app_filepart" ("id" integer NOT NULL PRIMARY KEY AUTOINC
   "file_id" varchar(64) NOT NULL,
   CONSTRAINT "filepart_position" UNIQUE ("file_id",
   "position"));
+CREATE TABLE "responses_app_idempotencykey" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "fingerprint" varchar(64) NOT NULL,
+  "state" varchar(16) NOT NULL,
+  "object_id" varchar(64) NOT NULL,
+  "epoch" integer unsigned NOT NULL CHECK ("epoch" >= 0),
+  "token" varchar(64) NOT NULL,
+  "worker" varchar(64) NOT NULL,
+  "head" text NULL,
+  "size" bigint unsigned NOT NULL CHECK ("size" >= 0),
+  "created_at" datetime NOT NULL,
+  "expires_at" datetime NOT NULL);
 CREATE TABLE "responses_app_logpart" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
   "position" integer unsigned NOT NULL CHECK ("position" >= 0),
   "data" BLOB NOT NULL,
