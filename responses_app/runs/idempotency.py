@@ -125,25 +125,18 @@ class IdempotencyKeys:
             token=token,
             worker=self._worker,
         )
+        held = HeldKey(id=key_id, project=project, secret=secret, token=token, object_id=object_id, epoch=1)
         # Before the store is asked: a second request must not take it for a claim that nobody knows of.
         self._held.add(token)
-        record: KeyRecord | None = None
         try:
             record = await self._store.claim(claim, dead_before=self._dead_before(), held=self._held)
-        finally:
-            if record is None or record.token != token:
-                self._held.discard(token)
+        except BaseException:  # its client may leave, too; it may have been claimed all the same
+            self.settle(held, KeyState.FREE)
+            raise
         if record.token != token:
+            self._held.discard(token)
             return None, record
-        held = HeldKey(
-            id=key_id,
-            project=project,
-            secret=secret,
-            token=token,
-            object_id=record.object_id,
-            epoch=record.epoch,
-        )
-        return held, record
+        return replace(held, object_id=record.object_id, epoch=record.epoch), record
 
     async def look(self, project: str, secret: str) -> KeyRecord | None:
         """Return a key as it stands; None where nobody has it. Raises `StoreError`."""

@@ -171,14 +171,18 @@ class Once:
 
     async def _carried_out(self, held: HeldKey, record: KeyRecord) -> HttpResponseBase:
         """Carry the request out, unless it was by a worker that died."""
-        if record.epoch > 1 and held.object_id:
-            stored = await self._stored(held)
-            if stored is not None:
-                return stored
-            held = await self._with_free_id(held)
-        elif record.is_orphan:
+        if record.is_orphan and not held.object_id:
             self._keys.settle(held, KeyState.CUT)
             raise answer_lost()
+        if record.epoch > 1 and held.object_id:
+            try:
+                stored = await self._stored(held)
+                if stored is not None:
+                    return stored
+                held = await self._with_free_id(held)
+            except BaseException:  # its client may leave, too
+                self._keys.settle(held, KeyState.FREE)
+                raise
         task = self._keys.carry_out(self._perform(held), name="idempotent request")
         try:
             answer = await asyncio.shield(task)

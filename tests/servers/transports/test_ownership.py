@@ -301,3 +301,12 @@ def test_items_can_be_named_in_no_conversation_of_another_project(projects: Proj
 def _assert_unknown(status: int, error: Mapping[str, Any]) -> None:
     assert status in (400, 404), error
     assert "not found" in error["message"].lower(), error
+
+
+def test_an_idempotency_key_is_one_of_its_project(projects: Projects) -> None:
+    ids = []
+    for client in (projects.mine, projects.others, projects.mine):
+        answer = client.post("/v1/responses", json={"input": "Hello"}, headers={"Idempotency-Key": "the same"})
+        assert answer.status_code == 200
+        ids.append(answer.json()["id"])
+    assert ids[0] == ids[2] != ids[1]

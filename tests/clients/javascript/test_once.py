@@ -1,0 +1,33 @@
+"""OpenAI's JavaScript SDK with an `Idempotency-Key`, whose server dies."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.clients.javascript.node import installed, run
+from tests.kit.balancer import Balancer
+from tests.kit.waiting import eventually
+from tests.servers.transports.test_idempotency_kills import is_running, owner_of, rows
+from tests.servers.transports.test_takeover import NUMBERS, two_workers
+
+pytestmark = pytest.mark.any_database
+
+
+async def test_openai_node(folder: Path, tmp_path: Path) -> None:
+    packages = installed()
+    async with two_workers(folder, delay=0.003) as pair, Balancer(pair.workers) as balancer:
+        arguments = ("openai", balancer.base_url, uuid4().hex)
+        asking = asyncio.create_task(run("once.mjs", *arguments, packages=packages, folder=tmp_path / "run"))
+        await eventually(lambda: is_running(pair, "[long]"), timeout=30)
+        owner = owner_of(pair)
+        pair.alive.remove(owner)
+        await asyncio.to_thread(owner.kill)
+        told: dict[str, Any] = await asking
+        assert told["text"] == NUMBERS
+        assert [row[:2] for row in rows(pair, "[long]")] == [(told["id"], "completed")]
+        assert told["types"] == told["again"]
+        assert told["types"][-1][0] == "response.completed"
+        assert len(rows(pair, '"Hi"')) == 1
