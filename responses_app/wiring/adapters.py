@@ -15,7 +15,7 @@ from responses_app.settings.conf import Settings
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
-from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore, NoResponseStore
+from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
@@ -63,13 +63,14 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     from responses_app.stores.database.responses.chats import DatabaseChatStore
     from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
     from responses_app.stores.database.responses.store import DatabaseResponseStore
+    from responses_app.stores.database.responses.workers import WorkersAlone
 
     timeout = settings.database_timeout_seconds
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
     files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
-        none = NoResponseStore(), NoChatStore(), NoKeptChats()
+        none = WorkersAlone(timeout=timeout, now=clock), NoChatStore(), NoKeptChats()
         return Stores(*none, conversations, files, approvals, NoPictureStore())
     responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout)
     chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)

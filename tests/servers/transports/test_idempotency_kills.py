@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -103,17 +104,39 @@ async def test_what_is_kept_nowhere_is_not_carried_out_twice(folder: Path) -> No
             assert (refused.status_code, refused.headers["x-should-retry"]) == (409, "false")
 
 
-async def followed(http: httpx.AsyncClient, header: dict[str, str]) -> bytes:
+async def followed(
+    http: httpx.AsyncClient, header: dict[str, str], path: str = "/chat/completions", body: Mapping[str, object] = CHAT
+) -> bytes:
     """Return what a follower gets before it is cut off or refused."""
     content = b""
     try:
-        async with http.stream("POST", "/chat/completions", json=CHAT, headers=header) as answer:
+        async with http.stream("POST", path, json=body, headers=header) as answer:
             if answer.status_code == 200:
                 async for chunk in answer.aiter_bytes():
                     content += chunk
     except httpx.RemoteProtocolError:
         pass
     return content
+
+
+async def test_where_no_response_is_stored_others_follow_and_dead_workers_are_known(folder: Path) -> None:
+    header, body = key(), {"input": "[long]", "stream": True}
+    async with two_workers(folder, delay=0.002, responses_store="off") as pair:
+        owner, other = pair.workers
+        async with http_client(owner) as http, http_client(other) as elsewhere:
+            async with http.stream("POST", "/responses", json=body, headers=header) as answer:
+                await read_until(answer, '"20"')
+                again = await elsewhere.post("/responses", json=body, headers=header)
+            events = events_of(again.content)
+            assert_laws(events)
+            assert text_of(events[-1]["response"]) == NUMBERS
+            header = key()
+            async with http.stream("POST", "/responses", json=body, headers=header) as answer:
+                await read_until(answer, '"20"')
+                await asyncio.to_thread(pair.kill, owner)
+            await followed(elsewhere, header, "/responses", body)
+            lost = await elsewhere.post("/responses", json=body, headers=header)
+            assert (lost.status_code, lost.json()["error"]["code"]) == (409, "idempotency_answer_lost")
 
 
 async def test_killed_at_any_moment_of_its_acceptance_it_is_made_once(folder: Path) -> None:
