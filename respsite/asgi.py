@@ -8,6 +8,7 @@ import django
 
 django.setup(set_prefix=False)  # imports below need that
 
+from functools import partial
 from typing import cast
 
 from channels.routing import ProtocolTypeRouter, URLRouter
@@ -15,6 +16,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from engine.errors import EngineConfigurationError
 from responses_app.routing import websocket_urlpatterns
 from responses_app.web.bodies import Application, Bodies, BodyRules
+from responses_app.web.endpoint import answer_line
 from responses_app.web.middleware import let_in
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
@@ -28,7 +30,7 @@ try:
     site.engines.check()
 except EngineConfigurationError as error:
     raise SystemExit(f"respsite: {error}") from None
-lifecycle = Lifecycle(site.start, site.aclose, hurry=site.registry.hurry.set)
+lifecycle = Lifecycle(partial(site.start, answer_line), site.aclose, hurry=site.registry.hurry.set)
 lifecycle.hook_daphne()
 
 rules = BodyRules(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+import orjson
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
@@ -39,6 +40,7 @@ from responses_app.protocol.fields import MAX_PAIRS
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
+from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
@@ -53,6 +55,7 @@ from responses_app.web.http import (
     project_of,
     query_of,
     read_json,
+    read_line,
     request_id_of,
     span_of,
 )
@@ -177,28 +180,37 @@ async def read_completion(reading: ChatReading) -> ChatCompletion:
 TRANSPORT = "chat"  # how its responses are counted and listed
 
 
+def _read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
+    site = get_site()
+    chat = parse_chat(data, site.parse_create, engine_fields=site.takes_engine_fields)
+    return chat, seen_turns(chat)
+
+
 async def _create(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
-
-    def read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
-        chat = parse_chat(data, site.parse_create, engine_fields=site.takes_engine_fields)
-        return chat, seen_turns(chat)
-
-    chat, turns = await read_json(request, read, site.reader)
-    project = project_of(request)
-    known = await site.service.known_turns.recall(project, keys_of(turns))
-    chat = as_sampled(chat, turns, known.get) if known else chat
-    reading = await _begun(site, request, chat)
+    chat, turns = await read_json(request, _read, site.reader)
+    origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
+    reading = await _begun(site, chat, turns, origin)
     if not chat.create.stream:
         return json_response(await read_completion(reading))
     ping_seconds = site.settings.responses_ping_interval_seconds
     return await encoded_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
 
 
-async def _begun(site: Site, request: HttpRequest, chat: ChatRequest) -> ChatReading:
-    """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
-    origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
+async def _line(line: Line) -> LineAnswer:
+    """Answer a line of a batch."""
+    site = get_site()
+    chat, turns = await read_line(line, _read, site.reader)
+    reading = await _begun(site, chat, turns, line.origin)
+    with begun():
+        completion = await read_completion(reading)
+    return LineAnswer(orjson.dumps(completion), tokens_of(completion["usage"]))
 
+
+async def _begun(site: Site, chat: ChatRequest, turns: Sequence[SeenTurn], origin: Origin) -> ChatReading:
+    """Start what a chat asks for. Raises `ApiError` for what can be known before anything is said."""
+    known = await site.service.known_turns.recall(origin.project, keys_of(turns))
+    chat = as_sampled(chat, turns, known.get) if known else chat
     kept, details = chat.kept(__version__), [chat.details(index) for index in range(chat.n)]
     first = ""
 
@@ -283,6 +295,7 @@ ENDPOINTS = (
         *("createChatCompletion", "Create a chat completion, at once or as a stream"),
         body="CreateChatCompletion",
         answers={JSON: ChatCompletion, EVENTS: "ChatServerSentEvent"},
+        line=_line,
         errors=(404, 409, 429),
     ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from functools import partial
 
+import orjson
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -16,6 +17,7 @@ from responses_app.protocol.stateless.completions import (
     joined,
     parse_completion,
 )
+from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.completing import Completing
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint
@@ -26,6 +28,7 @@ from responses_app.web.http import (
     error_event,
     json_response,
     read_json,
+    read_line,
     request_id_of,
     seconds_to_head,
     server_sent,
@@ -44,23 +47,32 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     completing = await site.completions.create(parsed, origin)
     if parsed.fields.stream:
         return await _stream(completing, parsed, site.settings.responses_ping_interval_seconds)
+    return json_response(await _whole(completing))
+
+
+async def _line(line: Line) -> LineAnswer:
+    """Answer a line of a batch."""
+    site = get_site()
+    parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
+    completing = await site.completions.create(await read_line(line, parse, site.reader), line.origin)
+    with begun():
+        body = await _whole(completing)
+    return LineAnswer(orjson.dumps(body), tokens_of(body.get("usage")))
+
+
+async def _whole(completing: Completing) -> Completion:
+    """Return a whole completion, with its choices in their order."""
+    deltas: dict[int, list[ChoiceDelta]] = {}
     try:
-        choices = await _read(completing)
+        while not completing.is_over:
+            for delta in await completing.take():
+                deltas.setdefault(delta.index, []).append(delta)
     finally:
         await completing.aclose()
-    body = completing.head.body(choices, completing.usage)
+    body = completing.head.body([joined(deltas[index], index) for index in sorted(deltas)], completing.usage)
     if completing.kv_transfer_params is not None:
         body["kv_transfer_params"] = dict(completing.kv_transfer_params)
-    return json_response(body)
-
-
-async def _read(completing: Completing) -> list[ChoiceDelta]:
-    """Return the whole choices, in their order."""
-    deltas: dict[int, list[ChoiceDelta]] = {}
-    while not completing.is_over:
-        for delta in await completing.take():
-            deltas.setdefault(delta.index, []).append(delta)
-    return [joined(deltas[index], index) for index in sorted(deltas)]
+    return body
 
 
 async def _stream(completing: Completing, parsed: CompletionWanted, ping_seconds: float) -> HttpResponseBase:
@@ -100,5 +112,6 @@ ENDPOINTS = (
         body="CreateCompletion",
         answers={JSON: Completion, EVENTS: CompletionServerSentEvent},
         errors=(404, 429),
+        line=_line,
     ),
 )

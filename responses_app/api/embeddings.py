@@ -5,10 +5,19 @@ from functools import partial
 from django.http import HttpRequest, HttpResponse
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.stateless.embeddings import EmbeddingList, encode_answer, parse_embeddings
+from responses_app.protocol.batches import LineTokens
+from responses_app.protocol.errors import invalid_value
+from responses_app.protocol.stateless.embeddings import (
+    EmbeddingList,
+    EmbeddingsWanted,
+    EncodedAnswer,
+    encode_answer,
+    parse_embeddings,
+)
+from responses_app.runs.batches.lines import Line, LineAnswer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import BYTES, JSON, Endpoint
-from responses_app.web.http import caller_of, project_of, read_json, request_id_of, span_of
+from responses_app.web.http import caller_of, read_json, read_line, request_id_of, span_of
 from responses_app.wiring.site import get_site
 
 BYTES_A_NUMBER = 20  # of a vector that is written as JSON, about
@@ -19,14 +28,30 @@ async def _create(request: HttpRequest) -> HttpResponse:
     site = get_site()
     fields = await read_json(request, parse_embeddings, site.token_reader)
     origin = Origin.of(caller_of(request), "json", request_id=request_id_of(request), span=span_of(request))
-    model, embedded = await site.embeddings.service.embed(fields, origin)
-    write = partial(encode_answer, embedded.vectors, model=model, tokens=embedded.tokens, encoding=fields.encoding)
-    # On a thread where it is long: a thousand vectors of 1,000 numbers are 20 MB of text.
-    written = await site.token_reader.run(project_of(request), BYTES_A_NUMBER * sum(map(len, embedded.vectors)), write)
+    written, _ = await _embedded(fields, origin)
     headers = {"content-length": str(len(written.content))}
     if written.metadata is not None:
         headers["metadata"] = written.metadata
     return HttpResponse(written.content, content_type=written.media_type, headers=headers)
+
+
+async def _line(line: Line) -> LineAnswer:
+    """Answer a line of a batch."""
+    fields = await read_line(line, parse_embeddings, get_site().token_reader)
+    if fields.encoding in ("bytes", "bytes_only"):
+        raise invalid_value("encoding_format", "a line of a batch is JSON. Use 'base64' or 'float'.")
+    written, tokens = await _embedded(fields, line.origin)
+    return LineAnswer(written.content, LineTokens(input=tokens))
+
+
+async def _embedded(fields: EmbeddingsWanted, origin: Origin) -> tuple[EncodedAnswer, int]:
+    """Return the answer, and how many tokens it took. Raises `ApiError`."""
+    site = get_site()
+    model, embedded = await site.embeddings.service.embed(fields, origin)
+    write = partial(encode_answer, embedded.vectors, model=model, tokens=embedded.tokens, encoding=fields.encoding)
+    # On a thread where it is long: a thousand vectors of 1,000 numbers are 20 MB of text.
+    size = BYTES_A_NUMBER * sum(map(len, embedded.vectors))
+    return await site.token_reader.run(origin.project, size, write), embedded.tokens
 
 
 ENDPOINTS = (
@@ -37,5 +62,6 @@ ENDPOINTS = (
         body="CreateEmbedding",
         answers={JSON: EmbeddingList, BYTES: ""},
         errors=(404, 429),
+        line=_line,
     ),
 )

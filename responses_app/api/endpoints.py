@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from responses_app.api import (
+    batches,
     chat,
     chats,
     completions,
@@ -11,6 +12,7 @@ from responses_app.api import (
     decisions,
     embeddings,
     files,
+    message_batches,
     messages,
     models,
     openapi,
@@ -25,12 +27,14 @@ ENDPOINTS: Sequence[Endpoint] = (
     *responses.ENDPOINTS,
     *chat.ENDPOINTS,
     *messages.ENDPOINTS,
+    *message_batches.ENDPOINTS,
     *completions.ENDPOINTS,
     *embeddings.ENDPOINTS,
     *decisions.ENDPOINTS,
     *models.ENDPOINTS,
     *conversations.ENDPOINTS,
     *files.ENDPOINTS,
+    *batches.ENDPOINTS,
     *vector_stores.ENDPOINTS,
     *containers.ENDPOINTS,
     *chats.ENDPOINTS,

@@ -14,6 +14,7 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files.files import (
+    LISTED_PURPOSES,
     MAX_LISTED,
     MAX_PART_BYTES,
     MAX_SECONDS,
@@ -175,7 +176,7 @@ async def _list(request: HttpRequest) -> UploadedFileList:
     # Of a parameter that comes twice the last counts, as everywhere.
     purpose = (query.get("purpose") or [""])[-1] or None
     if purpose is not None:
-        check_purpose(purpose)
+        check_purpose(purpose, LISTED_PURPOSES)
     rows = await get_site().files.listed(
         project_of(request),
         purpose=purpose,
@@ -275,7 +276,7 @@ async def _cancel(request: HttpRequest, upload_id: str) -> PartUpload:
 _FILES = "/v1/files"
 _FILE = f"{_FILES}/{{file_id}}"
 _LISTED = (
-    Parameter("purpose", "Only files that are for this.", text(enum=list(PURPOSES))),
+    Parameter("purpose", "Only files that are for this.", text(enum=list(LISTED_PURPOSES))),
     limit_of("files", maximum=MAX_LISTED, default=MAX_LISTED),
     *(ORDER, AFTER),
 )

@@ -6,6 +6,7 @@
 from dataclasses import replace
 from functools import partial
 
+import orjson
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -20,6 +21,7 @@ from responses_app.protocol.messages.message import MessageObject, MessageTokens
 from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
+from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
@@ -29,8 +31,8 @@ from responses_app.web.http import (
     caller_of,
     cut_of,
     json_response,
-    project_of,
     read_json,
+    read_line,
     request_id_of,
     rfc3339,
     span_of,
@@ -103,35 +105,51 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     check_version(request.headers.get(VERSION))
     site = get_site()
     asked = await read_json(request, partial(parse_messages, parse=site.parse_create), site.reader)
-    settings = site.settings
-    asked = replace(
-        asked,
-        lists_tools=LISTS_TOOLS in request.headers.get(BETA, ""),
-        # The server of SANDBOX_MCP has no containers that could be named.
-        container_until=None
-        if settings.sandbox_mcp
-        else lambda used: rfc3339(used + int(settings.sandbox_idle_seconds)),
-    )
-    project = project_of(request)
-    known = await site.service.known_turns.recall(project, keys_of(turn.seen for turn in asked.turns))
-    asked = asked.as_sampled(known.get) if known else asked
-    details = EngineDetails()
-    try:
-        reader = await site.service.create(asked.create, _origin(request), details=details)
-    except ApiError as error:
-        raise asked.renamed(error) from None
-    reading = MessageReading(
-        asked,
-        reader,
-        details,
-        request_id=request_id_of(request),
-        remember=partial(site.service.known_turns.remember, project),
-    )
+    reading = await _begun(asked, _origin(request), lists_tools=LISTS_TOOLS in request.headers.get(BETA, ""))
     if asked.create.stream:
         ping_seconds = site.settings.responses_ping_interval_seconds
         return await encoded_stream(reading, ping_seconds=ping_seconds, cut=cut_of(request))
     await read_quietly(reading)
     return json_response(reading.whole())
+
+
+async def _line(line: Line) -> LineAnswer:
+    """Answer a line of a batch."""
+    site = get_site()
+    asked = await read_line(line, partial(parse_messages, parse=site.parse_create), site.reader)
+    reading = await _begun(asked, line.origin)
+    with begun():
+        await read_quietly(reading)
+    message = reading.whole()
+    return LineAnswer(orjson.dumps(message), tokens_of(message["usage"]))
+
+
+async def _begun(asked: MessagesRequest, origin: Origin, *, lists_tools: bool = False) -> MessageReading:
+    """Start what a message asks for. Raises `ApiError` for what can be known before anything is said."""
+    site = get_site()
+    settings = site.settings
+    asked = replace(
+        asked,
+        lists_tools=lists_tools,
+        # The server of SANDBOX_MCP has no containers that could be named.
+        container_until=None
+        if settings.sandbox_mcp
+        else lambda used: rfc3339(used + int(settings.sandbox_idle_seconds)),
+    )
+    known = await site.service.known_turns.recall(origin.project, keys_of(turn.seen for turn in asked.turns))
+    asked = asked.as_sampled(known.get) if known else asked
+    details = EngineDetails()
+    try:
+        reader = await site.service.create(asked.create, origin, details=details)
+    except ApiError as error:
+        raise asked.renamed(error) from None
+    return MessageReading(
+        asked,
+        reader,
+        details,
+        request_id=origin.request_id,
+        remember=partial(site.service.known_turns.remember, origin.project),
+    )
 
 
 async def _count(request: HttpRequest) -> MessageTokens:
@@ -167,6 +185,7 @@ ENDPOINTS = (
         *("createMessage", "Create a message of Anthropic's API, at once or as a stream"),
         body="CreateMessage",
         answers={JSON: MessageObject, EVENTS: "MessagesServerSentEvent"},
+        line=_line,
     ),
     _endpoint(
         *("POST", "/v1/messages/count_tokens", _count),

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
+import orjson
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
@@ -18,7 +19,7 @@ from typing_extensions import TypedDict
 from responses_app.auth.scopes import check_named
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, invalid_request
+from responses_app.protocol.errors import ApiError, invalid_request, server_error
 from responses_app.protocol.events.dialects import DIALECT_HEADER, OPENAI, RATE_LIMITS, Dialect
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.events.frames import ping
@@ -33,6 +34,7 @@ from responses_app.protocol.requests.resources import (
     compacted_response,
 )
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
+from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
 from responses_app.runs.log.journal import JournalEntry, ReaderTooSlow, Waiter, gather
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import store_errors
@@ -51,6 +53,7 @@ from responses_app.web.http import (
     project_of,
     query_of,
     read_json,
+    read_line,
     request_id_of,
     server_sent,
     span_of,
@@ -241,6 +244,19 @@ async def _replay(request: HttpRequest, response_id: str) -> HttpResponseBase | 
     return _answer(dialect, response)
 
 
+async def _line(line: Line) -> LineAnswer:
+    """Answer a line of a batch. A response that failed is an error, as clients look for those in the error file."""
+    site = get_site()
+    create = await read_line(line, site.parse_create, site.reader)
+    dialect = site.dialect(None)
+    reader = await site.service.create(create, line.origin, dialect=dialect)
+    with begun():
+        response = await read_to_end(reader)
+        if response["status"] == "failed":
+            raise reader.source.problem or server_error(line.request_id)
+    return LineAnswer(orjson.dumps(dialect.response(response)), tokens_of(response["usage"]))
+
+
 async def _delete(request: HttpRequest, response_id: str) -> DeletedResponse:
     await get_site().responses.delete(project_of(request), response_id)
     return {"id": response_id, "object": "response", "deleted": True}
@@ -398,6 +414,7 @@ ENDPOINTS = (
         errors=_RUNS,
         decide=_decide,
         replay=_replay,
+        line=_line,
         websocket=True,
     ),
     _endpoint(

@@ -146,7 +146,7 @@ GAP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0,
 DURATION = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 REFUSED = (401, 403)  # statuses of answers to those who are not let in
-TRANSPORTS = ("json", "sse", "websocket", "background", "chat", "messages")
+TRANSPORTS = ("json", "sse", "websocket", "background", "chat", "messages", "batch")
 STATUSES = ("completed", "incomplete", "failed", "cancelled")
 F = TypeVar("F", bound=Numbers)
 

@@ -1,5 +1,6 @@
 """Service tiers: which a request may ask for, which one runs, how urgent it is, and how many of it may wait."""
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -15,8 +16,9 @@ PRIORITIES: dict[ServiceTier, int] = {  # vLLM's, of those that run: lower runs 
     "default": 0,
     "flex": 10,
 }
+# The priority of what takes the engine only where others leave room: lines of batches, and what may take hours.
+BEHIND_ALL = 2**31 - 1
 TIERS: tuple[str, ...] = get_args(ServiceTier)
-BEHIND_ALL = 100  # the engine's priority of what may take hours
 SECONDS_A_STEP = 6.0  # of priority, in a queue: `priority` comes a minute earlier than it arrived, `flex` one later
 MAX_STEPS = 20  # that count: so nothing that waits is overtaken for more than some minutes
 _ALIASES = {"fast": "priority"}  # allowed where that is, and echoed as that
@@ -90,7 +92,12 @@ def queue_bounds(text: str) -> QueueBounds:
 
 
 def lateness(priority: int) -> float:
-    """Return how much later than it came a request of this priority counts as come, in seconds; below 0: earlier."""
+    """Return how much later than it came a request of this priority counts as come, in seconds; below 0: earlier.
+
+    Infinite for `BEHIND_ALL`: it is never due.
+    """
+    if priority == BEHIND_ALL:
+        return math.inf
     return SECONDS_A_STEP * max(-MAX_STEPS, min(MAX_STEPS, priority))
 
 

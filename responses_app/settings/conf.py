@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.observing.traces import can_be_exported
+from responses_app.protocol.batches import BatchSettings
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
@@ -138,6 +139,7 @@ class Settings(
     RunSettings,
     FileSettings,
     IdempotencySettings,
+    BatchSettings,
     VectorStoreSettings,
     EngineSettings,
     EmbeddingSettings,

@@ -6,7 +6,7 @@ moment it is created, with the size that it says.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,10 +64,18 @@ class BaseFileStore(ABC):
     """
 
     @abstractmethod
-    async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
+    async def create(
+        self,
+        project: str,
+        record: FileRecord,
+        pieces: Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        over_limits: bool = False,
+    ) -> None:
         """Keep a file whose content is `record.bytes` long, in `pieces` of up to `PIECE_BYTES`, read on a thread.
 
-        Where this raises or is cancelled, nothing is kept.
+        Where this raises or is cancelled, nothing is kept. `over_limits`: it is kept however many there are, as work
+        that was taken on is not lost for that; it counts as any other.
         Raises `FilesFull`, and `ValueError` for pieces that are more or less than that.
         """
 

@@ -30,6 +30,7 @@ from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
+from responses_app.runs.batches.lines import AnswerLine, Line, LineAnswer
 from responses_app.runs.plan.failures import store_away
 from responses_app.stores.base import StoreError
 from responses_app.web.http import MethodNotAllowed, NotServed, json_response
@@ -142,6 +143,8 @@ class Endpoint:
     error_answer: ErrorSchema = ErrorAnswer
     # Statuses that are answered with the same body as a 200, and what they mean.
     also: Mapping[int, str] = field(default_factory=dict)
+    # What answers a line of a batch, where lines may ask for this.
+    line: AnswerLine | None = None
     # Whether a WebSocket takes the same at this path.
     websocket: bool = False
     # Whether `handler` itself asks for a key, where `scope` is None.
@@ -209,7 +212,6 @@ NOT_SERVED: Mapping[str, str] = {
     "agents": "hosted agents; an agent runs in its client here, on /v1/responses",
     "assistants": f"the older Assistants API; {_CHATS}",
     "audio": "speech and transcriptions; models here read and write text",
-    "batches": "batches of requests; send them with `background: true`",
     "chatkit": "sessions of ChatKit",
     "content_provenance_checks": "where a picture came from",
     "evals": "evaluations",
@@ -333,6 +335,23 @@ def find(path: str) -> tuple[Route, Mapping[str, str]]:
         raise NotServed from None
     assert isinstance(match.func, Route)
     return match.func, match.kwargs
+
+
+@cache
+def in_batches() -> Mapping[str, Endpoint]:
+    """Return the endpoints that lines of batches may ask for, by their paths."""
+    endpoints = (each for route in routes() for each in route.endpoints)
+    return {each.path: each for each in endpoints if each.line is not None}
+
+
+async def answer_line(line: Line) -> LineAnswer:
+    """Answer a line of a batch. Raises `ApiError`, and `LineBroken` for what fails once it has begun."""
+    answer = in_batches()[line.endpoint].line
+    assert answer is not None, "they are those that have one"
+    try:
+        return await answer(line)
+    except StoreError as error:
+        raise store_away(error) from error
 
 
 def path_not_found(path: str) -> ApiError:

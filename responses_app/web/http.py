@@ -15,12 +15,13 @@ from django.http.request import UnreadablePostError
 
 from responses_app.observing.traces import NO_SPAN, SPAN, Span
 from responses_app.protocol.api_keys import Caller
-from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request
+from responses_app.protocol.errors import ApiError, ErrorAnswer, JsonObject, invalid_request, invalid_value
 from responses_app.protocol.fields import noting
 from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
+from responses_app.runs.batches.lines import Line
 from responses_app.runs.plan.plan import DecidedResponse
 from responses_app.wiring.reading import JsonReader
 
@@ -67,10 +68,24 @@ async def read_json(request: HttpRequest, parse: Callable[[JsonObject], Parsed],
     length = "" if "Transfer-Encoding" in request.headers else request.META.get("CONTENT_LENGTH") or ""
 
     def read() -> Parsed:
-        return parse_noting(request, parse, _json_object(_content(request), reader), reader)
+        return parse_noting(request, parse, _as_object(_content(request), reader), reader)
 
     size = int(length) if length.isdecimal() else reader.max_body_bytes
     return await reader.run(project_of(request), size, read)
+
+
+async def read_line(line: Line, parse: Callable[[JsonObject], Parsed], reader: JsonReader) -> Parsed:
+    """Return what `parse` makes of a line of a batch, as `read_json` does of a body. Raises `ApiError`."""
+
+    def read() -> Parsed:
+        data = _as_object(line.body, reader)
+        for name in ("stream", "background"):
+            if data.get(name):
+                raise invalid_value(name, "a line of a batch has no client to answer meanwhile. Leave it out.")
+        with noting(refuse=reader.refuse_unknown):
+            return parse(data)
+
+    return await reader.run(line.caller.project, len(line.body), read)
 
 
 def parse_noting(request: HttpRequest, parse: Callable[[Fields], Parsed], fields: Fields, reader: JsonReader) -> Parsed:
@@ -89,7 +104,7 @@ def _content(request: HttpRequest) -> bytes:
         raise invalid_request("The body could not be read to its end. Send it again.") from None
 
 
-def _json_object(content: bytes, reader: JsonReader) -> JsonObject:
+def _as_object(content: bytes, reader: JsonReader) -> JsonObject:
     try:
         data = reader.loads(content)
     except orjson.JSONDecodeError as error:

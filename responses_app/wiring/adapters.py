@@ -12,6 +12,7 @@ from responses_app.limits.ledger import BaseLedger
 from responses_app.limits.memory import MemoryLedger
 from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
+from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock
 from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
@@ -27,6 +28,7 @@ class Adapters:
     stores: Stores  # of responses, conversations, files and approvals
     uploads: BaseUploads  # of files that come in parts
     idempotency: BaseIdempotencyStore  # of keys
+    batches: BaseBatchStore
     setups: BaseSetups  # of the playground, under names
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
@@ -45,6 +47,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         stores=_stores(settings, clock),
         uploads=_uploads(settings, clock),
         idempotency=_idempotency(settings, clock),
+        batches=_batches(settings, clock),
         setups=_setups(settings),
         door=_door(settings, clock),
         ledger=ledger,
@@ -89,6 +92,12 @@ def _idempotency(settings: Settings, clock: StoreClock) -> BaseIdempotencyStore:
     from responses_app.stores.database.idempotency import DatabaseIdempotencyStore
 
     return DatabaseIdempotencyStore(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _batches(settings: Settings, clock: StoreClock) -> BaseBatchStore:
+    from responses_app.stores.database.batches.store import DatabaseBatches
+
+    return DatabaseBatches(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _setups(settings: Settings) -> BaseSetups:

@@ -21,6 +21,7 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.observing.metrics import Metrics, ModelMeter
 from responses_app.observing.traces import Traces
 from responses_app.protocol import ids
+from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.dialects import Dialect, requested_dialect
 from responses_app.protocol.fields import note_ignored
@@ -29,6 +30,9 @@ from responses_app.protocol.requests.requests import CreateRequest, parse_create
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import WAIT, requested_tool_mode
 from responses_app.protocol.transport import AnswerHeaders
+from responses_app.runs.batches.lines import AnswerLine
+from responses_app.runs.batches.office import BatchOffice
+from responses_app.runs.batches.work import BatchWork
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
 from responses_app.runs.duties import Draining, Upkeep
@@ -49,6 +53,7 @@ from responses_app.runs.stateless.deciding import DecisionService
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.stores.base import BaseResponseStore, WorkerState
+from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock, id_factory
 from responses_app.stores.database.deadline import end_within
 from responses_app.stores.files import BaseFileStore, BaseUploads
@@ -64,6 +69,7 @@ from responses_app.wiring.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.wiring.server_tools import document_text, server_tools
 from responses_app.wiring.watching import Watch
 
+EMBEDDINGS = "/v1/embeddings"  # whose models are others than those of all other endpoints
 LAST_WORDS_SECONDS = 1.0  # how long a stop waits for those who read what it stopped
 LAST_ROWS_SECONDS = 5.0  # how long behind the grace a stop may ask the database: what is not kept, others take over
 
@@ -84,6 +90,8 @@ class Site:
     files: BaseFileStore
     uploads: BaseUploads
     idempotency: IdempotencyKeys  # of requests that are to be carried out once
+    batches: BaseBatchStore
+    batch_work: BatchWork  # of this worker
     setups: BaseSetups  # of the playground
     approvals: BaseApprovalStore
     pictures: BasePictureStore
@@ -139,8 +147,11 @@ class Site:
                 note_ignored(f"tools[{index}]")
         return request
 
-    async def start(self) -> None:
-        """Start what must run before anything is served; the engine goes on loading beside."""
+    async def start(self, answer_line: AnswerLine) -> None:
+        """Start what must run before anything is served; the engine goes on loading beside.
+
+        `answer_line` answers the lines of batches, as the endpoints do which stand above this.
+        """
         self.traces.start()
         await self.store.start()
         await self.conversations.start()
@@ -160,12 +171,15 @@ class Site:
             take=self.outputs.take_here,
         )
         await self.upkeep.start()
+        if self.settings.responses_store:  # without it there are no batches, and no worker is known to live
+            self.batch_work.start(answer_line)
         await self.watch.start()
 
     async def aclose(self) -> None:
         """Let what runs end, or stop it; write what is to be written, give back what is shared."""
         # First connections hear of it, then what runs gets its grace; what others need (relay, stores) ends last.
         self.draining.begin()
+        await self.batch_work.stop()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
         await asyncio.gather(self.registry.drain(grace), self.completions.aclose(grace=grace))
@@ -174,6 +188,7 @@ class Site:
         await self.registry.aclose(last_words=LAST_WORDS_SECONDS)
         await self.draining.over(LAST_WORDS_SECONDS)
         await self.idempotency.aclose()
+        await self.batch_work.aclose()
         await self.service.approving.aclose()
         await self.service.live.aclose()
         await self.upkeep.aclose()
@@ -255,19 +270,14 @@ def build_site(settings: Settings) -> Site:
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
+    embeddings = _embeddings(base, runs)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
     reading = FairThreads()
+    reader = _reader(settings, reading, max_items=settings.max_input_items)
     return Site(
         settings=settings,
         engines=base.engines,
-        embeddings=Embeddings(
-            settings,
-            created=int(base.started_at),
-            rates=base.adapters.rates,
-            metrics=base.metrics,
-            guest=runs.registry.guest,
-            generates=lambda name: runs.service.models.named(name) is not None,
-        ),
+        embeddings=embeddings,
         completions=CompletionService(runs.service),
         decisions=DecisionService(runs.service),
         store=base.adapters.stores.responses,
@@ -283,6 +293,8 @@ def build_site(settings: Settings) -> Site:
             worker=base.worker,
             dead_before=lambda: upkeep.heartbeat.pulse.dead_before,
         ),
+        batches=base.adapters.batches,
+        batch_work=_batch_work(base, runs, embeddings, upkeep, reader),
         setups=base.adapters.setups,
         approvals=base.adapters.stores.approvals,
         pictures=base.adapters.stores.pictures,
@@ -305,7 +317,7 @@ def build_site(settings: Settings) -> Site:
         traces=base.traces,
         tools=base.tools,
         end_database=end_within,
-        reader=_reader(settings, reading, max_items=settings.max_input_items),
+        reader=reader,
         token_reader=_reader(settings, reading, max_items=settings.max_json_values),
         new_id=new_id,
     )
@@ -414,6 +426,39 @@ def _upkeep(base: _Base, runs: _Runs) -> Upkeep:
         ready=lambda: base.engines.any_started,
         settings=base.settings,
     )
+
+
+def _embeddings(base: _Base, runs: _Runs) -> Embeddings:
+    return Embeddings(
+        base.settings,
+        created=int(base.started_at),
+        rates=base.adapters.rates,
+        metrics=base.metrics,
+        guest=runs.registry.guest,
+        generates=lambda name: runs.service.models.named(name) is not None,
+    )
+
+
+def _batch_work(base: _Base, runs: _Runs, embeddings: Embeddings, upkeep: Upkeep, reader: JsonReader) -> BatchWork:
+    def check_model(endpoint: str, name: str | None, caller: Caller) -> None:
+        if endpoint == EMBEDDINGS:
+            embeddings.service.chosen(name, caller.models)
+        else:
+            runs.service.models.chosen(name, caller.models)
+
+    office = BatchOffice(
+        store=base.adapters.batches,
+        files=base.adapters.stores.files,
+        keys=base.adapters.door.keys.store,
+        settings=base.settings,
+        max_line_bytes=base.settings.max_body_bytes,
+        loads=reader.loads,
+        check_model=check_model,
+        new_id=base.new_id,
+        now=base.clock,
+    )
+    ready = partial(getattr, base.engines, "any_started")
+    return BatchWork(office, upkeep.heartbeat, worker=base.worker, ready=ready)
 
 
 def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:

@@ -1,7 +1,7 @@
 """`MemoryFileStore`: files for tests that have no database; it keeps the contract of `tests/contracts/files.py`."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 
 from responses_app.stores.files import (
     UNLIMITED,
@@ -22,11 +22,19 @@ class MemoryFileStore(BaseFileStore):
         self._now = now
         self._files: dict[tuple[str, str], tuple[FileRecord, list[bytes]]] = {}
 
-    async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
+    async def create(
+        self,
+        project: str,
+        record: FileRecord,
+        pieces: Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        over_limits: bool = False,
+    ) -> None:
         used, limits = await self.usage(project), self._settings
-        if 0 < limits.files_max_entries <= used.files or 0 < limits.files_max_bytes < used.bytes + record.bytes:
+        is_full = 0 < limits.files_max_entries <= used.files or 0 < limits.files_max_bytes < used.bytes + record.bytes
+        if is_full and not over_limits:
             raise FilesFull("This project is full")
-        kept = list(pieces)
+        kept = [each async for each in pieces] if isinstance(pieces, AsyncIterable) else list(pieces)
         if sum(map(len, kept)) != record.bytes:
             raise ValueError("another size")
         self._files[project, record.id] = (record, kept)

@@ -6,7 +6,7 @@ One that comes in parts:
 """
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -16,6 +16,7 @@ from responses_app.protocol.errors import ApiError, invalid_request, invalid_val
 from responses_app.protocol.fields import ClientModel, check_fields, missing, validate, whole_number
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+LISTED_PURPOSES = (*PURPOSES, "batch_output")  # also of those that batches write
 MIN_SECONDS, MAX_SECONDS = 3600, 30 * 24 * 3600  # that `expires_after` may say: an hour to 30 days
 BATCH_SECONDS = MAX_SECONDS  # OpenAI keeps files with the purpose `batch` so long, where nothing else is said
 MAX_LISTED = 10_000  # of one list, which is also the default, as OpenAI has it
@@ -50,10 +51,10 @@ def parse_upload(fields: Mapping[str, str]) -> NewFile:
     return NewFile(purpose, _seconds(fields, BATCH_SECONDS if purpose == "batch" else None))
 
 
-def check_purpose(purpose: str) -> None:
-    """Raise `ApiError` for a purpose that OpenAI's API does not have."""
-    if purpose not in PURPOSES:
-        raise _invalid("purpose", purpose, f"Supported values are: {', '.join(map(repr, PURPOSES))}.")
+def check_purpose(purpose: str, purposes: Sequence[str] = PURPOSES) -> None:
+    """Raise `ApiError` for a purpose that is none of these."""
+    if purpose not in purposes:
+        raise _invalid("purpose", purpose, f"Supported values are: {', '.join(map(repr, purposes))}.")
 
 
 def file_not_found(file_id: str, *, param: str = "file_id") -> ApiError:

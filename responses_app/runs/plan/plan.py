@@ -18,7 +18,7 @@ from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import Asked, Declared, Mode, Offered, Started
-from responses_app.protocol.tiers import ServiceTier
+from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
 from responses_app.tools.base import BaseTool, ToolUse
@@ -126,6 +126,7 @@ class Origin:
     # Its client may send the request again, on any worker, and gets this response then: see `runs.idempotency`
     comes_again: bool = False
     decided: DecidedResponse | None = None  # what was decided of the response before
+    behind_all: bool = False  # the engine serves it only where others leave room
 
     @classmethod
     def of(
@@ -137,6 +138,7 @@ class Origin:
         awaits_tools: bool = False,
         span: Span = NO_SPAN,
         decided: DecidedResponse | None = None,
+        behind_all: bool = False,
     ) -> "Origin":
         """Return the origin of what this caller asks for."""
         return cls(
@@ -151,7 +153,12 @@ class Origin:
             span=span,
             comes_again=decided is not None,
             decided=decided,
+            behind_all=behind_all,
         )
+
+    def priority(self, usual: int) -> int:
+        """Return how soon the engine is to begin, where that of its tier is `usual`; less is sooner."""
+        return BEHIND_ALL if self.behind_all else usual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -353,8 +353,8 @@ def _priority(draft: Draft) -> int:
     priority, tier = draft.request.priority, PRIORITIES[draft.tier]
     options = draft.request.background_options
     if priority is None and options is not None and options.window_seconds is not None:
-        return BEHIND_ALL
-    return tier if priority is None else priority
+        tier = BEHIND_ALL
+    return draft.origin.priority(tier if priority is None else priority)
 
 
 def _cache_salt(request: CreateRequest, origin: Origin) -> str | None:

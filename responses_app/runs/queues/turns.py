@@ -14,6 +14,10 @@ on it is as good as any other, so it does not wait for ever. What may take hours
 most of its time. A response that has begun keeps the time of its arrival for its later turns: what has begun is
 finished before what came after it.
 
+What stands behind all (`tiers.BEHIND_ALL`: the lines of batches) is served only while nothing else waits, and never has
+the last turns: an eighth of them, and at least one, is left to requests that somebody waits for. So such a request
+begins at once beside a batch of any length.
+
 Of each project and tier only so many requests may wait to begin. One more is refused before anything of it is kept,
 with a time after which it makes sense to try again. That is made of how long turns take here.
 
@@ -38,7 +42,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from contextvars import copy_context
 from functools import partial
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from threading import Event
 from typing import ParamSpec, TypeVar
 
@@ -47,6 +51,7 @@ from responses_app.protocol.errors import ApiError, overloaded, rate_limited
 from responses_app.protocol.tiers import QueueBounds, lateness
 
 MAX_RETRY_AFTER = 60  # seconds
+LEFT_FREE = 8  # one in so many turns is never had by what stands behind all
 WEIGHT = 0.1  # of the last turn in what a turn takes on average, once there were ten
 NOBODY = QueueBounds(0)
 
@@ -102,6 +107,13 @@ class FairTurns:
         """Whether whoever asks has to wait."""
         return bool(self.max_running) and self.running >= self.max_running
 
+    def has_room(self, place: "TurnPlace") -> bool:
+        """Whether there is a turn for this place now."""
+        most = self.max_running
+        if place.is_behind_all and most:
+            most -= min(most - 1, ceil(most / LEFT_FREE))
+        return not most or self.running < most
+
     def place(self, project: str, tier: str, priority: int, late: float = 0.0) -> "TurnPlace":
         """Return what a response will have of the engine: nothing yet. `late`: it lets others go first so long."""
         return TurnPlace(self, project, tier, late or lateness(priority))
@@ -130,7 +142,7 @@ class FairTurns:
 
     def take(self, place: "TurnPlace") -> bool:
         """Give a turn, if there is one now; then nobody waits."""
-        if self.is_full:
+        if not self.has_room(place):
             return False
         self._running[place.project] += 1
         self._served[place.project] = next(self._numbers)
@@ -160,7 +172,11 @@ class FairTurns:
         self._began = self._began - place.began if self.running else 0.0
         # More than once: a place whose owner has left takes no turn.
         while self._waiting and not self.is_full:
-            self._serve(self._next())
+            project = self._next()
+            # What stands behind all comes last in each project and among them: then all others that wait are such.
+            if not self.has_room(self._waiting[project][0][2]):
+                break
+            self._serve(project)
         self._forget(place.project)
 
     def _next(self) -> str:
@@ -168,8 +184,14 @@ class FairTurns:
         now = self.now()
         return min(
             self._waiting,
-            # First those that are due, then those with the fewest turns, then the one that was served longest ago.
-            key=lambda each: (self._waiting[each][0][0] > now, self._running[each], self._served.get(each, 0)),
+            # First those that are due, then those that will be, then what stands behind all; among these those with
+            # the fewest turns, then the one that was served longest ago.
+            key=lambda each: (
+                self._waiting[each][0][2].is_behind_all,
+                self._waiting[each][0][0] > now,
+                self._running[each],
+                self._served.get(each, 0),
+            ),
         )
 
     def _serve(self, project: str) -> None:
@@ -230,11 +252,17 @@ class TurnPlace:
     @property
     def would_wait(self) -> bool:
         """Whether a turn that is asked for now has to be waited for."""
-        return self._turns.is_full
+        return not self._turns.has_room(self)
+
+    @property
+    def is_behind_all(self) -> bool:
+        """Whether it is served only while nothing else waits."""
+        return self.late == inf
 
     def admit(self) -> None:
         """Note that a request comes, which will ask for a turn. Raises `ApiError` (503) where too many wait."""
-        if self._turns.max_running:
+        # How many stand behind all is bounded by who sends them; they take no place from those that others wait for.
+        if self._turns.max_running and not self.is_behind_all:
             self._turns.admit(self)
             self._is_admitted = True
 

@@ -100,9 +100,10 @@ class CompletionService:
         details = _details(wanted, model)
         head = CompletionHead(id=self.service.new_id(ids.COMPLETION), created=int(self.service.now()), model=model.name)
         tier = self.service.settings.tier(None)
-        choices = await _choices(wanted, model, origin, head.id, PRIORITIES[tier], self.service.threads)
+        priority = origin.priority(PRIORITIES[tier])
+        choices = await _choices(wanted, model, origin, head.id, priority, self.service.threads)
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
-        places = [model.turns.place(origin.project, tier, PRIORITIES[tier]) for _ in choices]
+        places = [model.turns.place(origin.project, tier, priority) for _ in choices]
         try:
             for place in places:
                 place.admit()

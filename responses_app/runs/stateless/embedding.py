@@ -77,7 +77,7 @@ class EmbeddingService:
 
     async def embed(self, wanted: EmbeddingsWanted, origin: Origin) -> tuple[str, Embedded]:
         """Return the name of the model that answers, and its vectors. Raises `ApiError`."""
-        model = self._model(wanted.model, origin)
+        model = self.chosen(wanted.model, origin.models)
         with self.guest():
             return await self._answer(wanted, model, origin)
 
@@ -85,7 +85,7 @@ class EmbeddingService:
         began, status = time.monotonic(), "failed"
         # At least so many, for the limits; the engine's own count takes its place below.
         tokens = model.engine.count(wanted.inputs)
-        place = model.turns.place(origin.project, TIER, 0)
+        place = model.turns.place(origin.project, TIER, origin.priority(0))
         place.admit()
         try:
             ticket = await self.rates.admit(origin.limited, Amount(1, tokens), None)
@@ -116,16 +116,19 @@ class EmbeddingService:
             raise EngineUnavailable("The engine is starting.")
         return await model.engine.embed(EmbeddingRequest(inputs=wanted.inputs, dimensions=wanted.dimensions))
 
-    def _model(self, name: str | None, origin: Origin) -> ServedEmbeddings:
-        """Return the model a request asks for; without a name the first that its key may use."""
-        allowed = self.models.allowed(origin.models)
+    def chosen(self, name: str | None, names: Sequence[str]) -> ServedEmbeddings:
+        """Return the model a request asks for; without a name the first of those that its key may use.
+
+        Raises `ApiError`.
+        """
+        allowed = self.models.allowed(names)
         model = next(iter(allowed), None) if name is None else self.models.named(name)
         if model is None:
             if name is not None and self.generates(name):
                 raise _makes_none(name, [each.name for each in allowed])
             raise model_not_found(name or "", [each.name for each in allowed])
         if model not in allowed:
-            raise model_not_allowed(name or model.name, origin.models)
+            raise model_not_allowed(name or model.name, names)
         return model
 
     def _note(self, model: ServedEmbeddings, status: str, inputs: int, tokens: int, seconds: float) -> None:

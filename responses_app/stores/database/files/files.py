@@ -7,7 +7,7 @@ opposite order. What a process leaves hidden, as it was ended in between, is rem
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -43,8 +43,15 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
 
     unlimited = UNLIMITED
 
-    async def create(self, project: str, record: FileRecord, pieces: Iterable[bytes]) -> None:
-        await self._threads.run(lambda db: self._reserve(db, project, record))
+    async def create(
+        self,
+        project: str,
+        record: FileRecord,
+        pieces: Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        over_limits: bool = False,
+    ) -> None:
+        await self._threads.run(lambda db: self._reserve(db, project, record, over_limits))
         try:
             await write_pieces(self._threads, record.id, record.bytes, pieces, write=_write_piece)
             await self._threads.run(lambda db: _show(db, record.id))
@@ -142,11 +149,12 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
     def _known(self, connection: BaseDatabaseWrapper, project: str) -> "QuerySet[StoredFile]":
         return unexpired_files(connection, project, self._now()).filter(is_whole=True)
 
-    def _reserve(self, connection: BaseDatabaseWrapper, project: str, record: FileRecord) -> None:
+    def _reserve(self, connection: BaseDatabaseWrapper, project: str, record: FileRecord, over_limits: bool) -> None:
         with transaction.atomic(using=connection.alias):
             if StoredFile.objects.using(connection.alias).filter(pk=record.id).exists():
                 return  # an earlier attempt was committed after all
-            check_limits(connection, self._settings, project, record.bytes, self._now())
+            if not over_limits:
+                check_limits(connection, self._settings, project, record.bytes, self._now())
             row_of(project, record).save(using=connection.alias, force_insert=True)
 
 

@@ -5,7 +5,7 @@ this blocks; only `write_pieces` is for an event loop.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db import connections, transaction
@@ -24,7 +24,7 @@ async def write_pieces(
     threads: DatabaseReaders,
     owner: str,
     size: int,
-    pieces: Iterable[bytes],
+    pieces: Iterable[bytes] | AsyncIterable[bytes],
     *,
     write: Callable[[BaseDatabaseWrapper, str, int, bytes], None],
 ) -> None:
@@ -32,13 +32,19 @@ async def write_pieces(
 
     Raises `ValueError` for pieces that are more or less than `size` bytes.
     """
-    source, position, written = iter(pieces), 0, 0
-    # On a thread, since a piece may be read from a disk; `b""` ends the loop.
-    while data := await asyncio.to_thread(next, source, b""):
+    position = written = 0
+    async for data in pieces if isinstance(pieces, AsyncIterable) else _read(pieces):
         await threads.run(lambda db, at=position, data=data: write(db, owner, at, data))
         position, written = position + 1, written + len(data)
     if written != size:
         raise ValueError(f"{owner} has {written} bytes, not {size}")
+
+
+async def _read(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    source = iter(pieces)
+    # On a thread, since a piece may be read from a disk; `b""` ends the loop.
+    while data := await asyncio.to_thread(next, source, b""):
+        yield data
 
 
 def owners_of(connection: BaseDatabaseWrapper, file_id: str, size: int) -> Sequence[tuple[str, int]]:

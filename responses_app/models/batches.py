@@ -1,0 +1,72 @@
+"""Batches, and their lines: each is a request, and then what came of it."""
+
+from typing import ClassVar
+
+from django.db import models
+
+from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
+from responses_app.protocol.batches import OPEN
+
+
+class Batch(WithId):
+    """A batch, of OpenAI's API or of Anthropic's: the prefix of its id says which."""
+
+    project = models.CharField(max_length=64, default="default")
+    key_id = models.CharField(max_length=ID_LENGTH, default="")  # of who created it, as in a response
+    endpoint = models.CharField(max_length=64)  # that answers its lines
+    status = models.CharField(max_length=16)
+    input_file_id = models.CharField(max_length=ID_LENGTH, default="")  # empty where its lines came with the request
+    # Of OpenAI's: once they are to be written, and shown once the batch has ended
+    output_file_id = models.CharField(max_length=ID_LENGTH, default="")
+    error_file_id = models.CharField(max_length=ID_LENGTH, default="")
+    output_seconds = models.PositiveIntegerField(null=True)  # how long these files stay; null: until they are deleted
+    model = models.CharField(max_length=256, default="")  # of its lines, where all have the same
+    metadata = JSONTextField(null=True)
+    errors = JSONTextField(default=list)  # why its input was refused
+    times = JSONTextField(default=dict)  # when it came to each status: Unix seconds by OpenAI's names
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()  # from then on no line is begun
+    worker = models.CharField(max_length=ID_LENGTH, default="")  # the process that works on it; empty for none
+    epoch = models.IntegerField(default=0)  # how many have claimed it
+    # Of its lines: how many there are, and how many ended in each way.
+    total = models.PositiveIntegerField(default=0)
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    expired = models.PositiveIntegerField(default=0)
+    # Tokens of all lines that have ended.
+    input_tokens = models.PositiveBigIntegerField(default=0)
+    cached_tokens = models.PositiveBigIntegerField(default=0)
+    output_tokens = models.PositiveBigIntegerField(default=0)
+    reasoning_tokens = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "batches"
+        indexes: ClassVar = [
+            models.Index(fields=["project", "id"], name="batch_project"),
+            models.Index(fields=["worker"], name="batch_open", condition=models.Q(status__in=OPEN)),
+            models.Index(fields=["created_at"], name="batch_created"),
+        ]
+
+
+class BatchLine(models.Model):
+    """A line of a batch. Its body goes when it has ended, and the line when its result is in a file."""
+
+    batch = models.ForeignKey(
+        Batch, on_delete=models.DO_NOTHING, related_name="lines", db_constraint=False, db_index=False
+    )
+    number = models.PositiveIntegerField()  # of the line in its input, from 1 on
+    custom_id = models.TextField()
+    # 0: not begun; 1: given to a worker; 2: it has ended, and `outcome` says how. See `stores.batches.LineState`
+    state = models.PositiveSmallIntegerField(default=0)
+    outcome = models.CharField(max_length=16, default="")
+    body_size = models.PositiveIntegerField()  # bytes
+    body = models.BinaryField()  # the JSON of the request
+    result_size = models.PositiveIntegerField(default=0)  # bytes
+    result = models.BinaryField(default=b"")  # the line of the output; empty for one that was never begun
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["batch", "number"], name="batchline_number")]
+
+    def __str__(self) -> str:
+        return f"{self.batch_id} {self.number}"

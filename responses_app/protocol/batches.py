@@ -1,0 +1,345 @@
+"""Batches: what may be asked for, the lines of their input, and those of their output.
+
+An input is JSON lines: `{"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {…}}`. It is read before
+anything of it is run, a piece at a time (`InputLines`), and a line that is wrong fails the batch: `errors` has its
+number, and what is wrong with it. Codes are OpenAI's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import ClassVar, Final, Literal
+
+import orjson
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
+from responses_app.protocol.fields import ClientModel, Text, check_metadata, validate
+from responses_app.protocol.files.files import FileExpiry
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, setting, whole
+
+WINDOW_SECONDS = 24 * 3600  # of `completion_window`, which is 24h at OpenAI, too
+KEPT_SECONDS = 30 * 24 * 3600  # a batch is forgotten so long after it was created
+MAX_CUSTOM_ID = 512  # characters
+MAX_ERRORS = 100  # that are told of one input
+OUTPUT_PURPOSE = "batch_output"  # of the files that a batch writes
+
+VALIDATING: Final = "validating"
+IN_PROGRESS: Final = "in_progress"
+FINALIZING: Final = "finalizing"
+CANCELLING: Final = "cancelling"
+OPEN = (VALIDATING, IN_PROGRESS, FINALIZING, CANCELLING)
+FAILED: Final = "failed"
+COMPLETED: Final = "completed"
+EXPIRED: Final = "expired"
+CANCELLED: Final = "cancelled"
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(RoomSettings):
+    """How large batches may be, and how much of them runs at once."""
+
+    batch_max_lines: int = setting(50_000, whole(1), "lines that a batch may have")
+    batch_max_bytes: int = setting(200 * MIB, whole(KIB), "largest input file of a batch")
+    batches_max_open: int = setting(
+        100, whole(1), "batches of one project that may be under way at once; further ones get a 429"
+    )
+    batch_lines_running: int = setting(
+        32, whole(1, 10_000), "lines of batches that one worker runs at once, shared fairly by projects"
+    )
+
+
+class NewBatch(ClientModel):
+    """The body of a create."""
+
+    completion_window: Literal["24h"]
+    endpoint: str
+    input_file_id: str = Field(min_length=1)
+    metadata: dict[str, str] | None = None
+    output_expires_after: FileExpiry | None = None
+
+
+def parse_batch(data: Mapping[str, object], *, endpoints: tuple[str, ...]) -> NewBatch:
+    """Read the body of a create. Raises `ApiError`."""
+    batch = validate(NewBatch, data)
+    if batch.endpoint not in endpoints:
+        supported = ", ".join(map(repr, endpoints))
+        raise invalid_value("endpoint", f"{batch.endpoint[:80]!r}. Supported values are: {supported}.")
+    check_metadata(batch.metadata)
+    return batch
+
+
+def batch_not_found(batch_id: str) -> ApiError:
+    """There is no such batch, or it has been forgotten (404)."""
+    return not_found(f"No batch found with id '{batch_id[:80]}'.", param="batch_id")
+
+
+def too_many_batches(limit: int) -> ApiError:
+    """The project has as many batches under way as it may have (429)."""
+    return ApiError(
+        f"{limit} batches of this project are under way already (BATCHES_MAX_OPEN). Wait until one has ended, or "
+        "cancel one.",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+    )
+
+
+def cannot_cancel(status: str) -> ApiError:
+    """The batch has ended (400)."""
+    return invalid_request(f"This batch has ended already: it is {status}.", code="invalid_batch_status")
+
+
+def wrong_purpose(file_id: str, purpose: str) -> ApiError:
+    """The input file was uploaded for something else (400)."""
+    return invalid_request(
+        f"The file '{file_id[:80]}' was uploaded with the purpose '{purpose}'. The input of a batch needs the purpose "
+        "'batch'.",
+        param="input_file_id",
+        code="invalid_purpose",
+    )
+
+
+def input_too_large(size: int, limit: int) -> ApiError:
+    """The input file is larger than a batch may be (400)."""
+    return invalid_request(
+        f"The input file has {size} bytes, and a batch may have {limit} (BATCH_MAX_BYTES). Split it.",
+        param="input_file_id",
+        code="file_too_large",
+    )
+
+
+class BatchError(TypedDict):
+    """What is wrong with an input."""
+
+    code: str
+    line: int | None  # from 1 on; null where it is none of one line
+    message: str
+    param: str | None
+
+
+class LineFields(ClientModel):
+    """A line of an input."""
+
+    own: ClassVar = ("custom_id", "method", "url", "body")
+
+    custom_id: Text = Field(min_length=1, max_length=MAX_CUSTOM_ID)
+    method: Literal["POST"]
+    url: str
+    body: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class NewLine:
+    """A line that is to be run."""
+
+    number: int  # in its input, from 1 on
+    custom_id: str
+    body: bytes  # the JSON of the request
+
+
+@dataclass(slots=True)
+class InputLines:
+    """Reads an input as it comes, in pieces of any size; it keeps an unfinished line, and a digest of each id.
+
+    Once something is wrong it goes on looking for more of that, up to `MAX_ERRORS`, and yields no more lines.
+    """
+
+    endpoint: str
+    max_lines: int
+    max_line_bytes: int
+    loads: Callable[[bytes], object]  # raises `ApiError` and `orjson.JSONDecodeError`
+    check_model: Callable[[str | None], None]  # raises `ApiError` for one that this batch may not use
+    errors: list[BatchError] = field(default_factory=list)
+    total: int = 0  # lines that are not empty
+    model: str | None = None  # of the first line; the others need to have the same
+    _number: int = 0
+    _rest: bytes = b""
+    _ids: set[bytes] = field(default_factory=set)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough is known: the rest need not be read."""
+        return len(self.errors) >= MAX_ERRORS or self.total > self.max_lines
+
+    def feed(self, piece: bytes) -> list[NewLine]:
+        """Return the lines that end in this piece."""
+        *whole_lines, self._rest = (self._rest + piece).split(b"\n")
+        lines = list(self._read(whole_lines))
+        if len(self._rest) > self.max_line_bytes:
+            self._number += 1
+            self._refuse("line_too_long", self._too_long().message)
+            # What is left of it cannot be told from other lines: nothing behind it is looked at.
+            self.total = self.max_lines + 1
+        return lines
+
+    def end(self) -> list[NewLine]:
+        """Return the last line, if there is one without a line break behind it."""
+        lines = list(self._read([self._rest])) if self._rest and not self.is_over else []
+        self._rest = b""
+        if not self.total and not self.errors:
+            self.errors.append(_error("empty_file", None, "The input file is empty: it has no line."))
+        return lines
+
+    def _read(self, lines: list[bytes]) -> Iterator[NewLine]:
+        for raw in lines:
+            if self.is_over:
+                return
+            self._number += 1
+            text = raw.strip()
+            if not text:
+                continue
+            self.total += 1
+            if self.total > self.max_lines:
+                message = f"The input has more than {self.max_lines} lines (BATCH_MAX_LINES). Split it."
+                self.errors.append(_error("too_many_tasks", self._number, message))
+                return
+            line = self._line(text)
+            if line is not None and not self.errors:
+                yield line
+
+    def _line(self, text: bytes) -> NewLine | None:
+        """Return a line; None where it is wrong, which is noted."""
+        try:
+            fields = self._fields(text)
+            self._check_model(fields.body.get("model"))
+            return NewLine(self._number, fields.custom_id, written(fields.body))
+        except ApiError as problem:
+            self._refuse(problem.code or "invalid_request", problem.message, problem.param)
+            return None
+
+    def _fields(self, text: bytes) -> LineFields:
+        if len(text) > self.max_line_bytes:
+            raise self._too_long()
+        try:
+            data = self.loads(text.removeprefix(b"\xef\xbb\xbf") if self._number == 1 else text)
+        except orjson.JSONDecodeError as problem:
+            message = f"This line is not parseable as valid JSON: {problem}."
+            raise invalid_request(message, code="invalid_json_line") from None
+        if not isinstance(data, dict):
+            raise invalid_request("This line is not a JSON object.", code="invalid_json_line")
+        fields = validate(LineFields, data)
+        if fields.url != self.endpoint:
+            message = f"The URL '{fields.url[:80]}' is not the endpoint of this batch, which is '{self.endpoint}'."
+            raise invalid_request(message, param="url", code="url_mismatch")
+        if self._is_double(fields.custom_id):
+            message = f"An earlier line has the custom_id '{fields.custom_id[:80]}', too. Each needs its own."
+            raise invalid_request(message, param="custom_id", code="duplicate_custom_id")
+        return fields
+
+    def _check_model(self, model: object) -> None:
+        """Raise `ApiError` for another model than that of the first line, or for one that cannot be used."""
+        if model is not None and not isinstance(model, str):
+            raise invalid_value("body.model", "it must be a string.")
+        if self.total == 1:
+            self.model = model
+            self.check_model(model)
+        elif model != self.model:
+            message = f"The model {str(model)[:80]!r} is not that of the first line, {str(self.model)[:80]!r}."
+            raise invalid_request(message, param="body.model", code="model_mismatch")
+
+    def _is_double(self, custom_id: str) -> bool:
+        # A digest: 50,000 ids of 512 characters would be 25 MB.
+        digest = blake2b(custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._ids:
+            return True
+        self._ids.add(digest)
+        return False
+
+    def _too_long(self) -> ApiError:
+        message = f"This line has more than {self.max_line_bytes} bytes (MAX_BODY_BYTES)."
+        return invalid_request(message, code="line_too_long")
+
+    def _refuse(self, code: str, message: str, param: str | None = None) -> None:
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(_error(code, self._number, message, param))
+
+
+def written(body: JsonObject) -> bytes:
+    """Return the JSON of a line's request. Raises `ApiError` for what no store could keep."""
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # more than 254 levels
+        raise invalid_value("body", "it is nested too deeply.") from None
+
+
+def _error(code: str, line: int | None, message: str, param: str | None = None) -> BatchError:
+    return {"code": code, "line": line, "message": message, "param": param}
+
+
+def input_gone(file_id: str) -> BatchError:
+    """The input file was deleted before it was read."""
+    message = f"The input file '{file_id}' was deleted, or has expired, before it was read."
+    return _error("file_not_found", None, message, "input_file_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineTokens:
+    """The tokens that lines used."""
+
+    input: int = 0
+    cached: int = 0  # of the input
+    output: int = 0
+    reasoning: int = 0  # of the output
+
+    def __add__(self, other: "LineTokens") -> "LineTokens":
+        return LineTokens(
+            input=self.input + other.input,
+            cached=self.cached + other.cached,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+        )
+
+
+NO_TOKENS = LineTokens()
+NOT_RUN = {  # of a line that was never begun: the code of its error, and the message
+    EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
+    CANCELLED: ("batch_cancelled", "This request was not executed, since the batch was cancelled."),
+}
+
+
+def output_line(request_id: str, custom_id: str, *, status: int, content: bytes) -> bytes:
+    """Return the line of the output of a request that was answered, well or with an error."""
+    return _output(custom_id, request_id, orjson.Fragment(_answered(status, request_id, content)), None)
+
+
+def _answered(status: int, request_id: str, content: bytes) -> bytes:
+    return orjson.dumps({"status_code": status, "request_id": request_id, "body": orjson.Fragment(content)})
+
+
+def not_run_line(batch_id: str, number: int, custom_id: str, outcome: str) -> bytes:
+    """Return the line of a request that was never run."""
+    code, message = NOT_RUN[outcome]
+    return _output(custom_id, f"{batch_id}_{number}", None, {"code": code, "message": message})
+
+
+def broken_line(request_id: str, custom_id: str, message: str) -> bytes:
+    """Return the line of a request of which nobody knows how far it came."""
+    return _output(custom_id, request_id, None, {"code": "server_error", "message": message})
+
+
+def _output(custom_id: str, request_id: str, response: object, error: JsonObject | None) -> bytes:
+    line = {"id": f"batch_{request_id}", "custom_id": custom_id, "response": response, "error": error}
+    return orjson.dumps(line) + b"\n"
+
+
+def may_repeat(body: Mapping[str, object]) -> bool:
+    """Whether a request may be run a second time where nobody knows what came of the first.
+
+    It may where it only samples tokens. It may not where this server calls tools for it, or where it adds to a
+    conversation: then something outside may have changed. What is not known to be harmless counts as such.
+    """
+    if any(body.get(name) for name in ("conversation", "mcp_servers", "web_search_options", "container")):
+        return False
+    tools = body.get("tools") or []
+    return isinstance(tools, list) and all(isinstance(tool, dict) and tool.get("type") in _OF_CLIENTS for tool in tools)
+
+
+_OF_CLIENTS = (None, "function", "custom")  # tools that the client runs: their calls are only said
+INTERRUPTED = (
+    "The server stopped while this request ran. It may have called tools or changed a conversation, so it was not run "
+    "a second time."
+)

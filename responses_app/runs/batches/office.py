@@ -1,0 +1,38 @@
+"""What the work on batches needs of the rest of the server, and what is asked of it in more than one step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from responses_app.protocol.api_keys import Caller, is_by_session
+from responses_app.protocol.batches import BatchSettings
+from responses_app.stores.batches import BaseBatchStore, BatchRecord
+from responses_app.stores.callers import BaseKeyStore
+from responses_app.stores.files import BaseFileStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOffice:
+    """What the work on batches needs."""
+
+    store: BaseBatchStore
+    files: BaseFileStore
+    keys: BaseKeyStore
+    settings: BatchSettings
+    max_line_bytes: int
+    loads: Callable[[bytes], object]  # reads a body; raises `ApiError` and `orjson.JSONDecodeError`
+    check_model: Callable[[str, str | None, Caller], None]  # raises `ApiError` for a model that an endpoint has not
+    new_id: Callable[[str], str]
+    now: Callable[[], float]  # Unix seconds
+
+    async def caller(self, record: BatchRecord) -> Caller:
+        """Return who a batch works for: its project by the key that it was created with, whether that still opens.
+
+        So a batch goes on as a background response does. Raises `StoreError`.
+        """
+        if record.key_id and not is_by_session(record.key_id):
+            key = await self.keys.get(record.key_id)
+            if key is not None:
+                return Caller(project=record.project, key=key)
+        if not record.key_id:
+            return Caller(project=record.project)
+        return Caller(project=record.project, own_limited=await self.keys.limits_of_project(record.project))
