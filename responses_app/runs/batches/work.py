@@ -29,6 +29,7 @@ from responses_app.protocol.batches import (
     BatchError,
     InputLines,
     NewLine,
+    Status,
     input_gone,
     not_run_line,
 )
@@ -170,7 +171,7 @@ class _Worked:
                     await office.files.delete(record.project, old)
             output = await self._write(record, output, "output", (SUCCEEDED,))
             error = await self._write(record, error, "error", (ERRORED, EXPIRED, CANCELLED))
-        ended = CANCELLED if record.status == CANCELLING else EXPIRED if record.counts.expired else COMPLETED
+        ended: Status = CANCELLED if record.status == CANCELLING else EXPIRED if record.counts.expired else COMPLETED
         try:
             end = BatchEnd(status=ended, at=int(office.now()), output_file_id=output, error_file_id=error)
             await office.store.end(record.id, claim, end)

@@ -71,7 +71,7 @@ def record_of(row: Batch) -> BatchRecord:
         output_seconds=row.output_seconds,
         model=row.model,
         metadata=row.metadata,
-        errors=row.errors,
+        errors=tuple(row.errors),
         times=row.times,
         counts=LineCounts(
             total=row.total,

@@ -1,0 +1,58 @@
+"""kill -9 of the worker that runs a batch: another goes on, and each line is in the output once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.batches import batch_of, ended, line, output_of
+from tests.kit.databases import postgres_url
+from tests.kit.sdk import sdk_of
+from tests.kit.server import Server, manage
+
+LEASE = 2  # WORKER_LEASE_SECONDS
+LINES = 300
+PACE = {"tokens_per_second": 200}
+
+
+@pytest.mark.any_database  # it is on PostgreSQL by itself
+def test_a_batch_outlives_its_worker(tmp_path: Path) -> None:
+    url = postgres_url(tmp_path, manage)
+    first, second = (
+        Server(tmp_path / name, database_url=url, worker_lease_seconds=LEASE, engine_options=PACE)
+        for name in ("first", "second")
+    )
+    try:
+        first.start()
+        with sdk_of(first) as client:
+            conversation = client.conversations.create().id
+            # The first line may change a conversation, so it must not run twice; all lines run when it is killed.
+            lines = [line("0", input="count to 2000", conversation=conversation)]
+            lines += [line(str(number), input=f"count to {number % 20 + 1}") for number in range(1, LINES)]
+            batch = batch_of(client, lines)
+            ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 30)
+            second.start()  # it claims nothing of a worker that lives
+            first.kill()
+        with sdk_of(second) as client:
+            batch = ended(client, batch)
+            assert batch.status == "completed"
+            answers, errors = output_of(client, batch.output_file_id), output_of(client, batch.error_file_id)
+            assert sorted(answers, key=int) == [str(number) for number in range(1, LINES)]
+            assert {name: each["error"]["code"] for name, each in errors.items()} == {"0": "server_error"}
+            assert batch.request_counts is not None
+            assert (batch.request_counts.completed, batch.request_counts.failed) == (LINES - 1, 1)
+            assert not client.conversations.items.list(conversation).data
+    finally:
+        for server in (first, second):
+            server.stop()
+
+
+def test_a_batch_goes_on_after_a_stop(tmp_path: Path) -> None:
+    server = Server(tmp_path, engine_options=PACE, shutdown_grace_seconds=0)
+    with server, sdk_of(server) as client:
+        batch = batch_of(client, [line(str(number), input=f"count to {number % 20 + 1}") for number in range(100)])
+        ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 10)
+    with server, sdk_of(server) as client:
+        batch = ended(client, batch)  # at once: nobody waits for a lease
+        assert batch.request_counts is not None
+        assert (batch.status, batch.request_counts.completed) == ("completed", 100)
+        assert len(output_of(client, batch.output_file_id)) == 100

@@ -1,0 +1,183 @@
+"""Batches as the SDKs ask for them: what they run, what they refuse, and how they end early."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, NotFoundError, OpenAI
+from openai.types import Batch
+
+from tests.kit.batches import batch_of, ended, line, output_of, uploaded
+from tests.kit.fixtures import module_server
+from tests.kit.sdk import sdk_of
+from tests.kit.server import Server
+
+pytestmark = [pytest.mark.any_database, pytest.mark.any_server]
+
+server = module_server("batches", batch_max_lines=40, engine_options={"tokens_per_second": 2000})
+
+BODIES: Mapping[str, Mapping[str, object]] = {
+    "/v1/responses": {"input": "Say hello."},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Say hello."}]},
+    "/v1/completions": {"prompt": "count to 5", "max_tokens": 20},
+    "/v1/embeddings": {"input": ["a", "b"]},
+    "/v1/messages": {"max_tokens": 50, "messages": [{"role": "user", "content": "Say hello."}]},
+}
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[OpenAI]:
+    with sdk_of(server) as client:
+        yield client
+
+
+@pytest.mark.parametrize("endpoint", BODIES)
+def test_each_line_is_answered_as_its_endpoint_does(client: OpenAI, server: Server, endpoint: str) -> None:
+    model = "hashing-256" if endpoint == "/v1/embeddings" else "demo"
+    lines = [line(str(number), endpoint, **BODIES[endpoint], model=model) for number in range(5)]
+    batch = ended(client, batch_of(client, lines, endpoint, metadata={"a": "b"}))
+    assert (batch.status, batch.endpoint, batch.model, batch.metadata) == ("completed", endpoint, model, {"a": "b"})
+    assert batch.request_counts is not None
+    assert batch.request_counts.model_dump() == {"total": 5, "completed": 5, "failed": 0}
+    assert batch.error_file_id is None
+    times = (batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at)
+    assert all(times)
+    assert list(times) == sorted(times)  # type: ignore[type-var]
+    assert batch.expires_at == batch.created_at + 24 * 3600
+    answers = output_of(client, batch.output_file_id)
+    assert sorted(answers) == ["0", "1", "2", "3", "4"]
+    headers = {"anthropic-version": "2023-06-01"}
+    body = {**BODIES[endpoint], "model": model}
+    alone = httpx.post(f"{server.url}{endpoint}", json=body, headers=headers, verify=False, timeout=30).json()
+    for answer in answers.values():
+        assert answer["error"] is None
+        assert answer["response"]["status_code"] == 200
+        assert sorted(answer["response"]["body"]) == sorted(alone)
+    used = sum(_input_tokens(each["response"]["body"]) for each in answers.values())
+    assert batch.usage is not None
+    assert batch.usage.input_tokens == used > 0
+    assert batch.usage.total_tokens == batch.usage.input_tokens + batch.usage.output_tokens
+
+
+def _input_tokens(body: Mapping[str, Any]) -> int:
+    usage = body["usage"]
+    cached = usage.get("cache_read_input_tokens", 0)
+    return int(usage.get("input_tokens", usage.get("prompt_tokens"))) + int(cached)
+
+
+def test_lines_that_fail_are_in_the_error_file(client: OpenAI) -> None:
+    lines = [
+        line("good", input="Say hello."),
+        line("bad", input="Say hello.", temperature=99),
+        line("streamed", input="Say hello.", stream=True),
+        line("behind", input="Say hello.", background=True),
+    ]
+    batch = ended(client, batch_of(client, lines))
+    assert batch.request_counts is not None
+    assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 1, 3)
+    assert list(output_of(client, batch.output_file_id)) == ["good"]
+    errors = output_of(client, batch.error_file_id)
+    told = {name: each["response"]["body"]["error"]["param"] for name, each in errors.items()}
+    assert told == {"bad": "temperature", "streamed": "stream", "behind": "background"}
+    assert {each["response"]["status_code"] for each in errors.values()} == {400}
+
+
+def _raw(*lines: object) -> Iterable[bytes]:
+    return [each if isinstance(each, bytes) else json.dumps(each).encode() for each in lines]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "number"),
+    [
+        ([b""], "empty_file", None),
+        ([line("a", input="x"), b"{nonsense"], "invalid_json_line", 2),
+        ([line("a", input="x"), b"", b"[1]"], "invalid_json_line", 3),
+        ([line("a", input="x"), line("b", input="x"), line("a", input="y")], "duplicate_custom_id", 3),
+        ([line("a", "/v1/embeddings", input="x")], "url_mismatch", 1),
+        ([{**line("a", input="x"), "method": "GET"}], "invalid_value", 1),
+        ([{"custom_id": "a", "method": "POST", "url": "/v1/responses"}], "missing_required_parameter", 1),
+        ([{**line("a", input="x"), "custom_id": 5}], "invalid_type", 1),
+        ([line("a", input="x", model="none")], "model_not_found", 1),
+        ([line("a", input="x"), line("b", input="x", model="other")], "model_mismatch", 2),
+        ([line(str(number), input="x") for number in range(41)], "too_many_tasks", 41),
+        ([*(line(str(number), input="x") for number in range(39)), b'{"custom_id": '], "invalid_json_line", 40),
+    ],
+    ids=str.split(
+        "empty broken no-object doubled-id url method no-body id-type no-model other-model too-many the-last-is-broken"
+    ),
+)
+def test_an_input_that_is_wrong_runs_nothing(client: OpenAI, lines: list[object], code: str, number: int) -> None:
+    batch = ended(client, batch_of(client, _raw(*lines)))
+    assert batch.status == "failed"
+    assert batch.failed_at is not None
+    assert (batch.output_file_id, batch.error_file_id, batch.in_progress_at) == (None, None, None)
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    first = batch.errors.data[0]
+    assert (first.code, first.line) == (code, number)
+    assert first.message
+
+
+def test_a_create_that_is_wrong(client: OpenAI) -> None:
+    file = uploaded(client, [line("a", input="x")])
+    fields: dict[str, Any] = {"completion_window": "24h", "endpoint": "/v1/responses", "input_file_id": file}
+    for changes, param in (
+        ({"completion_window": "1h"}, "completion_window"),
+        ({"endpoint": "/v1/videos"}, "endpoint"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after.seconds"),
+    ):
+        with pytest.raises(BadRequestError) as refused:
+            client.batches.create(**(fields | changes))
+        assert refused.value.param == param
+    with pytest.raises(NotFoundError):
+        client.batches.create(**(fields | {"input_file_id": "file-none"}))
+    other = client.files.create(file=("a.txt", b"x"), purpose="user_data").id
+    with pytest.raises(BadRequestError, match="purpose"):
+        client.batches.create(**(fields | {"input_file_id": other}))
+    for ask in (client.batches.retrieve, client.batches.cancel):
+        with pytest.raises(NotFoundError):
+            ask("batch_none")
+
+
+def test_lists_and_files(client: OpenAI) -> None:
+    made = [
+        batch_of(client, [line("a", input="x")], output_expires_after={"anchor": "created_at", "seconds": 3600})
+        for _ in range(3)
+    ]
+    pages = client.batches.list(limit=2)
+    listed = [batch.id for _, batch in zip(range(3), pages, strict=False)]
+    assert listed == [batch.id for batch in reversed(made)]
+    batch = ended(client, made[-1])
+    file = client.files.retrieve(str(batch.output_file_id))
+    assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
+    assert file.expires_at == file.created_at + 3600
+    assert file.id in {each.id for each in client.files.list(purpose="batch_output")}
+    with pytest.raises(BadRequestError, match="completed"):
+        client.batches.cancel(batch.id)
+
+
+def test_a_cancelled_batch_keeps_what_has_ended(client: OpenAI) -> None:
+    # Each line takes a second: what runs may end, and what has not begun never does.
+    lines = [line(str(number), input=f"count to {1000 if number else 1}") for number in range(40)]
+    batch = batch_of(client, lines)
+    began = ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 0)
+    assert began.status == "in_progress"
+    assert client.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    batch = ended(client, batch)
+    assert batch.status == "cancelled"
+    assert batch.cancelling_at is not None
+    assert batch.cancelled_at is not None
+    answers, errors = output_of(client, batch.output_file_id), output_of(client, batch.error_file_id)
+    assert sorted([*answers, *errors]) == sorted(str(number) for number in range(40))
+    assert {each["error"]["code"] for each in errors.values()} == {"batch_cancelled"}
+    assert batch.request_counts is not None
+    assert batch.request_counts.completed == len(answers) > 0
+    assert batch.request_counts.failed == 0
+
+
+def test_the_order_of_fields_is_that_of_the_sdk(client: OpenAI) -> None:
+    batch = ended(client, batch_of(client, [line("a", input="x")]))
+    assert set(batch.model_dump()) <= set(Batch.model_fields)
+    assert not batch.model_extra
