@@ -6,6 +6,7 @@ It reads, cancels and deletes responses, makes and revokes API keys, and changes
 from django.contrib import admin
 
 from responses_app.admin import (  # noqa: F401 - each registers its pages
+    batches,
     conversations,
     dashboard,
     projects,

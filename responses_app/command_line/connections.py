@@ -38,7 +38,7 @@ async def events_of(
     try:
         async with session.request(method, f"{endpoint.base_url}{path}", json=body, params=params) as answer:
             if answer.status != 200:
-                raise endpoint.refused(answer.status, await _body(answer))
+                raise endpoint.refused(answer.status, await body_of(answer))
             async for line in _lines(answer.content):
                 if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
                     yield json.loads(data)
@@ -51,7 +51,7 @@ async def fetch(session: aiohttp.ClientSession, endpoint: RemoteServer, path: st
     try:
         async with session.get(f"{endpoint.base_url}{path}") as answer:
             if answer.status != 200:
-                raise endpoint.refused(answer.status, await _body(answer))
+                raise endpoint.refused(answer.status, await body_of(answer))
             raw = bytearray()
             async for chunk in answer.content.iter_any():
                 raw += chunk
@@ -67,7 +67,8 @@ async def fetch(session: aiohttp.ClientSession, endpoint: RemoteServer, path: st
     return body
 
 
-async def _body(answer: aiohttp.ClientResponse) -> object:
+async def body_of(answer: aiohttp.ClientResponse) -> object:
+    """Return the JSON of a short answer, or its text where it is none."""
     raw = await answer.content.read(MAX_ERROR_BYTES)
     try:
         return json.loads(raw)

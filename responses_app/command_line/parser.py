@@ -40,6 +40,8 @@ def build_parser() -> ArgumentParser:
     _replay(command("replay", about, "replay", "run"))
     about = "Benchmark a server: tokens per second, time to first token, gaps between events."
     _bench(command("bench", about, "bench", "run"))
+    about = "Run the requests of a file as a batch: `respsite batch run FILE`."
+    _batch(command("batch", about))
     about = "Test a server against OpenAI's and Anthropic's APIs; the status is 1 if a check fails."
     _conformance(command("conformance", about, "conformance.program", "run"))
     about = "Export stored responses and conversations to a file of JSON Lines."
@@ -163,6 +165,20 @@ def _conformance(parser: ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the checks with their rules, and exit")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")
+
+
+def _batch(parser: ArgumentParser) -> None:
+    about = "Upload FILE, run it as a batch, show how far it is, and write what was answered."
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    runs: ArgumentParser = actions.add_parser("run", help=about, description=about, allow_abbrev=False)
+    runs.set_defaults(runs=("batch", "run"))
+    suggest(runs)
+    runs.add_argument("file", metavar="FILE", help="JSON lines, each a request with custom_id, method, url and body")
+    add_endpoint(runs)
+    runs.add_argument("--endpoint", metavar="PATH", help="what answers the lines (default: the url of the first)")
+    runs.add_argument("--output", metavar="FILE", help="file for the answers (default: FILE.output.jsonl)")
+    runs.add_argument("--errors", metavar="FILE", help="file for lines that failed (default: FILE.errors.jsonl)")
+    runs.add_argument("--batch", metavar="ID", help="go on with this batch, which was created for FILE before")
 
 
 def _export(parser: ArgumentParser) -> None:

@@ -32,10 +32,12 @@ from responses_app.models import (
     Upload,
     json_text,
 )
+from responses_app.models.batches import Batch, BatchLine
 from responses_app.models.chats import ChatLabel, NamedSetup
 from responses_app.models.idempotency import IdempotencyKey
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
+from responses_app.stores.database.batches.rows import remove_some_lines
 from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.uploads import erase_uploads
 from responses_app.stores.database.idempotency import erase_keys
@@ -57,6 +59,11 @@ class Subject:
         rows = Response.objects.using(using).filter(project=self.project)
         return rows.filter(key_id=self.key_id) if self.key_id else rows
 
+    def batches(self, using: str) -> "QuerySet[Batch]":
+        """Return its batches."""
+        rows = Batch.objects.using(using).filter(project=self.project)
+        return rows.filter(key_id=self.key_id) if self.key_id else rows
+
     def conversations(self, using: str) -> "QuerySet[Conversation]":
         """Return its conversations: they belong to the project, whichever of its keys made them."""
         rows = Conversation.objects.using(using).filter(project=self.project)
@@ -70,7 +77,11 @@ class Subject:
 
 def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
     """Return how many rows of each kind there are. All are 0 once nothing is left."""
-    counted = {"responses": subject.responses(using).count(), "conversations": subject.conversations(using).count()}
+    counted = {
+        "responses": subject.responses(using).count(),
+        "conversations": subject.conversations(using).count(),
+        "batches": subject.batches(using).count(),
+    }
     if subject.key_id:
         return counted
     of_project = {"project": subject.project}
@@ -108,6 +119,7 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         ):
             about = {"of_response": response.pk, "sha256": picture.digest, "media_type": picture.media_type}
             yield json.dumps({"picture": about, "base64": b64encode(picture.data).decode()})
+    yield from _lines_of_batches(subject, using)
     for conversation in subject.conversations(using).order_by("created_at", "id").iterator(chunk_size=AT_ONCE):
         items = ConversationItem.objects.using(using).filter(conversation=conversation).order_by("position")
         kept = {"id": conversation.pk, "title": conversation.title, "metadata": conversation.metadata}
@@ -129,6 +141,14 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         yield json.dumps({"api_key": about})
 
 
+def _lines_of_batches(subject: Subject, using: str) -> Iterator[str]:
+    for batch in subject.batches(using).order_by("pk"):
+        yield json_text({"batch": {"id": batch.pk, "status": batch.status, "metadata": batch.metadata}})
+        for row in BatchLine.objects.using(using).filter(batch=batch).order_by("number").iterator(chunk_size=AT_ONCE):
+            told = {"body": bytes(row.body).decode(), "result": bytes(row.result).decode()}
+            yield json_text({"line_of": batch.pk, "custom_id": row.custom_id, "outcome": row.outcome, **told})
+
+
 def _lines_of_the_playground(project: str, using: str) -> Iterator[str]:
     for label in ChatLabel.objects.using(using).filter(project=project).order_by("pk"):
         yield json_text({"chat": {"id": label.pk, "title": label.title, "pinned": label.pinned}})
@@ -141,6 +161,12 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
 
     What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
     """
+    # First, so that they make no more responses: who works on one finds it gone.
+    while ids := list(subject.batches(using).values_list("pk", flat=True)[:AT_ONCE]):
+        Batch.objects.using(using).filter(pk__in=ids).delete()
+        for batch_id in ids:
+            while not remove_some_lines(connections[using], batch_id):
+                pass
     # Each step looks anew, so that it also finds what came in meanwhile.
     while ids := list(subject.responses(using).values_list("pk", flat=True)[:AT_ONCE]):
         with transaction.atomic(using=using):
