@@ -136,6 +136,22 @@ REQUESTS: Mapping[str, Told] = {
         "A user of the admin asked for a project that they may not use.",
         "Choose another project. Superusers may choose any.",
     ),
+    "file_too_large": (
+        "The input file of a batch is larger than `BATCH_MAX_BYTES`.",
+        "Split it into several batches.",
+    ),
+    "invalid_batch_status": ("The batch has ended, so it cannot be cancelled.", "Read its output."),
+    "invalid_json_line": ("A line of the input of a batch is not a JSON object.", "Correct the line."),
+    "duplicate_custom_id": ("Two lines of a batch have the same `custom_id`.", "Give each its own."),
+    "too_many_tasks": ("The input of a batch has more lines than `BATCH_MAX_LINES`.", "Split it."),
+    "empty_file": ("The input of a batch has no line.", "Upload a file with lines."),
+    "url_mismatch": ("A line of a batch asks for another endpoint than the batch.", "Correct its `url`."),
+    "model_mismatch": ("A line of a batch has another model than its first line.", "Make a batch for each model."),
+    "line_too_long": ("A line of the input of a batch is larger than `MAX_BODY_BYTES`.", "Shorten the request."),
+    "invalid_purpose": (
+        "The file was uploaded with another purpose than `batch`.",
+        "Upload it again, with the purpose `batch`.",
+    ),
     "prompt_not_found": (
         "The project has no such named setup of the playground.",
         "List them with `GET /v1/playground/prompts`.",

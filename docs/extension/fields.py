@@ -10,6 +10,7 @@ from responses_app.protocol.chat.messages import MESSAGES
 from responses_app.protocol.chat.request import ChatFields
 from responses_app.protocol.chat.stored import ChatCompletionChanges
 from responses_app.protocol.fields import ClientModel, carried_out, inner_models
+from responses_app.protocol.files.batches import NewBatch
 from responses_app.protocol.files.containers import AutoShell, CodeInterpreter, CopiedFile, NewContainer, ReferenceShell
 from responses_app.protocol.files.files import CompletedUpload, NewUpload, UploadFields
 from responses_app.protocol.files.vector_stores import (
@@ -21,6 +22,7 @@ from responses_app.protocol.files.vector_stores import (
     VectorStoreSearch,
 )
 from responses_app.protocol.items.items import MODELS, PASSED_THROUGH, REFUSED_ITEMS
+from responses_app.protocol.messages.batches import NewMessageBatch
 from responses_app.protocol.messages.blocks import MESSAGES as MESSAGES_OF_ANTHROPIC
 from responses_app.protocol.messages.request import CountFields, MessagesFields
 from responses_app.protocol.messages.tools import TOOLS as TOOLS_OF_ANTHROPIC
@@ -52,6 +54,8 @@ BODIES: Models = {
     "POST /v1/conversations/{conversation_id}": ConversationFields,
     "POST /v1/conversations/{conversation_id}/items": AddedItems,
     "POST /v1/files": UploadFields,
+    "POST /v1/batches": NewBatch,
+    "POST /v1/messages/batches": NewMessageBatch,
     "POST /v1/uploads": NewUpload,
     "POST /v1/uploads/{upload_id}/complete": CompletedUpload,
     "POST /v1/vector_stores": NewVectorStore,

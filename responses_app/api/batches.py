@@ -10,8 +10,8 @@ from django.http import HttpRequest
 from typing_extensions import TypedDict
 
 from responses_app.protocol import ids
-from responses_app.protocol.api_keys import Area, Caller
-from responses_app.protocol.batches import (
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.files.batches import (
     OPEN,
     VALIDATING,
     WINDOW_SECONDS,
@@ -22,16 +22,15 @@ from responses_app.protocol.batches import (
     cannot_cancel,
     input_too_large,
     parse_batch,
-    too_many_batches,
     wrong_purpose,
 )
-from responses_app.protocol.errors import invalid_request
 from responses_app.protocol.files.files import file_not_found
 from responses_app.protocol.requests.pages import page_of, parse_list_query
-from responses_app.stores.batches import BatchRecord, TooManyBatches
-from responses_app.web.endpoint import AFTER, LIMIT, Endpoint, Refusals, in_batches
+from responses_app.stores.batches import BatchRecord
+from responses_app.web.batches import REFUSALS, check_can_run
+from responses_app.web.endpoint import AFTER, LIMIT, Endpoint, in_batches
 from responses_app.web.http import caller_of, or_raise, project_of, query_of, read_json
-from responses_app.wiring.site import Site, get_site
+from responses_app.wiring.site import get_site
 
 
 class BatchErrors(TypedDict):
@@ -143,21 +142,6 @@ def batch_object(record: BatchRecord) -> Batch:
         },
         "metadata": None if record.metadata is None else dict(record.metadata),
     }
-
-
-def check_can_run(site: Site, caller: Caller, endpoint: str) -> None:
-    """Raise `ApiError` where batches cannot be run here, or not by who asks."""
-    if not site.settings.responses_store:
-        raise invalid_request(
-            "A batch needs a server that stores responses, and this one stores none (RESPONSES_STORE=off). Send the "
-            "requests one by one.",
-            code="unsupported",
-        )
-    area = in_batches()[endpoint].scope
-    caller.check_scope(area.scope(writes=True) if area is not None else None)
-
-
-REFUSALS: Refusals = {TooManyBatches: lambda *_: too_many_batches(get_site().settings.batches_max_open)}
 
 
 async def _create(request: HttpRequest) -> Batch:

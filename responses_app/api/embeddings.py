@@ -5,8 +5,8 @@ from functools import partial
 from django.http import HttpRequest, HttpResponse
 
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.batches import LineTokens
 from responses_app.protocol.errors import invalid_value
+from responses_app.protocol.files.batches import LineTokens
 from responses_app.protocol.stateless.embeddings import (
     EmbeddingList,
     EmbeddingsWanted,

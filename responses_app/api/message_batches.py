@@ -11,10 +11,11 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from typing_extensions import TypedDict
 
-from responses_app.api.batches import REFUSALS, check_can_run
 from responses_app.protocol import ids
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.batches import (
+from responses_app.protocol.errors import invalid_value
+from responses_app.protocol.fields import whole_number
+from responses_app.protocol.files.batches import (
     CANCELLED,
     CANCELLING,
     EXPIRED,
@@ -22,8 +23,6 @@ from responses_app.protocol.batches import (
     WINDOW_SECONDS,
     batch_not_found,
 )
-from responses_app.protocol.errors import invalid_value
-from responses_app.protocol.fields import whole_number
 from responses_app.protocol.messages.batches import (
     ENDPOINT,
     NewMessageBatch,
@@ -36,6 +35,7 @@ from responses_app.protocol.requests.pages import Query, unknown_cursor
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
 from responses_app.stores.base import StoreError
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BatchRecord, LineCounts
+from responses_app.web.batches import REFUSALS, check_can_run
 from responses_app.web.endpoint import Endpoint, Parameter, limit_of, text
 from responses_app.web.http import caller_of, cut_of, or_raise, project_of, query_of, read_json, rfc3339
 from responses_app.web.transfers import streamed
@@ -213,14 +213,16 @@ async def _pieces(batch_id: str) -> AsyncIterator[bytes]:
 
 
 async def _found(request: HttpRequest, batch_id: str) -> BatchRecord:
-    check_version(request.headers.get(VERSION))
     known = batch_id.startswith(ids.MESSAGE_BATCH)
     record = await get_site().batches.get(project_of(request), batch_id) if known else None
-    return or_raise(record, batch_not_found(batch_id))
+    if record is None:
+        raise batch_not_found(batch_id)
+    check_version(request.headers.get(VERSION))
+    return record
 
 
 _BATCHES = "/v1/messages/batches"
-_BATCH = f"{_BATCHES}/{{batch_id}}"
+_BATCH = f"{_BATCHES}/{{message_batch_id}}"
 _VERSION = Parameter(
     VERSION, "The version of Anthropic's API that the client speaks.", text(pattern=r"^20\d\d-\d\d-\d\d$"),
     where="header", required=True,

@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import models
 
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
-from responses_app.protocol.batches import OPEN
+from responses_app.protocol.files.batches import OPEN
 
 
 class Batch(WithId):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.observing.traces import can_be_exported
-from responses_app.protocol.batches import BatchSettings
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
+from responses_app.protocol.files.batches import BatchSettings
 from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
     KIB,

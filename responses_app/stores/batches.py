@@ -11,11 +11,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from responses_app.protocol.batches import NO_TOKENS, OPEN, BatchError, BatchSettings, LineTokens, NewLine, Status
+from responses_app.protocol.files.batches import NO_TOKENS, OPEN, BatchError, BatchSettings, LineTokens, NewLine, Status
 from responses_app.stores.base import Claim, StoreError
 
 UNLIMITED = BatchSettings(batches_max_open=1_000_000)
-SUCCEEDED, ERRORED = "succeeded", "errored"  # outcomes of lines, beside `protocol.batches.EXPIRED` and `CANCELLED`
+SUCCEEDED, ERRORED = (
+    "succeeded",
+    "errored",
+)  # outcomes of lines, beside `EXPIRED` and `CANCELLED`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from responses_app.protocol.batches import (
+from responses_app.protocol.files.batches import (
     CANCELLED,
     CANCELLING,
     COMPLETED,

@@ -10,9 +10,9 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from responses_app.protocol.batches import CANCELLED, EXPIRED, NewLine, written
 from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, invalid_request, invalid_value
 from responses_app.protocol.fields import ClientModel, validate
+from responses_app.protocol.files.batches import CANCELLED, EXPIRED, NewLine, written
 from responses_app.protocol.ids import MESSAGE_BATCH
 
 ENDPOINT = "/v1/messages"  # that answers the lines

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from responses_app.protocol.api_keys import Caller, is_by_session
-from responses_app.protocol.batches import BatchSettings
+from responses_app.protocol.files.batches import BatchSettings
 from responses_app.stores.batches import BaseBatchStore, BatchRecord
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.files import BaseFileStore

@@ -6,7 +6,7 @@ What ended while a transaction commits goes into the next one, together with as 
 are had of `FairTurns`: projects share those of a worker equally, however many lines each has.
 
 A line that the server refuses for a time (limits, a full engine) is tried again. One that fails once it has begun is
-run again only where it calls no tools, see `protocol.batches.may_repeat`.
+run again only where it calls no tools, see `protocol.files.batches.may_repeat`.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from contextlib import suppress
 import orjson
 
 from responses_app.protocol.api_keys import Caller
-from responses_app.protocol.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, may_repeat, output_line
 from responses_app.protocol.errors import ApiError, server_error
+from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, may_repeat, output_line
 from responses_app.protocol.ids import REQUEST
 from responses_app.protocol.messages.batches import is_messages_batch, message_line
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from responses_app.protocol import ids
-from responses_app.protocol.batches import (
+from responses_app.protocol.files.batches import (
     CANCELLED,
     CANCELLING,
     COMPLETED,

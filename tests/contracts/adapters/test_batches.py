@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from responses_app.protocol.batches import BatchSettings
+from responses_app.protocol.files.batches import BatchSettings
 from responses_app.stores.database.batches.store import DatabaseBatches
 from tests.contracts.adapters.stores import OnBothCase
 from tests.contracts.batches import MAX_OPEN, BatchesContract

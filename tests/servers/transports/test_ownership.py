@@ -14,6 +14,7 @@ import pytest
 
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.urls import urlpatterns
+from tests.kit.batches import content_of, line
 from tests.kit.clients import Frame, Socket
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import KINDS
@@ -54,7 +55,9 @@ class Theirs:
     uploaded_id: str
     upload_id: str
     vector_store_id: str
+    file_batch_id: str
     batch_id: str
+    message_batch_id: str
     completion_id: str
     prompt_id: str
     reasoning: Frame
@@ -70,7 +73,9 @@ class Theirs:
             "file_id": self.uploaded_id,  # or one of that container or store, which is not found before it
             "upload_id": self.upload_id,
             "vector_store_id": self.vector_store_id,
+            "file_batch_id": self.file_batch_id,
             "batch_id": self.batch_id,
+            "message_batch_id": self.message_batch_id,
             "completion_id": self.completion_id,
             "chat_id": self.response_id,
             "prompt_id": self.prompt_id,
@@ -122,7 +127,9 @@ def _made(client: httpx.Client) -> Theirs:
         uploaded_id=uploaded_id,
         upload_id=_post(client, "/v1/uploads", UPLOAD)["id"],
         vector_store_id=vector_store_id,
-        batch_id=batch["id"],
+        file_batch_id=batch["id"],
+        batch_id=_batch(client),
+        message_batch_id=_message_batch(client),
         completion_id=_post(client, "/v1/chat/completions", {"messages": HELLO, "store": True})["id"],
         prompt_id=_post(client, "/v1/playground/prompts", {"name": "a prompt", "setup": {}})["id"],
         reasoning=reasoning,
@@ -139,6 +146,20 @@ def _container(client: httpx.Client) -> str:
 def _uploaded(client: httpx.Client) -> str:
     made = client.post("/v1/files", files={"file": ("a.txt", b"text")}, data={"purpose": "user_data"})
     return str(made.json()["id"])
+
+
+def _message_batch(client: httpx.Client) -> str:
+    params = {"model": "demo", "max_tokens": 9, "messages": HELLO}
+    asked = {"requests": [{"custom_id": "a", "params": params}]}
+    made = client.post("/v1/messages/batches", json=asked, headers={"anthropic-version": "2023-06-01"})
+    return str(made.json()["id"])
+
+
+def _batch(client: httpx.Client) -> str:
+    content = content_of([line("a", input="Hi")])
+    made = client.post("/v1/files", files={"file": ("a.jsonl", content)}, data={"purpose": "batch"})
+    asked = {"input_file_id": made.json()["id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+    return str(_post(client, "/v1/batches", asked)["id"])
 
 
 def _post(client: httpx.Client, path: str, body: Mapping[str, object]) -> Frame:
@@ -161,6 +182,7 @@ def owned_paths() -> list[tuple[str, list[str]]]:
 
 def path_of(regex: str, theirs: Theirs) -> str:
     """Return a pattern of the URL table as a path to what another project has."""
+    regex = regex.replace("file_batches/(?P<batch_id>", "file_batches/(?P<file_batch_id>")
     path = re.sub(r"\(\?P<(\w+)>[^)]*\)", lambda match: theirs.named(match.group(1)), regex)
     return "/v1/" + path.removeprefix("^(?:v1/)?").removesuffix("$").removesuffix("/?")
 

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 
 from responses_app.models import Worker
 from responses_app.models.batches import Batch, BatchLine
-from responses_app.protocol.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
+from responses_app.protocol.files.batches import CANCELLED, EXPIRED, OPEN, LineTokens, NewLine
 from responses_app.stores.base import Claim, ClaimLost
 from responses_app.stores.batches import (
     ERRORED,

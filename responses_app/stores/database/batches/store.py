@@ -8,7 +8,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Sum
 
 from responses_app.models.batches import Batch
-from responses_app.protocol.batches import (
+from responses_app.protocol.files.batches import (
     CANCELLING,
     FINALIZING,
     IN_PROGRESS,

@@ -171,7 +171,7 @@ class InputLines:
         lines = list(self._read(whole_lines))
         if len(self._rest) > self.max_line_bytes:
             self._number += 1
-            self._refuse("line_too_long", self._too_long().message)
+            self._refuse(self._too_long())
             # What is left of it cannot be told from other lines: nothing behind it is looked at.
             self.total = self.max_lines + 1
         return lines
@@ -181,7 +181,8 @@ class InputLines:
         lines = list(self._read([self._rest])) if self._rest and not self.is_over else []
         self._rest = b""
         if not self.total and not self.errors:
-            self.errors.append(_error("empty_file", None, "The input file is empty: it has no line."))
+            empty = invalid_request("The input file is empty: it has no line.", code="empty_file")
+            self.errors.append(_told(empty, None))
         return lines
 
     def _read(self, lines: list[bytes]) -> Iterator[NewLine]:
@@ -195,7 +196,7 @@ class InputLines:
             self.total += 1
             if self.total > self.max_lines:
                 message = f"The input has more than {self.max_lines} lines (BATCH_MAX_LINES). Split it."
-                self.errors.append(_error("too_many_tasks", self._number, message))
+                self.errors.append(_told(invalid_request(message, code="too_many_tasks"), self._number))
                 return
             line = self._line(text)
             if line is not None and not self.errors:
@@ -208,7 +209,7 @@ class InputLines:
             self._check_model(fields.body.get("model"))
             return NewLine(self._number, fields.custom_id, written(fields.body))
         except ApiError as problem:
-            self._refuse(problem.code or "invalid_request", problem.message, problem.param)
+            self._refuse(problem)
             return None
 
     def _fields(self, text: bytes) -> LineFields:
@@ -253,9 +254,9 @@ class InputLines:
         message = f"This line has more than {self.max_line_bytes} bytes (MAX_BODY_BYTES)."
         return invalid_request(message, code="line_too_long")
 
-    def _refuse(self, code: str, message: str, param: str | None = None) -> None:
+    def _refuse(self, problem: ApiError) -> None:
         if len(self.errors) < MAX_ERRORS:
-            self.errors.append(_error(code, self._number, message, param))
+            self.errors.append(_told(problem, self._number))
 
 
 def written(body: JsonObject) -> bytes:
@@ -266,14 +267,15 @@ def written(body: JsonObject) -> bytes:
         raise invalid_value("body", "it is nested too deeply.") from None
 
 
-def _error(code: str, line: int | None, message: str, param: str | None = None) -> BatchError:
-    return {"code": code, "line": line, "message": message, "param": param}
+def _told(problem: ApiError, line: int | None) -> BatchError:
+    code = problem.code or "invalid_request"
+    return {"code": code, "line": line, "message": problem.message, "param": problem.param}
 
 
 def input_gone(file_id: str) -> BatchError:
     """The input file was deleted before it was read."""
     message = f"The input file '{file_id}' was deleted, or has expired, before it was read."
-    return _error("file_not_found", None, message, "input_file_id")
+    return {"code": "file_not_found", "line": None, "message": message, "param": "input_file_id"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
