@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench import (
     admin,
+    batches,
     browsing,
     calling,
     chains,
@@ -63,6 +64,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "cold": replay.cold,
     "sealing": sealed.sealing,
     "sealed-replay": sealed.sealed_replay,
+    "batches": batches.batches,
     "steer": steering.steer,
     "admin": admin.admin,
     "grammar": grammars.grammar,
