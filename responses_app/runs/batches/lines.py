@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from responses_app.protocol.api_keys import Caller
@@ -25,7 +25,7 @@ class Line:
     @property
     def origin(self) -> Origin:
         """Where it came from: it stands behind all else."""
-        return Origin.of(self.caller, TRANSPORT, request_id=self.request_id, behind_all=True)
+        return replace(Origin.of(self.caller, TRANSPORT, request_id=self.request_id), behind_all=True)
 
 
 @dataclass(frozen=True, slots=True)

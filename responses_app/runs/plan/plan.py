@@ -138,7 +138,6 @@ class Origin:
         awaits_tools: bool = False,
         span: Span = NO_SPAN,
         decided: DecidedResponse | None = None,
-        behind_all: bool = False,
     ) -> "Origin":
         """Return the origin of what this caller asks for."""
         return cls(
@@ -153,7 +152,6 @@ class Origin:
             span=span,
             comes_again=decided is not None,
             decided=decided,
-            behind_all=behind_all,
         )
 
     def priority(self, usual: int) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.batches import batch_of, ended, line, output_of
+from tests.kit.closed import ClosedServer
 from tests.kit.databases import postgres_url
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server, manage
@@ -56,3 +57,28 @@ def test_a_batch_goes_on_after_a_stop(tmp_path: Path) -> None:
         assert batch.request_counts is not None
         assert (batch.status, batch.request_counts.completed) == ("completed", 100)
         assert len(output_of(client, batch.output_file_id)) == 100
+
+
+EXPIRE = """
+from datetime import UTC, datetime, timedelta
+from responses_app.models.batches import Batch
+Batch.objects.update(expires_at=datetime.now(UTC) + timedelta(seconds=1))
+"""
+
+
+def test_a_batch_expires_with_what_it_has(tmp_path: Path) -> None:
+    server = ClosedServer(tmp_path, engine_options=PACE, auth="off")
+    with server, sdk_of(server) as client:
+        # The lines that take long are begun first, and fill all but a few turns.
+        lines = [line(str(number), input="count to 2000" if number < 20 else "count to 1") for number in range(40)]
+        batch = batch_of(client, lines)
+        ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed == 20)
+    server.manage("shell", "--no-imports", "-c", EXPIRE)
+    with server, sdk_of(server) as client:
+        batch = ended(client, batch)
+        assert (batch.status, batch.expired_at is not None) == ("expired", True)
+        answers, errors = output_of(client, batch.output_file_id), output_of(client, batch.error_file_id)
+        assert sorted(answers, key=int) == [str(number) for number in range(20, 40)]
+        assert {each["error"]["code"] for each in errors.values()} == {"batch_expired"}
+        assert batch.request_counts is not None
+        assert batch.request_counts.model_dump() == {"total": 40, "completed": 20, "failed": 0}

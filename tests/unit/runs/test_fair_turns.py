@@ -249,3 +249,39 @@ async def test_nothing_is_lost_however_they_come_and_go() -> None:
     held = [turns.place(project, "default", 0) for project in "abc"]
     assert all(place.ask() for place in held)
     assert turns.running == 3
+
+
+async def test_what_stands_behind_all_is_served_only_while_nothing_else_waits() -> None:
+    time = [1000.0]
+    turns = FairTurns(max_running=4, bounds=QueueBounds(100), now=lambda: time[0])
+    lines = [turns.place("a", "default", BEHIND_ALL) for _ in range(5)]
+    for place in lines:
+        place.admit()  # it takes no place from requests that somebody waits for
+    assert not turns._admitted
+    assert [place.ask() for place in lines] == [True, True, True, False, False], "the last turn is left free"
+    assert lines[3].would_wait
+    asked = [turns.place("a", "flex", PRIORITIES["flex"]) for _ in range(2)]
+    assert [place.ask() for place in asked] == [True, False]
+    time[0] += 1e6  # however long it waits
+    other = turns.place("b", "default", 0)
+    assert not other.ask()
+    lines[0].leave()
+    assert other.ask(), "of another project, which has nothing"
+    lines[1].leave()
+    assert asked[1].ask()
+    assert not lines[3].ask()
+    other.leave()
+    assert not lines[3].ask(), "three run, and the last turn is left free"
+    asked[0].leave()
+    assert lines[3].ask()
+    assert not lines[4].ask()
+    for place in (*lines, *asked, other):
+        place.leave()
+    assert (turns.running, turns.waiting.total()) == (0, 0)
+
+
+async def test_with_one_turn_it_is_served_too() -> None:
+    place = FairTurns(max_running=1).place("a", "default", BEHIND_ALL)
+    assert place.ask()
+    place.leave()
+    assert FairTurns().place("a", "default", BEHIND_ALL).ask(), "nobody waits where turns are not bounded"

@@ -1,6 +1,13 @@
 CREATE INDEX "apikey_project_created" ON "responses_app_apikey" ("project_id",
   "created_at");
 CREATE INDEX "approvalclaim_claimed" ON "responses_app_approvalclaim" ("claimed_at");
+CREATE INDEX "batch_created" ON "responses_app_batch" ("created_at");
+CREATE INDEX "batch_open" ON "responses_app_batch" ("worker") WHERE "status" IN ('validating',
+  'in_progress',
+  'finalizing',
+  'cancelling');
+CREATE INDEX "batch_project" ON "responses_app_batch" ("project",
+  "id");
 CREATE INDEX "chainpart_parent" ON "responses_app_chainpart" ("parent_id");
 CREATE INDEX "chatchoice_first" ON "responses_app_chatchoice" ("first_id");
 CREATE INDEX "chatchoice_listed" ON "responses_app_chatchoice" ("project",
@@ -103,6 +110,44 @@ CREATE TABLE "responses_app_approvalclaim" ("id" integer NOT NULL PRIMARY KEY AU
   "claimed_at" datetime NOT NULL,
   CONSTRAINT "approvalclaim_request" UNIQUE ("project",
   "request_id"));
+CREATE TABLE "responses_app_batch" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "key_id" varchar(64) NOT NULL,
+  "endpoint" varchar(64) NOT NULL,
+  "status" varchar(16) NOT NULL,
+  "input_file_id" varchar(64) NOT NULL,
+  "output_file_id" varchar(64) NOT NULL,
+  "error_file_id" varchar(64) NOT NULL,
+  "output_seconds" integer unsigned NULL CHECK ("output_seconds" >= 0),
+  "model" varchar(256) NOT NULL,
+  "metadata" text NULL,
+  "errors" text NOT NULL,
+  "times" text NOT NULL,
+  "created_at" datetime NOT NULL,
+  "expires_at" datetime NOT NULL,
+  "worker" varchar(64) NOT NULL,
+  "epoch" integer NOT NULL,
+  "total" integer unsigned NOT NULL CHECK ("total" >= 0),
+  "completed" integer unsigned NOT NULL CHECK ("completed" >= 0),
+  "failed" integer unsigned NOT NULL CHECK ("failed" >= 0),
+  "cancelled" integer unsigned NOT NULL CHECK ("cancelled" >= 0),
+  "expired" integer unsigned NOT NULL CHECK ("expired" >= 0),
+  "input_tokens" bigint unsigned NOT NULL CHECK ("input_tokens" >= 0),
+  "cached_tokens" bigint unsigned NOT NULL CHECK ("cached_tokens" >= 0),
+  "output_tokens" bigint unsigned NOT NULL CHECK ("output_tokens" >= 0),
+  "reasoning_tokens" bigint unsigned NOT NULL CHECK ("reasoning_tokens" >= 0));
+CREATE TABLE "responses_app_batchline" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "number" integer unsigned NOT NULL CHECK ("number" >= 0),
+  "custom_id" text NOT NULL,
+  "state" smallint unsigned NOT NULL CHECK ("state" >= 0),
+  "outcome" varchar(16) NOT NULL,
+  "body_size" integer unsigned NOT NULL CHECK ("body_size" >= 0),
+  "body" BLOB NOT NULL,
+  "result_size" integer unsigned NOT NULL CHECK ("result_size" >= 0),
+  "result" BLOB NOT NULL,
+  "batch_id" varchar(64) NOT NULL,
+  CONSTRAINT "batchline_number" UNIQUE ("batch_id",
+  "number"));
 CREATE TABLE "responses_app_chainpart" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "started_on" varchar(10) NOT NULL,
