@@ -47,38 +47,31 @@ def test_a_batch_outlives_its_worker(tmp_path: Path) -> None:
             server.stop()
 
 
-def test_a_batch_goes_on_after_a_stop(tmp_path: Path) -> None:
-    server = Server(tmp_path, engine_options=PACE, shutdown_grace_seconds=0)
-    with server, sdk_of(server) as client:
-        batch = batch_of(client, [line(str(number), input=f"count to {number % 20 + 1}") for number in range(100)])
-        ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 10)
-    with server, sdk_of(server) as client:
-        batch = ended(client, batch)  # at once: nobody waits for a lease
-        assert batch.request_counts is not None
-        assert (batch.status, batch.request_counts.completed) == ("completed", 100)
-        assert len(output_of(client, batch.output_file_id)) == 100
-
-
 EXPIRE = """
 from datetime import UTC, datetime, timedelta
 from responses_app.models.batches import Batch
-Batch.objects.update(expires_at=datetime.now(UTC) + timedelta(seconds=1))
+Batch.objects.filter(metadata__contains="expires").update(expires_at=datetime.now(UTC) + timedelta(seconds=1))
 """
 
 
-def test_a_batch_expires_with_what_it_has(tmp_path: Path) -> None:
-    server = ClosedServer(tmp_path, engine_options=PACE, auth="off")
+def test_after_a_stop_one_goes_on_and_another_expires_with_what_it_has(tmp_path: Path) -> None:
+    server = ClosedServer(tmp_path, engine_options=PACE, auth="off", batch_lines_running=40)
     with server, sdk_of(server) as client:
-        # The lines that take long are begun first, and fill all but a few turns.
-        lines = [line(str(number), input="count to 2000" if number < 20 else "count to 1") for number in range(40)]
-        batch = batch_of(client, lines)
-        ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed == 20)
+        # Lines that take long beside lines that do not; the turns are shared with the other batch.
+        lines = [line(str(number), input="count to 2000" if number < 10 else "count to 1") for number in range(30)]
+        slow = batch_of(client, lines, metadata={"it": "expires"})
+        ended(client, slow, lambda now: now.request_counts is not None and now.request_counts.completed == 20)
+        quick = batch_of(client, [line(str(number), input=f"count to {number % 20 + 1}") for number in range(100)])
+        ended(client, quick, lambda now: now.request_counts is not None and now.request_counts.completed > 10)
     server.manage("shell", "--no-imports", "-c", EXPIRE)
     with server, sdk_of(server) as client:
-        batch = ended(client, batch)
-        assert (batch.status, batch.expired_at is not None) == ("expired", True)
-        answers, errors = output_of(client, batch.output_file_id), output_of(client, batch.error_file_id)
-        assert sorted(answers, key=int) == [str(number) for number in range(20, 40)]
+        quick = ended(client, quick)  # at once: nobody waits for a lease
+        assert quick.status == "completed"
+        assert len(output_of(client, quick.output_file_id)) == 100
+        slow = ended(client, slow)
+        assert (slow.status, slow.expired_at is not None) == ("expired", True)
+        answers, errors = output_of(client, slow.output_file_id), output_of(client, slow.error_file_id)
+        assert sorted(answers, key=int) == [str(number) for number in range(10, 30)]
         assert {each["error"]["code"] for each in errors.values()} == {"batch_expired"}
-        assert batch.request_counts is not None
-        assert batch.request_counts.model_dump() == {"total": 40, "completed": 20, "failed": 0}
+        assert slow.request_counts is not None
+        assert slow.request_counts.model_dump() == {"total": 30, "completed": 20, "failed": 0}
