@@ -206,6 +206,8 @@ class LineRunner:
             if not again:
                 return self._as_error(line, request_id, problem)
             await self._pause(problem, place)
+            if self._stopping or self._status != IN_PROGRESS:
+                return None  # it has not begun, and is not to begin any more
 
     async def _pause(self, problem: ApiError, place: TurnPlace) -> None:
         """Wait until a line may be tried again; its turn is for others meanwhile."""
