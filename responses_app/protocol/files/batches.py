@@ -8,7 +8,7 @@ number, and what is wrong with it. Codes are OpenAI's.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 import orjson
 from pydantic import Field
@@ -123,8 +123,6 @@ class BatchError(TypedDict):
 
 class LineFields(ClientModel):
     """A line of an input."""
-
-    own: ClassVar = ("custom_id", "method", "url", "body")
 
     custom_id: Text = Field(min_length=1, max_length=MAX_CUSTOM_ID)
     method: Literal["POST"]

@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar
 
 import orjson
 from pydantic import Field
@@ -23,16 +22,12 @@ _TYPES = {CANCELLED: "canceled", EXPIRED: "expired"}  # of the results of lines 
 class BatchRequest(ClientModel):
     """One of the requests."""
 
-    own: ClassVar = ("custom_id", "params")
-
     custom_id: str
     params: JsonObject
 
 
 class NewMessageBatch(ClientModel):
     """The body of a create."""
-
-    own: ClassVar = ("requests",)
 
     requests: list[JsonObject] = Field(min_length=1)
 

@@ -332,3 +332,10 @@ def test_an_idempotency_key_is_one_of_its_project(projects: Projects) -> None:
         assert answer.status_code == 200
         ids.append(answer.json()["id"])
     assert ids[0] == ids[2] != ids[1]
+
+
+def test_no_batch_reads_a_file_of_another_project(projects: Projects) -> None:
+    asked = {"input_file_id": projects.theirs.uploaded_id, "endpoint": "/v1/responses", "completion_window": "24h"}
+    answer = projects.mine.post("/v1/batches", json=asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "input_file_id")
+    assert projects.mine.get("/v1/batches").json()["data"] == []

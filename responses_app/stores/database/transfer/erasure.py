@@ -77,13 +77,10 @@ class Subject:
 
 def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
     """Return how many rows of each kind there are. All are 0 once nothing is left."""
-    counted = {
-        "responses": subject.responses(using).count(),
-        "conversations": subject.conversations(using).count(),
-        "batches": subject.batches(using).count(),
-    }
+    counted = {"responses": subject.responses(using).count(), "conversations": subject.conversations(using).count()}
+    batches = subject.batches(using).count()
     if subject.key_id:
-        return counted
+        return {**counted, "batches": batches}
     of_project = {"project": subject.project}
     items = ConversationItem.objects.using(using).filter(conversation__project=subject.project)
     logs = LogPart.objects.using(using).filter(response__project=subject.project)
@@ -100,6 +97,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "chat labels": ChatLabel.objects.using(using).filter(**of_project).count(),
         "named setups": NamedSetup.objects.using(using).filter(**of_project).count(),
         "idempotency keys": IdempotencyKey.objects.using(using).filter(**of_project).count(),
+        "batches": batches,
         "files": subject.files(using).count(),
         "uploads": Upload.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
