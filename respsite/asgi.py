@@ -39,6 +39,7 @@ rules = BodyRules(
     refused=site.watch.metrics.turned_away,
     let_in=let_in,
     max_file_bytes=site.settings.file_max_bytes,
+    max_skill_bytes=max(site.settings.skill_max_bytes, site.settings.skill_max_unpacked_bytes),
 )
 frame_rules = FrameRules(
     arrival_seconds=site.settings.request_arrival_seconds,

@@ -33,6 +33,10 @@ REQUESTS: Mapping[str, Told] = {
         "The prompt does not fit into the model's context, or would not fit even without its older messages.",
         "Shorten the input, set `truncation` to `auto`, compact the chain, or start a new one.",
     ),
+    "default_version_in_use": (
+        "The default version of a skill that has others cannot be deleted.",
+        "Make another version the default, or delete the skill.",
+    ),
     "empty_array": ("`messages` of a chat completion is empty.", "Send at least one message."),
     "files_full": (
         "The project has reached its limit of files or bytes.",
@@ -87,6 +91,10 @@ REQUESTS: Mapping[str, Told] = {
         "Send it as PNG, JPEG, WebP or GIF, smaller, or leave it out ([Vision](../how-to/vision.md)).",
     ),
     "invalid_json": ("The body, or the message, is not one JSON object.", "Send one JSON object, as text in UTF-8."),
+    "invalid_skill": (
+        "The bundle of a skill is no zip file, has no good SKILL.md, or has something that a skill may not have.",
+        "The message says what it is. See Skills.",
+    ),
     "invalid_stream_id": (
         "The name of a lane is empty, too long, or has characters that are not allowed.",
         "Use 1 to 256 letters, digits, underscores, hyphens and periods.",
@@ -193,6 +201,18 @@ REQUESTS: Mapping[str, Told] = {
         "The engine is loading, unreachable or full; a store cannot be reached; the server is full or stopping; or too "
         "many large messages arrive at once (`WEBSOCKET_MAX_UNFINISHED_BYTES`).",
         _WAIT,
+    ),
+    "skill_not_found": (
+        "The project has no such skill.",
+        "List them with `GET /v1/skills`.",
+    ),
+    "skill_version_not_found": (
+        "The skill has no such version.",
+        "List them with `GET /v1/skills/{id}/versions`.",
+    ),
+    "skills_full": (
+        "The project has reached its limit of versions of skills.",
+        "Delete versions that are not needed.",
     ),
     "stream_not_kept": (
         "The stream of a response cannot be resumed: its log was not stored, or cannot be read.",

@@ -1,7 +1,7 @@
-"""Projects, and what is theirs: API keys and uploaded files.
+"""Projects, and what is theirs: API keys, uploaded files and skills.
 
 A project's form changes the limits that all its keys have together. A key's form makes one and shows it this once;
-an action revokes keys. Files are listed without what is in them.
+an action revokes keys. Files and skills are listed without what is in them.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from django.views.decorators.debug import sensitive_variables
 
 from responses_app.admin.lists import ListOnlyAdmin, ReadOnlyAdmin, beginning_with, column
 from responses_app.models import ID_LENGTH, ApiKey, Project, StoredFile
+from responses_app.models.skills import SkillVersion
 from responses_app.protocol.api_keys import DEFAULT_PROJECT, PROJECT_NAME, SCOPES, names_in
 from responses_app.protocol.rate_limits import LIMITS
 from responses_app.stores.database.callers import create_key, revoke_keys
@@ -178,6 +179,35 @@ class ApiKeyAdmin(ListOnlyAdmin):
         """What it is made for."""
         permissions: Sequence[str] = [*key.scopes, *(f"model {name}" for name in key.allowed_models)]
         return visible(", ".join(permissions))[:200] or "everything"
+
+
+@admin.register(SkillVersion)
+class SkillVersionAdmin(ListOnlyAdmin):
+    """Versions of skills, the newest first. Clients delete them, and `respsite manage forget` those of a project."""
+
+    list_display = ("identifier", "named", "number", "size", "project_name", "created")
+    identifier = column("skill", lambda row: format_html('<span class="id">{}</span>', row.skill_id))
+    named = column("name", lambda row: visible(row.name))
+    number = column("version", lambda row: row.version)
+    # One that is not whole is being uploaded, or on its way out.
+    size = column("size", lambda row: f"{in_bytes(row.bytes)}{'' if row.is_whole else ', not whole'}")
+    project_name = column("project", lambda row: visible(row.project))
+    created = column("created", lambda row: moment(row.created_at))
+    ordering = ("-id",)  # in which they came
+    search_fields = ("skill_id",)
+    search_help_text = "Finds the versions of a skill by its whole id."
+    actions = None
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: "QuerySet[SkillVersion]", search_term: str
+    ) -> "tuple[QuerySet[SkillVersion], bool]":
+        """Search by the id of the skill."""
+        term = search_term.strip()
+        return (queryset.filter(skill_id=term) if term else queryset), False
+
+    def has_delete_permission(self, request: HttpRequest, obj: "Model | None" = None) -> bool:
+        """Nobody: the bundle is in pieces that the admin does not know."""
+        return False
 
 
 @admin.register(StoredFile)

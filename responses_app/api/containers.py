@@ -23,9 +23,11 @@ from responses_app.protocol.files.containers import (
     too_many_containers,
 )
 from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.files.skills import skill_not_found
 from responses_app.protocol.requests.pages import page_behind, parse_list_query
-from responses_app.protocol.requests.requests import files_named
+from responses_app.protocol.requests.requests import files_named, skills_named
 from responses_app.stores.files import PIECE_BYTES
+from responses_app.stores.skills import SkillGone
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
 from responses_app.tools.sandbox.records import ContainerFile as FileRecord
 from responses_app.tools.sandbox.records import (
@@ -44,6 +46,7 @@ from responses_app.wiring.site import get_site
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter.tool import GivenFiles
     from responses_app.tools.sandbox.sharing import SharedContainers
+    from responses_app.tools.skills.given import GivenSkills
 
 
 class ContainerExpiry(TypedDict):
@@ -170,17 +173,21 @@ REFUSALS: Refusals = {
 async def _create(request: HttpRequest) -> Container:
     containers = await _containers()
     fields = await read_json(request, parse_container, get_site().reader)
-    check_named(caller_of(request).scopes, files_named(fields.file_ids, at="file_ids"))
+    declared = [each.model_dump(exclude_none=True) for each in fields.skills or ()]
+    named = (*files_named(fields.file_ids, at="file_ids"), *skills_named(declared, at="skills"))
+    check_named(caller_of(request).scopes, named)
     # Before the files are looked up: a server whose sandbox cannot start says so first.
     await containers.sandbox()
-    project, files = project_of(request), await _given_files()
+    project, files, skills = project_of(request), await _given_files(), await _given_skills()
     with _given_errors("file_ids"):
         # All of them are there before a container is made.
         records = await files.find(project, fields.file_ids or ())
+        given = await skills.find(project, declared, at="skills")
         container = await containers.create(
             project, name=fields.name, idle=fields.idle_seconds, memory=fields.memory_limit
         )
         await files.copy(project, container.id, records)
+        await skills.provide(project, container.id, given)
     return container_object(container)
 
 
@@ -233,12 +240,20 @@ async def _given_files() -> "GivenFiles":
     return (await interpreter.tool()).given_files
 
 
+async def _given_skills() -> "GivenSkills":
+    interpreter = interpreter_of(get_site().tools)
+    assert interpreter is not None, "there are containers"
+    return (await interpreter.tool()).given_skills
+
+
 @contextmanager
 def _given_errors(param: str) -> Iterator[None]:
     try:
         yield
     except FileUnknown as unknown:
         raise file_not_found(str(unknown), param=param) from None
+    except SkillGone as gone:
+        raise skill_not_found(gone.skill_id, param="skills") from None
 
 
 async def _get_file(request: HttpRequest, container_id: str, file_id: str) -> ContainerFile:

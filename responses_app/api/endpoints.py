@@ -19,6 +19,7 @@ from responses_app.api import (
     responses,
     server,
     setups,
+    skills,
     vector_stores,
 )
 from responses_app.web.endpoint import Endpoint
@@ -37,6 +38,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *batches.ENDPOINTS,
     *vector_stores.ENDPOINTS,
     *containers.ENDPOINTS,
+    *skills.ENDPOINTS,
     *chats.ENDPOINTS,
     *setups.ENDPOINTS,
     *openapi.ENDPOINTS,

@@ -34,6 +34,7 @@ class Area(StrEnum):
     FILES = "api.files"
     VECTOR_STORES = "api.vector_stores"
     EMBEDDINGS = "api.embeddings"
+    SKILLS = "api.skills"
 
     def scope(self, *, writes: bool) -> str:
         """Return one of the two."""
@@ -57,6 +58,8 @@ SCOPES = (
     "api.vector_stores.write",
     "api.embeddings.read",
     "api.embeddings.write",
+    "api.skills.read",
+    "api.skills.write",
     READS_METRICS,
 )
 

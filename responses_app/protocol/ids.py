@@ -53,6 +53,8 @@ PROMPT = "pmpt_"
 API_KEY = "key_"
 CONTAINER = "cntr_"
 CONTAINER_FILE = "cfile_"
+SKILL = "skill_"
+SKILL_VERSION = "skillver_"
 
 _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
 

@@ -273,6 +273,7 @@ class ResponseService:
         context = await self.history.context(
             origin, request, recall, dialect=dialect, model_format=model.format, named_pictures=named
         )
+        request = await self.shelf.with_fixed_skills(request, origin.project)
         if accepted is not None:
             response_id = accepted.response["id"]
         else:

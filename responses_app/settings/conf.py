@@ -36,6 +36,7 @@ from responses_app.settings.models import EmbeddingSettings, EngineSettings
 from responses_app.settings.order import ORDER
 from responses_app.stores.files import FileSettings
 from responses_app.stores.idempotency import IdempotencySettings
+from responses_app.stores.skills import SkillSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.tools.settings import ImageSettings, McpSettings, PictureSettings, SearchSettings, mcp_tool
@@ -140,6 +141,7 @@ class Settings(
     FileSettings,
     IdempotencySettings,
     BatchSettings,
+    SkillSettings,
     VectorStoreSettings,
     EngineSettings,
     EmbeddingSettings,

@@ -32,7 +32,7 @@ class FileUsage:
     """How much a project keeps."""
 
     files: int  # those that are being uploaded, too
-    bytes: int  # of all of them
+    bytes: int  # of all of them, and of the bundles of its skills
     uploads: int = 0  # of the files, those that come in parts and are not whole
 
 
@@ -43,7 +43,9 @@ class FileSettings(RoomSettings):
     file_max_bytes: int = setting(128 * MIB, whole(1), "largest file that can be uploaded")
     files_max_entries: int = setting(10_000, whole(), "files that one project may have (see Files); 0 = no limit")
     uploads_max_open: int = setting(100, whole(), "multipart uploads that one project may have open; 0 = no limit")
-    files_max_bytes: int = setting(10 * 1024 * MIB, whole(), "total size of the files of one project; 0 = no limit")
+    files_max_bytes: int = setting(
+        10 * 1024 * MIB, whole(), "total size of the files and skills of one project; 0 = no limit"
+    )
 
 
 UNLIMITED = FileSettings(files_max_entries=0, files_max_bytes=0, uploads_max_open=0)

@@ -14,6 +14,7 @@ from typing import Any
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files.files import MAX_PART_BYTES, file_too_large, part_too_large
+from responses_app.protocol.files.skills import skill_too_large
 from responses_app.protocol.transport import (
     CHUNKED,
     FORM_TYPE,
@@ -36,6 +37,7 @@ Application = Callable[[Message, Receive, SendMessage], Awaitable[None]]
 
 OTHER_BODY_BYTES = 256 * 1024  # all bodies but the API's JSON: the admin's forms, and what is refused in any case
 FORM_BYTES = 64 * 1024  # of an upload beside its file
+SKILL_FORM_BYTES = 1024 * 1024  # of one beside the files of a skill, each of which has a head
 MAX_DIGITS = 18  # of a declared length that are read; more are too many bytes in any case
 MIN_BYTES_PER_SECOND = 16 * 1024  # of a body that takes longer than REQUEST_ARRIVAL_SECONDS
 LINGER_SECONDS = 10.0  # a refused client may go on sending this long; it reads its answer in this time
@@ -88,6 +90,7 @@ class BodyRules:
     let_in: Callable[[Message, str, str], Awaitable[object]]
     # Of a file that is kept, in parts of up to MAX_PART_BYTES or as a whole; one for a container is bounded as JSON is.
     max_file_bytes: int
+    max_skill_bytes: int  # of a skill's bundle, or of the files in it
 
     def check(self, head: Head) -> None:
         """Raise `ApiError` for a body that is declared larger than it may be, or of which two servers could disagree
@@ -115,6 +118,8 @@ class BodyRules:
                 return self.max_file_bytes + FORM_BYTES
             case Form(size=Size.PART):
                 return min(self.max_file_bytes, MAX_PART_BYTES) + FORM_BYTES
+            case Form(size=Size.SKILL):
+                return self.max_skill_bytes + SKILL_FORM_BYTES
         return self.max_body_bytes
 
     def excess(self, head: Head) -> ApiError:
@@ -129,6 +134,8 @@ class BodyRules:
             return unsupported_media_type(head.content_type)
         if form is None or form.size is Size.AS_JSON:
             return body_too_large(self.max_body_bytes)
+        if form.size is Size.SKILL:
+            return skill_too_large(self.max_skill_bytes)
         # The smaller of the two bounds is the one that the client is told of.
         is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
         return part_too_large() if is_part else file_too_large(self.max_file_bytes)

@@ -102,6 +102,7 @@ class Size(Enum):
     AS_JSON = auto()
     FILE = auto()  # a file that is kept
     PART = auto()  # a part of such a file
+    SKILL = auto()  # a skill, as a zip file or file by file
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,6 @@ NOT_SERVED: Mapping[str, str] = {
     "projects": f"roles in projects; {_OPERATORS}",
     "realtime": "spoken sessions; the WebSocket of /v1/responses is for text",
     "safety": "alerts and cases",
-    "skills": "skills that OpenAI hosts",
     "threads": f"threads of the Assistants API; {_CHATS}",
     "vaults": "secrets for hosted agents",
     "videos": "videos",

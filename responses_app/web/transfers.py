@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation, TooManyFilesSent
 from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import FileUploadHandler
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import UnreadablePostError
@@ -26,6 +27,7 @@ from responses_app.web.http import Cut
 
 _UNKNOWN = str(1 << 40)  # what Django is told of a body that came in chunks: of one without a length it reads nothing
 NO_FIELDS: Mapping[str, JsonObject] = {}
+MAX_BESIDE = 100  # files of a form of which one is read
 _TAIL = 1024  # bytes in which a form's last boundary is looked for
 
 
@@ -89,17 +91,17 @@ async def uploaded(request: HttpRequest, *, name: str = "file") -> AsyncIterator
 
 
 def _read(request: HttpRequest, name: str) -> UploadedForm:
-    meta = {**request.META, "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH") or _UNKNOWN}
-    body = _FormBody(request)
+    body = FormBody(request)
+    handlers = [_FewFiles(request), *request.upload_handlers]
     try:
-        fields, files = MultiPartParser(meta, body, request.upload_handlers, request.encoding).parse()  # type: ignore[arg-type]
+        fields, files = MultiPartParser(body.meta, body, handlers, request.encoding).parse()  # type: ignore[arg-type]
     except (MultiPartParserError, RequestDataTooBig, SuspiciousOperation, UnreadablePostError, LookupError):
         raise invalid_request(
             f"The form could not be read. Send it as multipart/form-data, with a '{name}' whose part has headers of at "
             "most 1024 bytes, its name among them."
         ) from None
     file = files.get(name)
-    whole = body.ends_with((request.content_params or {}).get("boundary", ""))
+    whole = body.is_whole()
     if not whole or not isinstance(file, UploadedFile):
         for each in files.values():
             each.close()  # type: ignore[union-attr]
@@ -107,10 +109,31 @@ def _read(request: HttpRequest, name: str) -> UploadedForm:
     return UploadedForm(file.name or "file", file.size or 0, {name: str(value) for name, value in fields.items()}, file)
 
 
-class _FormBody:
-    """A request's body, whose end is remembered: Django takes a form that was cut for a whole one."""
+class _FewFiles(FileUploadHandler):
+    """Refuses forms with many files, of which each would be one on disk: Django's bound is that of skills."""
 
     def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request)
+        self._files = 0
+
+    def new_file(self, *args: Any, **kwargs: Any) -> None:
+        self._files += 1
+        if self._files > MAX_BESIDE:
+            raise TooManyFilesSent(f"A form has at most {MAX_BESIDE} files.")
+
+    def receive_data_chunk(self, raw_data: bytes, start: int) -> bytes:
+        return raw_data  # to the handlers behind this one
+
+    def file_complete(self, file_size: int) -> None:
+        return None
+
+
+class FormBody:
+    """A form's body, whose end is remembered: Django takes a form that was cut for a whole one."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.meta = {**request.META, "CONTENT_LENGTH": request.META.get("CONTENT_LENGTH") or _UNKNOWN}
+        self._boundary = (request.content_params or {}).get("boundary", "")
         self._request = request
         self._tail = b""
 
@@ -121,9 +144,9 @@ class _FormBody:
         self._tail = (self._tail + data[-_TAIL:])[-_TAIL:] if data else self._tail
         return data
 
-    def ends_with(self, boundary: str) -> bool:
+    def is_whole(self) -> bool:
         """Whether the form's last boundary has come."""
-        return f"--{boundary}--".encode() in self._tail
+        return f"--{self._boundary}--".encode() in self._tail
 
 
 def file_answer(name: str, size: int, body: bytes | AsyncIterator[bytes], *, kind: str = BYTES) -> HttpResponseBase:

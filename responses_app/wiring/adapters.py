@@ -18,6 +18,7 @@ from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
 from responses_app.stores.setups import BaseSetups
+from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
 
 
@@ -30,6 +31,7 @@ class Adapters:
     idempotency: BaseIdempotencyStore  # of keys
     batches: BaseBatchStore
     setups: BaseSetups  # of the playground, under names
+    skills: BaseSkills
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
@@ -49,6 +51,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         idempotency=_idempotency(settings, clock),
         batches=_batches(settings, clock),
         setups=_setups(settings),
+        skills=_skills(settings, clock),
         door=_door(settings, clock),
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
@@ -104,6 +107,12 @@ def _setups(settings: Settings) -> BaseSetups:
     from responses_app.stores.database.setups import DatabaseSetups
 
     return DatabaseSetups(timeout=settings.database_timeout_seconds)
+
+
+def _skills(settings: Settings, clock: StoreClock) -> BaseSkills:
+    from responses_app.stores.database.files.skills import DatabaseSkills
+
+    return DatabaseSkills(settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

@@ -19,6 +19,7 @@ from responses_app.protocol.items.shown_files import MAX_TEXT, DocumentUnreadabl
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
 from responses_app.stores.files import BaseFileStore
+from responses_app.stores.skills import BaseSkills
 from responses_app.tools.base import BaseTool, ToolCall, ToolResult, ToolUse
 from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 
@@ -71,17 +72,22 @@ STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started
 
 
 def server_tools(
-    settings: Settings, *, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+    settings: Settings,
+    *,
+    files: BaseFileStore,
+    skills: BaseSkills,
+    stored_items: FindItems,
+    now: Callable[[], float],
 ) -> tuple[BaseTool, ...]:
     """Return the tools; nothing is started, and no event loop is needed yet.
 
     `stored_items` finds items of a project that are stored, by their ids. `now` is the store's Unix time.
     """
-    return tuple(_tools(settings, files, stored_items, now))
+    return tuple(_tools(settings, files, skills, stored_items, now))
 
 
 def _tools(
-    settings: Settings, files: BaseFileStore, stored_items: FindItems, now: Callable[[], float]
+    settings: Settings, files: BaseFileStore, skills: BaseSkills, stored_items: FindItems, now: Callable[[], float]
 ) -> Iterator[BaseTool]:
     mcp = _mcp(settings) if settings.mcp_server_urls or settings.mcp_servers else None
     if mcp is not None:
@@ -89,7 +95,7 @@ def _tools(
     if settings.sandbox_mcp:
         yield _mcp_interpreter(settings, mcp)
     elif settings.sandbox != "off":
-        yield (code := interpreter(settings, files))
+        yield (code := interpreter(settings, files, skills))
         yield shell(settings, code)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
@@ -128,10 +134,10 @@ def file_search_of(tools: Iterable[BaseTool]) -> "FileSearchTool":
     raise invalid_request("This server has no vector stores (FILE_SEARCH=off).", code="unsupported_parameter")
 
 
-def interpreter(settings: Settings, files: BaseFileStore) -> "LazyTool[CodeInterpreterTool]":
+def interpreter(settings: Settings, files: BaseFileStore, skills: BaseSkills) -> "LazyTool[CodeInterpreterTool]":
     """Return the code interpreter; what it needs is imported when it is first asked for."""
     seconds = settings.sandbox_call_seconds + STARTING_SECONDS
-    made = partial(asyncio.to_thread, _interpreter, settings, files)  # its modules take long to import
+    made = partial(asyncio.to_thread, _interpreter, settings, files, skills)  # its modules take long to import
     return LazyTool(("code_interpreter",), made, seconds=seconds)
 
 
@@ -147,7 +153,7 @@ def shell(settings: Settings, code: "LazyTool[CodeInterpreterTool]") -> "LazyToo
     return LazyTool(("shell",), made, seconds=settings.sandbox_call_seconds + STARTING_SECONDS)
 
 
-def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreterTool":
+def _interpreter(settings: Settings, files: BaseFileStore, skills: BaseSkills) -> "CodeInterpreterTool":
     from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
     from responses_app.tools.sandbox.choosing import choose
 
@@ -156,6 +162,7 @@ def _interpreter(settings: Settings, files: BaseFileStore) -> "CodeInterpreterTo
         settings=settings,
         new_id=id_factory(time.time),
         files=files,
+        skills=skills,
         folder=Path(settings.data_dir) / "containers",
     )
 

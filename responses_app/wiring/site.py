@@ -59,6 +59,7 @@ from responses_app.stores.database.deadline import end_within
 from responses_app.stores.files import BaseFileStore, BaseUploads
 from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.setups import BaseSetups
+from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.tools.base import BaseTool
 from responses_app.wiring.adapters import Adapters, build_adapters
@@ -93,6 +94,7 @@ class Site:
     batches: BaseBatchStore
     batch_work: BatchWork  # of this worker
     setups: BaseSetups  # of the playground
+    skills: BaseSkills
     approvals: BaseApprovalStore
     pictures: BasePictureStore
     reading_pictures: Pictures
@@ -204,6 +206,7 @@ class Site:
             self.files.aclose(),
             self.uploads.aclose(),
             self.setups.aclose(),
+            self.skills.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
             self.reading_pictures.aclose(),
@@ -259,7 +262,11 @@ def build_site(settings: Settings) -> Site:
         engines=Engines(settings, ready=collect_less_garbage),
         adapters=adapters,
         tools=server_tools(
-            settings, files=adapters.stores.files, stored_items=adapters.stores.responses.items, now=clock
+            settings,
+            files=adapters.stores.files,
+            skills=adapters.skills,
+            stored_items=adapters.stores.responses.items,
+            now=clock,
         ),
         pictures=Pictures(settings, adapters.stores),
         relay=Relay(),
@@ -296,6 +303,7 @@ def build_site(settings: Settings) -> Site:
         batches=base.adapters.batches,
         batch_work=_batch_work(base, runs, embeddings, upkeep, reader),
         setups=base.adapters.setups,
+        skills=base.adapters.skills,
         approvals=base.adapters.stores.approvals,
         pictures=base.adapters.stores.pictures,
         reading_pictures=base.pictures,
@@ -400,7 +408,7 @@ def _service(base: _Base, machines: Machines, registry: RunRegistry, forgetting:
             tell=base.relay.tell_followers,
             now=base.clock,
         ),
-        shelf=Shelf(base.tools),
+        shelf=Shelf(base.tools, base.adapters.skills),
         rates=base.adapters.rates,
         metrics=base.metrics,
         traces=base.traces,

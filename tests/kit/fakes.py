@@ -47,6 +47,7 @@ from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import (
     BaseApprovalStore,
     BaseConversationStore,
@@ -60,6 +61,7 @@ from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_kept_chats import MemoryKeptChats
 from tests.kit.memory_pictures import MemoryPictureStore
+from tests.kit.memory_skills import MemorySkills
 from tests.kit.memory_stores import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
 
 ANSWER = "<|channel|>final<|message|>Hello.<|return|>"
@@ -254,6 +256,7 @@ class Site:
     new_id: Callable[[str], str] = field(default_factory=counting_ids)
     files: BaseFileStore = field(default_factory=MemoryFileStore)
     approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
+    skills: BaseSkills = field(default_factory=MemorySkills)
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
     picture_settings: PictureSettings = field(default_factory=PictureSettings)
     read_picture: Read = no_pictures
@@ -308,7 +311,7 @@ class Site:
             live=self.live,
             rates=self.rates,
             metrics=self.metrics,
-            shelf=Shelf(self.tools),
+            shelf=Shelf(self.tools, self.skills),
         )
         self.followers = Followers(
             self.store,

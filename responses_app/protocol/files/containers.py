@@ -13,7 +13,8 @@ from responses_app.protocol.errors import (
     rate_limited,
     unsupported_parameter,
 )
-from responses_app.protocol.fields import CallableTool, ClientModel, Refused, check_fields, missing, validate
+from responses_app.protocol.fields import CallableTool, ClientModel, check_fields, missing, validate
+from responses_app.protocol.files.skills import NamedSkills
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with
@@ -36,6 +37,9 @@ class _Auto(ClientModel):
     file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
+    skills: NamedSkills | None = None
+
+    own: ClassVar = ("skills",)  # which OpenAI's shell alone has
 
 
 class CodeInterpreter(CallableTool):
@@ -51,8 +55,7 @@ class AutoEnvironment(ClientModel):
     file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
-
-    refused: ClassVar = {"skills": Refused("Containers of this server have none.")}
+    skills: NamedSkills | None = None
 
 
 class ReferenceEnvironment(ClientModel):
@@ -92,8 +95,7 @@ class NewContainer(ClientModel):
     file_ids: list[str] | None = Field(default=None, max_length=MAX_FILES)
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
-
-    refused: ClassVar = {"skills": Refused("Containers of this server have none.")}
+    skills: NamedSkills | None = None
 
     @property
     def idle_seconds(self) -> float | None:
@@ -141,8 +143,10 @@ def too_many_containers(message: str) -> ApiError:
 
 def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
     """Validate the code interpreter as a tool of a request; return it as it is echoed. Raises `ApiError`."""
-    interpreter = validate(CodeInterpreter, tool, at=at)
-    container = interpreter.container
+    given = tool.get("container")
+    if isinstance(given, dict):  # by itself, so that an error names the field of it, and not the forms that it has
+        validate(_Auto, given, at=f"{at}.container")
+    container = validate(CodeInterpreter, tool, at=at).container
     if isinstance(container, str):
         if not container.startswith("cntr_"):
             raise invalid_value(f"{at}.container", "the id of a container begins with 'cntr_'.")

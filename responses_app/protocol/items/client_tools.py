@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from engine.formats.base import FunctionTool
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.containers import is_hosted_shell
+from responses_app.protocol.files.skills import ToldSkill, told
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name, json_text
 from responses_app.protocol.items.items import NAME
 
@@ -197,20 +198,18 @@ def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
         own = tool.get("parameters")
         schema = json_text(own) if isinstance(own, dict) else schema
     if kind.type == "shell":
-        description = "\n".join([description, *_skills(tool.get("environment"))])
+        description = "\n".join(filter(None, (description, _skills(tool.get("environment")))))
     return [ClientTool(type=kind.type, name=kind.type, description=description, schema=schema, at=at)]
 
 
-def _skills(environment: object) -> list[str]:
-    """Return what the model is told of the skills that the client's shell has."""
+def _skills(environment: object) -> str:
+    """Return what the model is told of the skills that the client's shell has; "" for none."""
     skills = environment.get("skills") if isinstance(environment, dict) else None
-    lines = [
-        f"- {each.get('name')} ({each.get('path')}): {each.get('description')}"
+    return told(
+        ToldSkill(str(each.get("name")), str(each.get("description")), str(each.get("path")))
         for each in (skills if isinstance(skills, list) else ())
         if isinstance(each, dict)
-    ]
-    head = "It has skills; the file SKILL.md in the folder of one says how to do what it is for:"
-    return [head, *lines] if lines else []
+    )
 
 
 def schema_text(parameters: JsonObject | None) -> str:

@@ -42,6 +42,7 @@ from responses_app.protocol.fields import (
     noted,
     validate,
 )
+from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
 from responses_app.protocol.items.offers import OfferedTool
@@ -512,6 +513,12 @@ def files_named(file_ids: Iterable[str] | None, *, at: str) -> Iterator[Named]:
         yield Named(Area.FILES, at)
 
 
+def skills_named(skills: Iterable[JsonObject], *, at: str) -> Iterator[Named]:
+    """Yield what a list of skills names: those that it brings are nobody's."""
+    if any(each.get("type") == "skill_reference" for each in skills):
+        yield Named(Area.SKILLS, at)
+
+
 def _named_by_part(part: object, at: str) -> Iterator[Named]:
     if isinstance(part, dict) and part.get("type") in _MEDIA and part.get("file_id"):
         yield Named(Area.FILES, f"{at}.file_id")
@@ -519,6 +526,8 @@ def _named_by_part(part: object, at: str) -> Iterator[Named]:
 
 def _named_by_tool(tool: Mapping[str, object], at: str, *, runs: bool) -> Iterator[Named]:
     container, mask = tool.get("container"), tool.get("input_image_mask")
+    field, skills = skills_in(tool)
+    yield from skills_named(skills, at=f"{at}.{field}.skills")
     match tool["type"]:
         case "code_interpreter" if isinstance(container, str):
             yield from _used(Area.CONTAINERS, f"{at}.container", writes=runs)

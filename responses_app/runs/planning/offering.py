@@ -13,6 +13,8 @@ from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
+from responses_app.runs.planning.skills import with_fixed_versions
+from responses_app.stores.skills import BaseSkills
 from responses_app.tools.base import BaseTool, ToolUse
 
 
@@ -21,6 +23,11 @@ class Shelf:
     """The tools that this server has."""
 
     tools: Sequence[BaseTool] = ()
+    skills: BaseSkills | None = None  # that requests may name; None where there are none
+
+    async def with_fixed_skills(self, request: CreateRequest, project: str) -> CreateRequest:
+        """Return a request that names each skill by the number of its version. Raises `ApiError`."""
+        return request if self.skills is None else await with_fixed_versions(request, self.skills, project)
 
     def tool_of(self, kind: str) -> BaseTool | None:
         """Return the tool of a kind; None where there is none."""

@@ -26,6 +26,7 @@ import orjson
 
 from engine.formats.base import ToolNamespace
 from responses_app.protocol.errors import (
+    ApiError,
     JsonObject,
     container_not_found,
     invalid_request,
@@ -34,6 +35,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.files.files import file_not_found, name_in_container
+from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.create_fields import FILE_OUTPUTS
@@ -41,6 +43,7 @@ from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.protocol.setting import MIB
 from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
+from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
@@ -56,6 +59,7 @@ from responses_app.tools.sandbox.records import (
     Image,
 )
 from responses_app.tools.sandbox.sharing import SharedContainers
+from responses_app.tools.skills.given import GivenSkills, told_of
 
 COPIED = "copied"  # in a chain's state: [[file id, path], …]
 MAX_COPIED = 50  # of a chain that are remembered
@@ -191,11 +195,13 @@ class CodeInterpreterTool(BaseTool):
         settings: SandboxSettings,
         new_id: Callable[[str], str],
         files: BaseFileStore,
+        skills: BaseSkills,
         folder: Path | None = None,
     ) -> None:
         self._settings = settings
         self.containers = SharedContainers(Containers(choose, settings, new_id=new_id), folder)
         self.given_files = GivenFiles(files, self.containers, max_bytes=settings.sandbox_disk_bytes)
+        self.given_skills = GivenSkills(skills, self.containers)
 
     def problem(self) -> str | None:
         choice = self.containers.choice
@@ -205,13 +211,13 @@ class CodeInterpreterTool(BaseTool):
         await self.containers.aclose()
 
     async def offer(self, use: ToolUse) -> Offer:
-        container, of_files = await self.opened(use, "code interpreter")
-        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + of_files
+        container, has = await self.opened(use, "code interpreter")
+        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + has
         tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
         return Offer(ToolNamespace("python", about), [tool])
 
     async def opened(self, use: ToolUse, tool: str) -> tuple[ContainerRecord, str]:
-        """Return the container of a request, and what the model is told of its files. Raises `ApiError`."""
+        """Return the container of a request, and what the model is told of its files and skills. Raises `ApiError`."""
         try:
             await self.containers.sandbox()
             container = await self.container(use)
@@ -221,7 +227,8 @@ class CodeInterpreterTool(BaseTool):
             raise container_not_found(str(unknown), param="tools") from None
         file_ids = _file_ids(use)
         given = await self._given(use, container, file_ids) if file_ids else ()
-        return container, _FILES.format(names=", ".join(each.path for each in given)) if given else ""
+        of_files = _FILES.format(names=", ".join(each.path for each in given)) if given else ""
+        return container, of_files + await self._told_of_skills(use, container)
 
     async def _given(self, use: ToolUse, container: ContainerRecord, file_ids: Sequence[str]) -> Sequence[GivenFile]:
         try:
@@ -232,6 +239,19 @@ class CodeInterpreterTool(BaseTool):
             raise invalid_request(f"The container cannot have the file: {problem}.", param="tools") from None
         except StoreError:
             raise overloaded("The files cannot be read now. Try again shortly.", retry_after=2) from None
+
+    async def _told_of_skills(self, use: ToolUse, container: ContainerRecord) -> str:
+        """Return what the model is told of the skills that a request declares, or that the container it names has."""
+        try:
+            if isinstance(use.declared.get("container"), str):
+                skills = await self.given_skills.of_container(use.project, container.id)
+            else:
+                declared, at = _skills(use)
+                given = await self.given_skills.find(use.project, declared, at=at)
+                skills = [each.mounted for each in given]
+        except StoreError:
+            raise overloaded("The skills cannot be read now. Try again shortly.", retry_after=2) from None
+        return f"\n{told_of(skills)}" if skills else ""
 
     async def call(self, call: ToolCall) -> ToolResult:
         try:
@@ -261,7 +281,11 @@ class CodeInterpreterTool(BaseTool):
         return ToolResult(text, shown, failed, state, seen)
 
     async def provided(self, call: ToolCall, container: ContainerRecord) -> Mapping[str, str]:
-        """Have the files of a request in its container; return where those of the chain are, by their ids."""
+        """Have the files and skills of a request in its container; return where those of the chain are, by their ids.
+
+        Raises `ToolFailed`, `ContainerNotFound` and `SandboxError`.
+        """
+        await self._provide_skills(call.use, container)
         copied = copied_in(call.state, container.id)
         file_ids = _file_ids(call.use)
         if not file_ids:
@@ -274,6 +298,17 @@ class CodeInterpreterTool(BaseTool):
         except StoreError:
             raise ToolFailed("the files of the request cannot be read now.", shown=_failed()) from None
         return {**copied, **{each.id: each.path for each in provided}}
+
+    async def _provide_skills(self, use: ToolUse, container: ContainerRecord) -> None:
+        """Have the skills of a request in its container."""
+        try:
+            declared, at = _skills(use)
+            given = await self.given_skills.find(use.project, declared, at=at)
+            await self.given_skills.provide(use.project, container.id, given)
+        except (ApiError, SkillGone):
+            raise ToolFailed("a skill of the request has been deleted.", shown=_failed()) from None
+        except StoreError:
+            raise ToolFailed("the skills of the request cannot be read now.", shown=_failed()) from None
 
     async def _kept(self, container: ContainerRecord, images: Sequence[Image]) -> Sequence[ContainerFile]:
         """Keep what was shown as files, by which clients get it without `include`; none where there is no room."""
@@ -305,6 +340,12 @@ def _file_ids(use: ToolUse) -> Sequence[str]:
     container = use.declared.get("container")
     named = container.get("file_ids") if isinstance(container, dict) else None
     return [str(each) for each in named] if isinstance(named, list) else ()
+
+
+def _skills(use: ToolUse) -> tuple[Sequence[JsonObject], str]:
+    """Return the skills that a request's container is to have, and the field that declares them."""
+    field, declared = skills_in(use.declared)
+    return declared, f"tools.{field}.skills"
 
 
 def _keys(use: ToolUse) -> Iterator[str]:
@@ -407,6 +448,9 @@ class McpInterpreter(BaseTool):
     def __init__(self, mcp: BaseTool, named: str) -> None:
         self._tool = NamedTool(mcp, named, words=_RUNS_CODE, about="that runs code")
         self.max_seconds, self.idle_seconds = mcp.max_seconds, mcp.idle_seconds
+
+    def refusal(self, declared: JsonObject) -> str | None:
+        return "Containers at an MCP server have no skills." if skills_in(declared)[1] else None
 
     async def offer(self, use: ToolUse) -> Offer:
         container = use.declared.get("container")

@@ -78,6 +78,7 @@ def _is_system(folder: str) -> bool:
 OPEN_FILES = 256  # of one process of a container
 CPUS = 1  # cores that all processes of a container share
 KEPT_OUTPUT = 128 * KIB  # bytes of what a cell prints: half of them from its beginning, and half from its end
+SKILLS_FOLDER = "/mnt/skills"  # each in a folder of its own; nothing inside can write there
 WORK_FOLDER = "/mnt/data"  # where the model was told that files are kept
 INSIDE = Path(__file__).parent / "inside"  # the folder of our programs that run inside
 
@@ -161,8 +162,13 @@ class BaseSandbox(ABC):
         """Return what is to be installed or allowed before it can be tried at all, None for nothing."""
 
     @abstractmethod
-    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+    def launch(
+        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+    ) -> Launch:
         """Return how a warden is started; `uid` is the user that it becomes, None for the server's own.
+
+        `skills` is a folder of the host that is seen at `SKILLS_FOLDER`, with what comes into it later; what runs
+        inside cannot write there.
 
         In the work folder may be `sandbox_disk_bytes`, in `/tmp` half as much, and in `/dev/shm` a quarter.
 

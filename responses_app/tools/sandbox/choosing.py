@@ -22,6 +22,7 @@ from pathlib import Path
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox.base import (
     KEPT_OUTPUT,
+    SKILLS_FOLDER,
     BaseSandbox,
     Interpreter,
     InterpreterError,
@@ -52,6 +53,7 @@ class Host:
     socket_path: str  # of a local socket that anybody may connect to
     letter_box: str  # of one that takes datagrams
     file: str  # its path; the secret stands in it
+    skills: Path  # a folder that containers see, and may not write to
     # A process that is to live on, with the secret in its environment and command line.
     canary: "subprocess.Popen[bytes]"
     secret: str  # nobody can know it who has not got out
@@ -124,7 +126,7 @@ for path in ({host.file!r}, "/proc/1/root" + {host.file!r}, "/proc/self/cwd/../.
         found.append(open(path).read())
     except OSError:
         pass
-for folder in ("/usr", "/usr/bin", "/etc", "/", "/dev", os.path.dirname(os.__file__)):
+for folder in ("/usr", "/usr/bin", "/etc", "/", "/dev", {SKILLS_FOLDER!r}, os.path.dirname(os.__file__)):
     try:
         open(os.path.join(folder, "respsite-escape"), "w").close()
         found.append(folder)
@@ -282,12 +284,12 @@ _OTHER_CONTAINER = "read the files of another container"
 async def ways_out(sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None = None) -> list[str]:
     """Try to get out of a sandbox; return what was possible. Raises `SandboxError` where it does not even start."""
     with _host() as host:
-        async with _session(sandbox, interpreter, cgroups) as session:
+        async with _session(sandbox, interpreter, cgroups, host.skills) as session:
             # One after the other: what one takes must not be another one's failure.
             possible = [each.name for each in ESCAPES if not await _failed(each, session, host)]
             await session.put(_SECRET_FILE, host.secret.encode())
             # A second container beside the first, which still lives.
-            async with _session(sandbox, interpreter, cgroups) as other:
+            async with _session(sandbox, interpreter, cgroups, host.skills) as other:
                 done = await other.run(_search_folders(host))
                 if not _stayed_in(done, host):
                     _log(_OTHER_CONTAINER, done)
@@ -325,9 +327,9 @@ print(found or {_STAYED_IN!r})
 
 @contextlib.asynccontextmanager
 async def _session(
-    sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None
+    sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None, skills: Path
 ) -> AsyncIterator[SandboxSession]:
-    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups)
+    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups, skills=skills)
     try:
         yield session
     finally:
@@ -348,6 +350,10 @@ def _host() -> Iterator[Host]:
         folder.chmod(0o755)
         file = folder / "secret"
         file.write_text(secret)
+        skills = folder / "skills"
+        skills.mkdir()
+        # Anybody might write there: again it is the sandbox that is to keep them from it.
+        skills.chmod(0o777)
         port = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         local = stack.enter_context(socket.socket(socket.AF_UNIX))
         local.bind(str(folder / "socket"))
@@ -361,7 +367,7 @@ def _host() -> Iterator[Host]:
         canary = stack.enter_context(subprocess.Popen(command, env={"SECRET": secret}, stdin=subprocess.PIPE))
         stack.callback(canary.kill)
         sockets = (str(folder / "socket"), str(folder / "letters"))
-        host = Host(port.getsockname()[1], *sockets, str(file), canary, secret)
+        host = Host(port.getsockname()[1], *sockets, str(file), skills, canary, secret)
         # Bound last: its name has the secret, which `host` carries.
         abstract.bind(_abstract(host))
         abstract.listen()

@@ -23,6 +23,7 @@ from responses_app.tools.places import NoPlace, SharedPlaces
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.commands import CommandsEnd, Report
+from responses_app.tools.sandbox.disk import Folders
 from responses_app.tools.sandbox.records import (
     ContainerFile,
     ContainerNotFound,
@@ -33,6 +34,7 @@ from responses_app.tools.sandbox.records import (
     TooManyContainers,
 )
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder, contents
 from responses_app.tools.sandbox.stillness import Cgroups
 
 MAX_WAITING = 64  # calls of one project; each has a request that waits for it
@@ -68,6 +70,7 @@ class LivingContainer:
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     has_place: bool = False  # among those that work at once
     lost: str | None = None  # it had a session, which ended by itself: why, or nothing where that is not known
+    skills: SkillFolder = field(default_factory=SkillFolder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class Containers:
         self._containers: dict[str, LivingContainer] = {}  # by their ids, oldest first
         self._of_responses: dict[str, str] = {}  # ids of containers, by the ids of responses that use them
         self._started: set[str] = set()  # ids of containers that have a session, or start one
+        self._folders = Folders()  # of their skills, on the host
         most = settings.sandbox_max_containers
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
         wait = settings.sandbox_wait_seconds
@@ -286,6 +290,23 @@ class Containers:
             await session.remove(file.path)
         container.files.pop(file.path, None)
 
+    async def skills_of(self, project: str, id: str) -> list[MountedSkill]:
+        """Return the skills of a container, in the order in which they came. Raises `ContainerNotFound`."""
+        return list((await self.find(project, id)).skills.mounted.values())
+
+    async def add_skill(self, project: str, id: str, skill: MountedSkill, bundle: bytes) -> None:
+        """Have a container see a skill, unless it does; `bundle` is one that `tools.skills.bundles` has made.
+
+        Raises `ContainerNotFound`, `SandboxError`.
+        """
+        container = await self.find(project, id)
+        most = self._settings.sandbox_disk_bytes
+        await container.skills.add(skill, contents(bundle), self._folders, most=most)
+        container.last_active = self._clock()
+        if container.id not in self._containers:  # it has ended meanwhile
+            await container.skills.remove()
+            raise ContainerNotFound(id)
+
     async def sweep(self) -> None:
         """End what has expired."""
         for container in [each for each in self._containers.values() if self._has_expired(each)]:
@@ -347,13 +368,15 @@ class Containers:
         # Before the start, which awaits: others that look meanwhile must count it.
         self._started.add(container.id)
         try:
-            session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups())
+            skills = await container.skills.made(self._folders)
+            session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups(), skills=skills)
         # Being cancelled, too.
         except BaseException:
             self._started.discard(container.id)
             raise
         if container.id not in self._containers:  # it was deleted meanwhile
             await session.close()
+            await container.skills.remove()
             self._started.discard(container.id)
             raise SandboxGone("the container has ended")
         container.session = session
@@ -415,6 +438,7 @@ class Containers:
             # Counted until its memory is free.
             finally:
                 self._started.discard(container.id)
+        await container.skills.remove()
 
     def _forget_key(self, key: str, id: str) -> None:
         # The response may use another container by now.

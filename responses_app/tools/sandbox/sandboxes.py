@@ -29,6 +29,7 @@ from responses_app.tools.sandbox.base import (
     OPEN_FILES,
     PROGRAMS,
     SCRATCH,
+    SKILLS_FOLDER,
     SYSTEM_FOLDERS,
     WORK_FOLDER,
     BaseSandbox,
@@ -54,7 +55,9 @@ class Bubblewrap(BaseSandbox):
             return seccomp.UNKNOWN_MACHINE
         return None
 
-    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+    def launch(
+        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+    ) -> Launch:
         reading, writing = os.pipe()
         # Closed here: the other end finds the end of the filter behind it.
         with open(writing, "wb") as pipe:
@@ -74,6 +77,7 @@ class Bubblewrap(BaseSandbox):
             *_in_memory(WORK_FOLDER, settings.sandbox_disk_bytes),
             *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
             *_in_place(PROGRAMS, str(INSIDE)),
+            *(_in_place(SKILLS_FOLDER, str(skills)) if skills is not None else ()),
             *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
             *("--chdir", "/", "--"),
             *warden_command(interpreter, argument),
@@ -131,7 +135,9 @@ class Sandlock(BaseSandbox):
             return seccomp.UNKNOWN_MACHINE
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
-    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+    def launch(
+        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+    ) -> Launch:
         folder = self._folders.make()
         data, scratch = folder / "data", folder / "tmp"
         for each in (data, scratch):
@@ -161,7 +167,7 @@ class Sandlock(BaseSandbox):
                 )
             ),
             "readable": [path for path in readable if os.path.exists(path)],
-            "programs": {PROGRAMS: str(INSIDE)},
+            "programs": {PROGRAMS: str(INSIDE), **({SKILLS_FOLDER: str(skills)} if skills is not None else {})},
             "mounts": {WORK_FOLDER: str(data), SCRATCH: str(scratch)},
             "memory": 4 * settings.sandbox_memory_bytes,  # it counts what is reserved; the host looks at what is used
             "processes": settings.sandbox_max_processes,

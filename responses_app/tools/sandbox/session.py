@@ -23,6 +23,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from responses_app.protocol.setting import MIB
@@ -121,11 +122,20 @@ class SandboxSession:
 
     @classmethod
     async def start(
-        cls, sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, cgroups: Cgroups | None = None
+        cls,
+        sandbox: BaseSandbox,
+        interpreter: Interpreter,
+        settings: SandboxSettings,
+        cgroups: Cgroups | None = None,
+        *,
+        skills: Path | None = None,
     ) -> "SandboxSession":
-        """Start a container, in a group of its own where there are `cgroups`. Raises `SandboxError` if it does not."""
+        """Start a container, in a group of its own where there are `cgroups`; `skills` is as `launch` has it.
+
+        Raises `SandboxError` if it does not start.
+        """
         user = claim_user()
-        launch = sandbox.launch(interpreter, settings, uid=user.uid)
+        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=skills)
         ours, theirs = socket.socketpair()
         reading, writing = os.pipe()
         try:

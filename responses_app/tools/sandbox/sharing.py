@@ -43,6 +43,7 @@ from responses_app.tools.sandbox.records import (
     unfinished,
 )
 from responses_app.tools.sandbox.session import SandboxGone
+from responses_app.tools.sandbox.skills import MountedSkill
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -73,6 +74,8 @@ class SharedContainers:
             "file": own.file,
             "part": own.part,
             "remove_file": own.remove_file,
+            "skills_of": own.skills_of,
+            "add_skill": self._added_here,
         }
         self._transfers: Counter[str] = Counter()  # of each project, files that are being read or written
         self._dropping: set[asyncio.Task[None]] = set()  # kept here, as asyncio keeps no task alive
@@ -214,6 +217,15 @@ class SharedContainers:
         """Remove a file. Raises `ContainerNotFound`, `SandboxError`."""
         await self._where_it_is("remove_file", _as_it_is, project, id, file_id, seconds=FILE_SECONDS)
 
+    async def skills_of(self, project: str, id: str) -> list[MountedSkill]:
+        """Return the skills of a container, in the order in which they came. Raises `ContainerNotFound`."""
+        return await self._where_it_is("skills_of", _read_skills, project, id, seconds=LOOK_SECONDS)
+
+    async def add_skill(self, project: str, id: str, skill: MountedSkill, bundle: bytes) -> None:
+        """Have a container see a skill, unless it does. Raises `ContainerNotFound`, `SandboxError`."""
+        about = (skill.folder, skill.name, skill.description)
+        await self._where_it_is("add_skill", _as_it_is, project, id, *about, bundle, seconds=FILE_SECONDS)
+
     async def aclose(self) -> None:
         """End all containers of this process."""
         for task in self._dropping:
@@ -268,6 +280,9 @@ class SharedContainers:
 
     async def _all_here(self, project: str) -> list[ContainerRecord]:
         return [_record(each) for each in await self._own.all_of(project)]
+
+    async def _added_here(self, project: str, id: str, folder: str, name: str, description: str, bundle: bytes) -> None:
+        await self._own.add_skill(project, id, MountedSkill(folder, name, description), bundle)
 
     async def _all_there(self, tag: str, project: str) -> list[ContainerRecord]:
         assert self._others is not None
@@ -350,6 +365,10 @@ def _read_part(value: dict[str, Any]) -> FilePart:
 
 def _read_files(values: list[dict[str, Any]]) -> list[ContainerFile]:
     return [_read_file(each) for each in values]
+
+
+def _read_skills(values: list[dict[str, Any]]) -> list[MountedSkill]:
+    return [MountedSkill(**each) for each in values]
 
 
 def _read_run(value: dict[str, Any]) -> CellRun:

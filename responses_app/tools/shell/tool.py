@@ -60,13 +60,13 @@ class ShellTool(BaseTool):
         return self._interpreter.problem()
 
     async def offer(self, use: ToolUse) -> Offer:
-        container, of_files = await self._interpreter.opened(as_interpreter(use), "shell")
+        container, has = await self._interpreter.opened(as_interpreter(use), "shell")
         about = _FUNCTION_ABOUT.format(seconds=self._settings.sandbox_call_seconds)
         functions = (FunctionTool(_FUNCTION, about, _KIND.shown),)
         environment = {"type": "container_reference", "container_id": container.id}
         tool = OfferedTool(name=SHELL, item=SHELL_ITEM, fields={"environment": environment})
         contents = {SHELL: JsonSchema(_KIND.schema)}
-        return Offer(ToolNamespace(_NAMESPACE, _ABOUT + of_files, functions), [tool], contents)
+        return Offer(ToolNamespace(_NAMESPACE, _ABOUT + has, functions), [tool], contents)
 
     async def call(self, call: ToolCall) -> ToolResult:
         action = _action_of(call.arguments)

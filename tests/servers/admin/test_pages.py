@@ -13,6 +13,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from responses_app.admin import conversations
 from responses_app.models import Conversation, ConversationItem, FilePart, Response, StoredFile
+from responses_app.models.skills import Skill, SkillVersion
 from responses_app.watch import page as response_page
 from responses_app.watch.page import LARGEST
 from tests.servers.admin import samples
@@ -257,6 +258,25 @@ def test_files_are_listed_without_what_is_in_them(admin: Client) -> None:
     assert "file-1" not in admin.get("/admin/responses_app/storedfile/?q=file-2").content.decode()
     assert admin.get("/admin/responses_app/storedfile/file-1/change/").status_code == 302
     assert admin.get("/admin/responses_app/storedfile/file-1/delete/").status_code == 403
+
+
+def test_skills_are_listed_and_found_by_their_id(admin: Client) -> None:
+    skill = Skill.objects.create(id="skill_1", created_at=datetime(2026, 11, 22, tzinfo=UTC), is_whole=True)
+    SkillVersion.objects.create(
+        id="skillver_1",
+        skill=skill,
+        version=1,
+        name="basic-math",
+        bytes=2048,
+        unpacked=4096,
+        created_at=skill.created_at,
+        is_whole=True,
+    )
+    html = admin.get("/admin/responses_app/skillversion/?q=skill_1").content.decode()
+    assert "basic-math" in html
+    assert "1 version of a skill" in html
+    assert "basic-math" not in admin.get("/admin/responses_app/skillversion/?q=skill_2").content.decode()
+    assert admin.get("/admin/responses_app/skillversion/skillver_1/delete/").status_code == 403
 
 
 def test_a_long_conversation_goes_on_on_the_next_page(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:

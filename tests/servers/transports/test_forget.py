@@ -15,7 +15,7 @@ from tests.servers.transports.test_ownership import HELLO, client_of
 
 TABLES = (
     "response chainpart sampleditem publicname logpart conversation conversationitem apikey project storedfile "
-    "filepart vectorstore vectorstorefile vectorstorechunk vectorstorebatch"
+    "filepart skill skillversion vectorstore vectorstorefile vectorstorechunk vectorstorebatch"
 ).split()
 
 

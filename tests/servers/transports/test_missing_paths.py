@@ -30,7 +30,8 @@ def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str)
 def test_all_that_is_served_is_told() -> None:
     assert set(served()) == {
         *("responses", "chat/completions", "messages", "completions", "embeddings", "decisions", "models"),
-        *("conversations", "files", "uploads", "batches", "vector_stores", "containers", "playground/chats"),
+        *("conversations", "files", "uploads", "batches", "vector_stores", "containers", "skills"),
+        "playground/chats",
     }
 
 

@@ -79,6 +79,14 @@ NAMED: Mapping[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
         "tools[0].vector_store_ids",
         ("api.vector_stores.read",),
     ),
+    "a skill": (
+        tool(
+            type="code_interpreter",
+            container={"type": "auto", "skills": [{"type": "skill_reference", "skill_id": f"skill_{ABSENT}"}]},
+        ),
+        "tools[0].container.skills",
+        ("api.skills.read",),
+    ),
     "a mask": (
         tool(type="image_generation", input_image_mask={"file_id": "file-1"}),
         "tools[0].input_image_mask.file_id",

@@ -18,6 +18,7 @@ from tests.kit.batches import content_of, line
 from tests.kit.clients import Frame, Socket
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.server import KINDS
+from tests.kit.skills import zipped
 from tests.servers.transports.test_api_keys import ClosedServer, bearer
 
 pytestmark = pytest.mark.any_server
@@ -60,6 +61,7 @@ class Theirs:
     message_batch_id: str
     completion_id: str
     prompt_id: str
+    skill_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -79,6 +81,8 @@ class Theirs:
             "completion_id": self.completion_id,
             "chat_id": self.response_id,
             "prompt_id": self.prompt_id,
+            "skill_id": self.skill_id,
+            "version": "1",
         }[parameter]
 
 
@@ -132,6 +136,7 @@ def _made(client: httpx.Client) -> Theirs:
         message_batch_id=_message_batch(client),
         completion_id=_post(client, "/v1/chat/completions", {"messages": HELLO, "store": True})["id"],
         prompt_id=_post(client, "/v1/playground/prompts", {"name": "a prompt", "setup": {}})["id"],
+        skill_id=client.post("/v1/skills", files={"files": ("a.zip", zipped())}).json()["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -259,6 +264,21 @@ def test_no_container_begins_with_a_file_of_another_project(projects: Projects, 
     _assert_unknown(answer.status_code, answer.json()["error"])
     assert projects.others.post(where, json=asked).status_code == 200
     answer = projects.mine.post("/v1/containers", json={"name": "c", "file_ids": [projects.theirs.uploaded_id]})
+    _assert_unknown(answer.status_code, answer.json()["error"])
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("where", ["/v1/responses", "/v1/responses/input_tokens"])
+@pytest.mark.parametrize("version", [{}, {"version": "1"}, {"version": "latest"}])
+def test_no_container_has_a_skill_of_another_project(
+    projects: Projects, where: str, version: Mapping[str, str]
+) -> None:
+    skills = [{"type": "skill_reference", "skill_id": projects.theirs.skill_id, **version}]
+    asked = {"input": HELLO, "tools": [{"type": "code_interpreter", "container": {"type": "auto", "skills": skills}}]}
+    answer = projects.mine.post(where, json=asked)
+    _assert_unknown(answer.status_code, answer.json()["error"])
+    assert projects.others.post(where, json=asked).status_code == 200
+    answer = projects.mine.post("/v1/containers", json={"name": "c", "skills": skills})
     _assert_unknown(answer.status_code, answer.json()["error"])
 
 

@@ -20,6 +20,7 @@ from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_skills import MemorySkills
 from tests.kit.memory_stores import MemoryResponseStore
 
 ASKED: list[JsonObject] = [{"type": "code_interpreter", "container": {"type": "auto"}}]
@@ -94,6 +95,12 @@ async def test_it_has_no_containers_that_clients_can_name(mcp: McpTool) -> None:
 def test_the_settings_say_that_it_runs_there() -> None:
     servers = {"MCP_SERVERS": '{"box": "https://box.example"}', "SANDBOX_MCP": "box"}
     settings, _ = from_environ(servers)
-    tools = server_tools(settings, files=MemoryFileStore(), stored_items=MemoryResponseStore().items, now=time.time)
+    tools = server_tools(
+        settings,
+        files=MemoryFileStore(),
+        skills=MemorySkills(),
+        stored_items=MemoryResponseStore().items,
+        now=time.time,
+    )
     assert [type(tool) for tool in tools if "code_interpreter" in tool.kinds] == [McpInterpreter]
     assert interpreter_of(tools) is None

@@ -22,6 +22,7 @@ from responses_app.tools.settings import ServerAccess
 from responses_app.wiring.server_tools import server_tools
 from tests.kit.mcp_servers import mcp_tool, serving
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_skills import MemorySkills
 from tests.kit.memory_stores import MemoryResponseStore
 
 FOUND = [("https://a.example/", "A", "of a"), ("https://b.example/x", "B", "of b")]
@@ -110,7 +111,13 @@ def test_bare_addresses_are_results() -> None:
 )
 def test_the_settings_say_what_searches(environ: dict[str, str], kind: type[BaseSearch] | None) -> None:
     settings, _ = from_environ(environ)
-    tools = server_tools(settings, files=MemoryFileStore(), stored_items=MemoryResponseStore().items, now=time.time)
+    tools = server_tools(
+        settings,
+        files=MemoryFileStore(),
+        skills=MemorySkills(),
+        stored_items=MemoryResponseStore().items,
+        now=time.time,
+    )
     browsers = [tool for tool in tools if "web_search" in tool.kinds]
     assert [type(tool._browser._search) for tool in browsers if isinstance(tool, BrowserTool)] == (
         [kind] if kind else []

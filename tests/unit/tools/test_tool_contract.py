@@ -17,6 +17,7 @@ from tests.contracts.tools import ToolCase, ToolContract
 from tests.kit.image_server import image_server, image_tool
 from tests.kit.mcp_servers import mcp_server, mcp_tool
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_skills import MemorySkills
 from tests.kit.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
 from tests.kit.search_servers import searxng
 from tests.kit.web_server import WebServer, answer
@@ -131,4 +132,5 @@ def interpreter() -> CodeInterpreterTool:
         settings=SMALL,
         new_id=lambda prefix: f"{prefix}{next(numbers)}",
         files=MemoryFileStore(),
+        skills=MemorySkills(),
     )

@@ -30,6 +30,7 @@ from responses_app.stores.database.files.rows import (
     usage_of,
     write_pieces,
 )
+from responses_app.stores.database.files.skills import purge_skills
 from responses_app.stores.database.files.uploads import purge_uploads
 from responses_app.stores.database.response_sql import in_parts
 from responses_app.stores.database.threads import ThreadedStore
@@ -130,7 +131,8 @@ class DatabaseFileStore(ThreadedStore[FileSettings], BaseFileStore):
         gone = await self._threads.run(lambda db: files_to_purge(db, self._now()))
         for file_id in gone:
             await self._remove(file_id)
-        return len(gone) + await purge_uploads(self._threads, self._now())
+        now = self._now()
+        return len(gone) + await purge_uploads(self._threads, now) + await purge_skills(self._threads, now)
 
     async def _give_up(self, file_id: str) -> None:
         """Remove a hidden file; later, where the database is away."""

@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Count, Q, QuerySet, Sum
 
 from responses_app.models import FilePart, StoredFile, Upload, UploadPart
+from responses_app.models.skills import SkillVersion
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import DatabaseReaders
 from responses_app.stores.files import FileRecord, FileSettings, FilesFull, FileUsage, UploadStatus
@@ -146,7 +147,8 @@ def usage_of(connection: BaseDatabaseWrapper, project: str, now: float) -> FileU
     """Return how much a project keeps."""
     files = unexpired_files(connection, project, now).aggregate(number=Count("pk"), bytes=Sum("bytes"))
     uploads = open_uploads(connection, now).filter(project=project).aggregate(number=Count("pk"), bytes=Sum("bytes"))
-    size = (files["bytes"] or 0) + (uploads["bytes"] or 0)
+    skills = SkillVersion.objects.using(connection.alias).filter(project=project).aggregate(bytes=Sum("bytes"))
+    size = sum(each["bytes"] or 0 for each in (files, uploads, skills))
     return FileUsage(files["number"] + uploads["number"], size, uploads["number"])
 
 
@@ -163,12 +165,23 @@ def check_limits(
     used = usage_of(connection, project, now)
     if 0 < settings.files_max_entries <= used.files:
         raise FilesFull(f"This project has {used.files} files, and may have no more (FILES_MAX_ENTRIES)")
+    _check_bytes(settings, used, size)
+    return used
+
+
+def check_room(connection: BaseDatabaseWrapper, settings: FileSettings, project: str, size: int, now: float) -> None:
+    """Raise `FilesFull` where a project may not keep so many bytes more; as `check_limits`, for what is no file."""
+    if settings.files_max_bytes:
+        one_at_a_time(connection, CREATION_LOCK, project)
+        _check_bytes(settings, usage_of(connection, project, now), size)
+
+
+def _check_bytes(settings: FileSettings, used: FileUsage, size: int) -> None:
     if 0 < settings.files_max_bytes < used.bytes + size:
         raise FilesFull(
             f"The files of this project have {used.bytes} bytes, and with this one they would have more than "
             f"{settings.files_max_bytes} (FILES_MAX_BYTES)"
         )
-    return used
 
 
 def files_to_purge(connection: BaseDatabaseWrapper, now: float) -> Sequence[str]:

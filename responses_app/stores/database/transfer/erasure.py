@@ -36,9 +36,11 @@ from responses_app.models.batches import Batch, BatchLine
 from responses_app.models.chats import ChatLabel, NamedSetup
 from responses_app.models.idempotency import IdempotencyKey
 from responses_app.models.pictures import Picture, PictureUse
+from responses_app.models.skills import Skill, SkillVersion
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.stores.database.batches.rows import remove_some_lines
 from responses_app.stores.database.files.rows import all_pieces, remove_files
+from responses_app.stores.database.files.skills import erase_skills
 from responses_app.stores.database.files.uploads import erase_uploads
 from responses_app.stores.database.idempotency import erase_keys
 from responses_app.stores.database.responses.removal import remove
@@ -100,6 +102,8 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "batches": batches,
         "files": subject.files(using).count(),
         "uploads": Upload.objects.using(using).filter(**of_project).count(),
+        "skills": Skill.objects.using(using).filter(**of_project).count(),
+        "versions of skills": SkillVersion.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
         "API keys": ApiKey.objects.using(using).filter(project_id=subject.project).count(),
         "projects": Project.objects.using(using).filter(name=subject.project).count(),
@@ -134,6 +138,7 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         yield json.dumps({"file": {**about, "created_at": file.created_at.isoformat()}})
         for piece in all_pieces(connections[using], file.pk, file.bytes):
             yield json.dumps({"content_of": file.pk, "base64": b64encode(piece).decode()})
+    yield from _lines_of_skills(subject.project, using)
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
         about = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
         yield json.dumps({"api_key": about})
@@ -152,6 +157,15 @@ def _lines_of_the_playground(project: str, using: str) -> Iterator[str]:
         yield json_text({"chat": {"id": label.pk, "title": label.title, "pinned": label.pinned}})
     for setup in NamedSetup.objects.using(using).filter(project=project).order_by("pk"):
         yield json_text({"prompt": {"id": setup.pk, "name": setup.name, "setup": setup.setup}})
+
+
+def _lines_of_skills(project: str, using: str) -> Iterator[str]:
+    versions = SkillVersion.objects.using(using).filter(project=project, is_whole=True, skill__is_whole=True)
+    for row in versions.order_by("skill_id", "version").iterator(chunk_size=AT_ONCE):
+        about = {"id": row.skill_id, "version": row.version, "name": row.name, "description": row.description}
+        yield json.dumps({"skill": about})
+        for piece in all_pieces(connections[using], row.pk, row.bytes):
+            yield json.dumps({"content_of": row.skill_id, "version": row.version, "base64": b64encode(piece).decode()})
 
 
 def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
@@ -180,6 +194,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         return
     erase_uploads(using, subject.project)
     erase_stores(using, subject.project)
+    erase_skills(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):

@@ -60,6 +60,11 @@ CREATE INDEX "response_project_created" ON "responses_app_response" ("project",
 CREATE INDEX "response_running" ON "responses_app_response" ("worker") WHERE "status" IN ('queued',
   'in_progress');
 CREATE INDEX "sampleditem_response" ON "responses_app_sampleditem" ("response_id");
+CREATE INDEX "skill_project" ON "responses_app_skill" ("project",
+  "id");
+CREATE INDEX "skillversion_project" ON "responses_app_skillversion" ("project",
+  "bytes");
+CREATE INDEX "skillversion_unfinished" ON "responses_app_skillversion" ("created_at") WHERE NOT "is_whole";
 CREATE INDEX "upload_expires" ON "responses_app_upload" ("expires_at");
 CREATE INDEX "upload_open" ON "responses_app_upload" ("project") WHERE "status" = 'pending';
 CREATE INDEX "uploadpart_file" ON "responses_app_uploadpart" ("file_id",
@@ -285,6 +290,25 @@ CREATE TABLE "responses_app_sampleditem" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "kind" varchar(1) NOT NULL,
   "tokens" BLOB NOT NULL,
   "response_id" varchar(64) NOT NULL);
+CREATE TABLE "responses_app_skill" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "default_version" integer unsigned NOT NULL CHECK ("default_version" >= 0),
+  "next_version" integer unsigned NOT NULL CHECK ("next_version" >= 0),
+  "is_whole" bool NOT NULL);
+CREATE TABLE "responses_app_skillversion" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "version" integer unsigned NOT NULL CHECK ("version" >= 0),
+  "name" varchar(64) NOT NULL,
+  "description" text NOT NULL,
+  "digest" varchar(64) NOT NULL,
+  "bytes" bigint unsigned NOT NULL CHECK ("bytes" >= 0),
+  "unpacked" bigint unsigned NOT NULL CHECK ("unpacked" >= 0),
+  "created_at" datetime NOT NULL,
+  "is_whole" bool NOT NULL,
+  "skill_id" varchar(64) NOT NULL,
+  CONSTRAINT "skillversion_number" UNIQUE ("skill_id",
+  "version"));
 CREATE TABLE "responses_app_storedfile" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "purpose" varchar(32) NOT NULL,

@@ -10,10 +10,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from responses_app.tools.sandbox import choosing, session
-from responses_app.tools.sandbox.base import Interpreter, Launch, SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.base import SKILLS_FOLDER, Interpreter, Launch, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 
 OTHER = "read the files of another container"
@@ -61,6 +62,14 @@ def unchanged(argv: list[str]) -> list[str]:
     return argv
 
 
+def with_skills_to_write_to(argv: list[str]) -> list[str]:
+    """Show the folder of skills as one that may be written to."""
+    place = argv.index(SKILLS_FOLDER, argv.index("--ro-bind"))
+    while argv[place - 2] != "--ro-bind":  # where it is made
+        place = argv.index(SKILLS_FOLDER, place + 1)
+    return [*argv[: place - 2], "--bind", *argv[place - 1 :]]
+
+
 class Leaky(Bubblewrap):
     """bubblewrap with a hole."""
 
@@ -68,8 +77,11 @@ class Leaky(Bubblewrap):
         self._change = change
         self._more = more
 
-    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
-        launch = super().launch(interpreter, replace(settings, **self._more), uid=uid)  # type: ignore[arg-type]
+    def launch(
+        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+    ) -> Launch:
+        changed = replace(settings, **self._more)  # type: ignore[arg-type]
+        launch = super().launch(interpreter, changed, uid=uid, skills=skills)
         return replace(launch, argv=self._change(list(launch.argv)))
 
 
@@ -81,6 +93,7 @@ async def main() -> None:
     holes: list[tuple[Leaky, list[str]]] = [
         (Leaky(without("--unshare-net")), ["reach the network"]),
         (Leaky(with_a_folder_of_the_host(tempfile.tempdir)), ["read and write files of the host"]),
+        (Leaky(with_skills_to_write_to), ["read and write files of the host"]),
         (Leaky(with_the_hosts_processes), ["read of other processes"]),
         (Leaky(without("--seccomp", 1)), ["gain privileges"]),
         (Leaky(sandbox_max_processes=4096), ["start any number of processes"]),

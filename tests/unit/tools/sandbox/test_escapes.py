@@ -95,7 +95,9 @@ class NoSandbox(BaseSandbox):
     def missing(self) -> str | None:
         return None
 
-    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+    def launch(
+        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+    ) -> Launch:
         folder = Path(tempfile.mkdtemp(prefix="respsite-no-sandbox-"))
         folder.chmod(0o777)
         argument = warden_settings(settings, folder=str(folder), uid=uid, has_own_processes=True)
@@ -112,7 +114,7 @@ class NoSandbox(BaseSandbox):
 def test_the_self_test_finds_every_hole(readable_copy: Path) -> None:
     tried = json.loads(run_as_nobody(readable_copy, SYSTEM_PYTHON, "leaks.py", SYSTEM_PYTHON))
     assert [found for _, found in tried] == [expected for expected, _ in tried]
-    host = Host(0, "", "", "", canary := subprocess.Popen(["true"]), "secret")
+    host = Host(0, "", "", "", Path(), canary := subprocess.Popen(["true"]), "secret")
     canary.wait()
     stayed_in = Execution("stayed in\n", CellEnd.DONE)
     checks = {each.name: each.failed for each in attempts.ESCAPES}

@@ -250,7 +250,9 @@ class Liar(BaseSandbox):
     def missing(self) -> None:
         return None
 
-    def launch(self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None) -> Launch:
+    def launch(
+        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+    ) -> Launch:
         return Launch([sys.executable, "-S", "-c", self._code])
 
 

@@ -20,6 +20,7 @@ from responses_app.tools.sandbox.records import ContainerNotFound
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_skills import MemorySkills
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import prompt_of
@@ -36,6 +37,7 @@ def worker(folder: Path) -> CodeInterpreterTool:
         new_id=id_factory(lambda: 1.0),
         folder=folder,
         files=MemoryFileStore(),
+        skills=MemorySkills(),
     )
 
 

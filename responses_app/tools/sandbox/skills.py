@@ -1,0 +1,127 @@
+"""The skills of containers: folders of the host that a container sees, and cannot write to.
+
+Each container has one folder of its own here, which its sandbox shows read-only from its start on: what the host puts
+there later is seen at once, and nothing inside is asked to do anything. How sure that is:
+
+    bubblewrap                 a mount that is read-only, whoever writes
+    sandlock, server is root   Landlock refuses to write, and the files are root's
+    sandlock, any other user   Landlock refuses to write; the files are the container's user's own, so code can take its
+                               own right to read them away, in its own container
+
+Nothing is shared between containers, so none can change what another one reads. They take room where the system keeps
+its temporary files: each container as much as SANDBOX_DISK_BYTES.
+"""
+
+import asyncio
+import contextlib
+import io
+import os
+import secrets
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from responses_app.tools.sandbox import disk
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.records import checked_path
+
+_PIECE = 256 * 1024  # bytes that are unpacked at once
+Content = Iterable[tuple[str, bool, Iterator[bytes]]]  # path, whether it runs, and what is in it
+
+
+@dataclass(frozen=True, slots=True)
+class MountedSkill:
+    """A skill that a container has."""
+
+    folder: str  # its name, below `SKILLS_FOLDER`
+    name: str
+    description: str
+
+
+@dataclass(slots=True)
+class SkillFolder:
+    """The skills of one container, on the host. `path` is made when it is first wanted."""
+
+    path: Path | None = None
+    mounted: dict[str, MountedSkill] = field(default_factory=dict)  # by their folders
+    used: int = 0  # bytes of all files
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time makes it, or adds to it
+
+    async def made(self, folders: disk.Folders) -> Path:
+        """Return where it is on the host."""
+        async with self.changing:
+            return await self._made(folders)
+
+    async def _made(self, folders: disk.Folders) -> Path:
+        if self.path is None:
+            self.path = await asyncio.to_thread(_make, folders)
+        return self.path
+
+    async def add(self, skill: MountedSkill, content: Content, folders: disk.Folders, *, most: int) -> None:
+        """Add a skill, unless it is there; all of them have at most `most` bytes. Raises `SandboxError`."""
+        async with self.changing:
+            if skill.folder in self.mounted:
+                return
+            path = await self._made(folders)
+            try:
+                self.used += await asyncio.to_thread(_write, path, skill.folder, content, most - self.used)
+            except OSError as problem:
+                raise SandboxError(f"a skill cannot be kept ({problem.strerror})") from None
+            self.mounted[skill.folder] = skill
+
+    async def remove(self) -> None:
+        """Remove all of it; nothing sees it any more."""
+        async with self.changing:
+            path, self.path = self.path, None
+            if path is not None:
+                await asyncio.to_thread(disk.remove, path.parent)
+
+
+def contents(bundle: bytes) -> Content:
+    """Yield the files of a bundle that `tools.skills.bundles` has made: all its folders but the first count."""
+    with zipfile.ZipFile(io.BytesIO(bundle)) as archive:
+        for entry in archive.infolist():
+            path = checked_path(entry.filename.partition("/")[2])
+            yield path, bool((entry.external_attr >> 16) & 0o111), _unpacked(archive, entry)
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    with archive.open(entry) as file:
+        while piece := file.read(_PIECE):
+            yield piece
+
+
+def _make(folders: disk.Folders) -> Path:
+    # Inside another one: the one that is shown has files of its own alone.
+    path = folders.make() / "skills"
+    path.mkdir()
+    path.chmod(0o755)
+    return path
+
+
+def _write(path: Path, name: str, content: Content, room: int) -> int:
+    """Write a skill, and show it once it is whole; return its size."""
+    whole, beside = path / name, path.parent / secrets.token_hex(8)
+    size = 0
+    beside.mkdir()
+    try:
+        for inside, runs, pieces in content:
+            file = beside / inside
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with open(file, "xb") as written:
+                for piece in pieces:
+                    size += len(piece)
+                    if size > room:
+                        raise SandboxError("the skills of a container are larger than its files may be")
+                    written.write(piece)
+            file.chmod(0o555 if runs else 0o444)
+        for folder, _, _ in os.walk(beside):
+            os.chmod(folder, 0o755)
+        # On one file system, so it is there as a whole or not at all.
+        beside.rename(whole)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.remove(beside)
+        raise
+    return size

@@ -1,0 +1,1 @@
+"""Skills: bundles that clients send, and how they come into containers."""

@@ -1,0 +1,1 @@
+"""Skills: their bundles, and their way into containers."""
