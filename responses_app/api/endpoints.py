@@ -21,6 +21,7 @@ from responses_app.api import (
     setups,
     skills,
     vector_stores,
+    webhooks,
 )
 from responses_app.web.endpoint import Endpoint
 
@@ -39,6 +40,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *vector_stores.ENDPOINTS,
     *containers.ENDPOINTS,
     *skills.ENDPOINTS,
+    *webhooks.ENDPOINTS,
     *chats.ENDPOINTS,
     *setups.ENDPOINTS,
     *openapi.ENDPOINTS,

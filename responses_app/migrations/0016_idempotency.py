@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('responses_app', '0014_kept_chats'),
+        ('responses_app', '0015_webhooks'),
     ]
 
     operations = [

@@ -35,6 +35,7 @@ class Area(StrEnum):
     VECTOR_STORES = "api.vector_stores"
     EMBEDDINGS = "api.embeddings"
     SKILLS = "api.skills"
+    WEBHOOKS = "api.webhooks"
 
     def scope(self, *, writes: bool) -> str:
         """Return one of the two."""
@@ -60,6 +61,8 @@ SCOPES = (
     "api.embeddings.write",
     "api.skills.read",
     "api.skills.write",
+    "api.webhooks.read",
+    "api.webhooks.write",
     READS_METRICS,
 )
 

@@ -55,6 +55,7 @@ CONTAINER = "cntr_"
 CONTAINER_FILE = "cfile_"
 SKILL = "skill_"
 SKILL_VERSION = "skillver_"
+WEBHOOK_ENDPOINT = "we_"
 
 _COUNTER_BITS = 12  # rand_a of RFC 9562 section 5.7, used as a counter (section 6.2, method 1)
 

@@ -38,8 +38,16 @@ from responses_app.stores.files import FileSettings
 from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.stores.skills import SkillSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
+from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.sandbox.base import SandboxSettings
-from responses_app.tools.settings import ImageSettings, McpSettings, PictureSettings, SearchSettings, mcp_tool
+from responses_app.tools.settings import (
+    ImageSettings,
+    McpSettings,
+    PictureSettings,
+    SearchSettings,
+    WebhookNetworkSettings,
+    mcp_tool,
+)
 
 
 def dialect(value: str) -> Dialect:
@@ -143,11 +151,13 @@ class Settings(
     BatchSettings,
     SkillSettings,
     VectorStoreSettings,
+    WebhookSettings,
     EngineSettings,
     EmbeddingSettings,
     ToolSettings,
     ImageSettings,
     PictureSettings,
+    WebhookNetworkSettings,
     HeaderSettings,
 ):
     """Every setting; a field's name in capitals is its environment variable."""

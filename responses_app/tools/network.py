@@ -96,6 +96,15 @@ class AllowedHosts:
         parents = {"." + ".".join(labels[index:]) for index in range(1, len(labels))}
         return bool(parents & self.names)
 
+    def names_host(self, host: str, port: int) -> bool:
+        """Whether a host of a URL was named, by its name or as an address in one of the networks.
+
+        Raises `AddressRefused` for what is not a host.
+        """
+        plain = normal_host(host)
+        literal = _literal(plain)
+        return self.has_name(plain, port) or (literal is not None and self.has_address(literal))
+
     def has_address(self, address: IPAddress) -> bool:
         """Whether an address lies in one of the networks."""
         return any(address in network for network in self.networks)

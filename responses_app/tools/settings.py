@@ -1,4 +1,4 @@
-"""The settings of the tools that the server runs: MCP servers, web searches and images.
+"""The settings of the tools that the server runs (MCP servers, web searches and images), and of where webhooks go.
 
 Those of the code interpreter are declared in `sandbox.base`. MCP_SERVERS says how the operator's servers are reached:
 
@@ -231,3 +231,17 @@ class PictureSettings(RoomSettings):
         128 * MIB, whole(0),
         "memory of one worker for recently used images; images of stored responses are read again when needed",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WebhookNetworkSettings(RoomSettings):
+    """Where webhooks are sent, and how long a receiver may take."""
+
+    webhook_allowed_hosts: AllowedHosts = setting(
+        NOTHING_ALLOWED, hosts,
+        "hosts in private networks that webhook URLs may name, also with `http://`: `hooks.internal,10.1.0.0/16`",
+        default_text="unset: none",
+    )  # fmt: skip
+    webhook_seconds: float = setting(
+        15.0, seconds(0.1), "how long the receiver of a webhook may take to answer; then the event is sent again"
+    )

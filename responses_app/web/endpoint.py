@@ -227,8 +227,6 @@ NOT_SERVED: Mapping[str, str] = {
     "threads": f"threads of the Assistants API; {_CHATS}",
     "vaults": "secrets for hosted agents",
     "videos": "videos",
-    "webhook_endpoints": "webhooks; poll a response, or read its stream",
-    "webhook_event_types": "webhooks; poll a response, or read its stream",
 }
 METHODS_NOT_SERVED: Mapping[str, str] = {  # of paths that are served
     "DELETE /models/{model}": "models are the operator's: the setting MODELS names them",

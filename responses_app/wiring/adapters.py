@@ -20,6 +20,7 @@ from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStor
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseSharedTurns, Stores
+from responses_app.stores.webhooks import BaseWebhooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class Adapters:
     batches: BaseBatchStore
     setups: BaseSetups  # of the playground, under names
     skills: BaseSkills
+    webhooks: BaseWebhooks  # endpoints, and what is sent to them
     door: Door  # who may come in
     ledger: BaseLedger  # counts all that is limited
     connection_limit: ConnectionLimit  # of open WebSockets, of all workers together
@@ -52,6 +54,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         batches=_batches(settings, clock),
         setups=_setups(settings),
         skills=_skills(settings, clock),
+        webhooks=_webhooks(settings, clock),
         door=_door(settings, clock),
         ledger=ledger,
         connection_limit=ConnectionLimit(ledger, settings.max_websocket_connections),
@@ -113,6 +116,12 @@ def _skills(settings: Settings, clock: StoreClock) -> BaseSkills:
     from responses_app.stores.database.files.skills import DatabaseSkills
 
     return DatabaseSkills(settings, settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _webhooks(settings: Settings, clock: StoreClock) -> BaseWebhooks:
+    from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
+
+    return DatabaseWebhooks(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
 
 
 def _door(settings: Settings, clock: StoreClock) -> Door:

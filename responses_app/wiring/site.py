@@ -50,6 +50,7 @@ from responses_app.runs.registry.registry import Forgetting, RunRegistry
 from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completions import CompletionService
 from responses_app.runs.stateless.deciding import DecisionService
+from responses_app.runs.webhooks import WebhookDeliverer
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.stores.base import BaseResponseStore, WorkerState
@@ -61,7 +62,9 @@ from responses_app.stores.pictures import BasePictureStore
 from responses_app.stores.setups import BaseSetups
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
+from responses_app.stores.webhooks import BaseWebhooks
 from responses_app.tools.base import BaseTool
+from responses_app.tools.webhooks import WebhookSender
 from responses_app.wiring.adapters import Adapters, build_adapters
 from responses_app.wiring.engines import Embeddings, Engines, EngineStarter, collect_less_garbage, family_of
 from responses_app.wiring.pictures import Pictures
@@ -95,6 +98,9 @@ class Site:
     batch_work: BatchWork  # of this worker
     setups: BaseSetups  # of the playground
     skills: BaseSkills
+    webhooks: BaseWebhooks  # endpoints, and what is sent to them
+    webhook_sender: WebhookSender
+    webhook_deliverer: WebhookDeliverer
     approvals: BaseApprovalStore
     pictures: BasePictureStore
     reading_pictures: Pictures
@@ -175,6 +181,7 @@ class Site:
         await self.upkeep.start()
         if self.settings.responses_store:  # without it there are no batches, and no worker is known to live
             self.batch_work.start(answer_line)
+        self.webhook_deliverer.start()
         await self.watch.start()
 
     async def aclose(self) -> None:
@@ -184,7 +191,9 @@ class Site:
         await self.batch_work.stop()
         await self.followers.aclose()  # those who follow another worker's response may do so elsewhere
         grace = self.settings.shutdown_grace_seconds
-        await asyncio.gather(self.registry.drain(grace), self.completions.aclose(grace=grace))
+        await asyncio.gather(
+            self.registry.drain(grace), self.completions.aclose(grace=grace), self.webhook_deliverer.aclose()
+        )
         # Behind the grace: from here on a database that hangs cannot hold up the stop.
         self.end_database(LAST_ROWS_SECONDS)
         await self.registry.aclose(last_words=LAST_WORDS_SECONDS)
@@ -207,6 +216,7 @@ class Site:
             self.uploads.aclose(),
             self.setups.aclose(),
             self.skills.aclose(),
+            self.webhooks.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
             self.reading_pictures.aclose(),
@@ -278,6 +288,7 @@ def build_site(settings: Settings) -> Site:
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
     embeddings = _embeddings(base, runs)
+    webhooks, sender = base.adapters.webhooks, WebhookSender(settings, base.sealer)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
     reading = FairThreads()
     reader = _reader(settings, reading, max_items=settings.max_input_items)
@@ -304,6 +315,9 @@ def build_site(settings: Settings) -> Site:
         batch_work=_batch_work(base, runs, embeddings, upkeep, reader),
         setups=base.adapters.setups,
         skills=base.adapters.skills,
+        webhooks=webhooks,
+        webhook_sender=sender,
+        webhook_deliverer=WebhookDeliverer(webhooks, sender, worker=base.worker, now=clock),
         approvals=base.adapters.stores.approvals,
         pictures=base.adapters.stores.pictures,
         reading_pictures=base.pictures,

@@ -72,6 +72,7 @@ class Fetched:
     charset: str | None  # as the server says it; None: it does not
     body: bytes  # unpacked, `FetchLimits.max_bytes` at most
     truncated: bool  # the body goes on
+    location: str = ""  # where it redirects to; then nothing of the body is read
 
 
 class Fetcher:
@@ -93,6 +94,18 @@ class Fetcher:
         except TimeoutError:  # aiohttp's own ones too
             raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
 
+    async def post(self, url: str, limits: FetchLimits, *, body: bytes, headers: Mapping[str, str]) -> Fetched:
+        """Send JSON to a URL; return what it answers, whatever its status: no redirect is followed.
+
+        Raises `NetworkError`.
+        """
+        where = _parsed(url)
+        try:
+            async with asyncio.timeout(limits.seconds):
+                return await self._ask("POST", where, limits, {**headers, "Content-Type": "application/json"}, body)
+        except TimeoutError:
+            raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
+
     async def aclose(self) -> None:
         """Close all connections, and what looks up names for them."""
         session, self._session = self._session, None
@@ -111,17 +124,27 @@ class Fetcher:
 
     async def _get(self, url: "URL", limits: FetchLimits, accept: str) -> "Fetched | URL":
         """Return what is at a URL, or where it redirects to."""
+        answer = await self._ask("GET", url, limits, {"Accept": accept, "Accept-Encoding": "gzip"})
+        if answer.status in _REDIRECTS and answer.location:
+            return _redirected(url, answer.location)
+        return answer
+
+    async def _ask(
+        self, method: str, url: "URL", limits: FetchLimits, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Fetched:
+        """Make one request. Raises `NetworkError`; the caller bounds the time."""
         import aiohttp
 
         host = url.host or ""
         # aiohttp resolves no address that is written as one, so it is judged here; names are when it connects.
         self._network.check_literal(host, url.port or 0)
         try:
-            async with self._open_session().get(
-                url, allow_redirects=False, headers={"Accept": accept, "Accept-Encoding": "gzip"}
+            async with self._open_session().request(
+                method, url, allow_redirects=False, headers=headers, data=body
             ) as answer:
-                if answer.status in _REDIRECTS and answer.headers.get("Location"):
-                    return _redirected(url, answer.headers["Location"])
+                if answer.status in _REDIRECTS and (location := answer.headers.get("Location")):
+                    # What else it says is nothing for anybody, and may be anything.
+                    return Fetched(str(url), answer.status, "", None, b"", truncated=False, location=location)
                 return await _read(answer, url, limits)
         except (ssl.SSLError, aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError):
             raise FetchFailed(f"The certificate of {host} is not valid, or it speaks no TLS.") from None

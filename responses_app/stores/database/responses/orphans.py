@@ -13,10 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 
 from responses_app.models import json_text
 from responses_app.protocol.errors import SERVER_STOPPED
 from responses_app.protocol.requests.resources import ResponseObject, Status, as_failed
+from responses_app.protocol.webhooks import message
 from responses_app.stores.base import AcceptedResponse, Claim, Orphans, WorkerState
 from responses_app.stores.database.response_sql import (
     CLAIM_RESPONSE,
@@ -33,6 +35,7 @@ from responses_app.stores.database.response_sql import (
 )
 from responses_app.stores.database.responses.rows import database_time, time_value, worker_row
 from responses_app.stores.database.threads import in_one_line
+from responses_app.stores.database.webhooks.outbox import Told, tell
 
 logger = logging.getLogger("respsite.stores")
 
@@ -59,6 +62,7 @@ SELECT id, project, body, status, input_items, transport, key_id, request, epoch
 WHERE id IN ({{ids}}) AND worker = %s AND status IN {RUNNING} ORDER BY created_at, id
 """
 _LOGS = f"SELECT response_id, data FROM {LOGS} WHERE response_id IN ({{ids}}) ORDER BY response_id, position"
+_BACKGROUND = f"SELECT id, project FROM {RESPONSES} WHERE id IN ({{ids}}) AND background"
 _EPOCHS = f"SELECT id, epoch FROM {RESPONSES} WHERE id IN ({{ids}})"
 
 
@@ -101,6 +105,7 @@ def reclaim(
     if damaged:
         with connection.cursor() as cursor:
             FAIL_RESPONSE.run(cursor, [_failed(response_id, body) for response_id, body in damaged.items()])
+            _tell_failures(cursor, list(damaged))
     failed = len(lost) + len(damaged)
     # An earlier attempt that was committed has failed them already, so this one finds none.
     return Orphans(claimed=tuple(claimed), failed=failed or (before.failed if before else 0))
@@ -142,6 +147,14 @@ def _failed(response_id: str, body: str) -> Row:
     except UNREADABLE as problem:
         logger.error("the body of response %s is damaged, and stays so: %s", response_id, in_one_line(problem))
     return {"id": response_id, "status": Status.FAILED.value, "body": body}
+
+
+def _tell_failures(cursor: CursorWrapper, response_ids: Sequence[str]) -> None:
+    """Tell of those in the background that they have failed; the others, which leave nothing, have no event."""
+    now = database_time(cursor)
+    for some in in_parts(response_ids):
+        cursor.execute(_BACKGROUND.format(ids=placeholders(some)), some)
+        tell(cursor, [Told(project, [message("response.failed", id_)]) for id_, project in cursor.fetchall()], now=now)
 
 
 def _object(body: str) -> ResponseObject:

@@ -51,6 +51,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.webhooks import messages_of_response
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
 from responses_app.stores.database.conversations import append_response
 from responses_app.stores.database.response_sql import (
@@ -86,6 +87,7 @@ from responses_app.stores.database.responses.rows import (
     stored_row,
     time_value,
 )
+from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.kept_chats import version_of
 
 Result = TypeVar("Result")
@@ -327,6 +329,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> N
     KEEP_LOG.run(cursor, logs)
     # The whole log stands at position 0 now; the parts behind it were appended while it ran.
     DROP_LOG_PARTS.run(cursor, logs)
+    tell(cursor, [Told(stored.project, messages_of_response(stored.response)) for stored in batch], now=now)
     _append(cursor, batch, now)
 
 

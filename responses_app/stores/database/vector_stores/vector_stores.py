@@ -22,6 +22,7 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
 )
 from responses_app.protocol.files.searches import Chunking
+from responses_app.protocol.webhooks import message
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
@@ -37,6 +38,7 @@ from responses_app.stores.database.vector_stores.rows import (
     time_of,
 )
 from responses_app.stores.database.vector_stores.search import found, insert_words
+from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.vector_stores import (
     MAX_TRIES,
     BaseVectorStores,
@@ -241,6 +243,7 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
             # Counted when it is claimed: a worker that the file kills cannot count any more.
             if row.attempts > MAX_TRIES:
                 row.status, (row.error_code, row.error_message) = "failed", GAVE_UP
+                self._tell(row.store.project, row.store_id, row.file_id, "failed", key=row.pk)
             row.save(using=self._using)
             return row
 
@@ -378,4 +381,14 @@ class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores)
     def _end(self, pending: PendingFile, **changes: object) -> bool:
         rows = VectorStoreFile.objects.using(self._using)
         own = rows.filter(pk=pending.key, status=PENDING, worker=pending.worker)
-        return bool(own.update(leased_until=None, worker="", **changes))
+        ended = bool(own.update(leased_until=None, worker="", **changes))
+        if ended and "status" in changes:
+            self._tell(pending.project, pending.store_id, pending.file_id, str(changes["status"]), key=pending.key)
+        return ended
+
+    def _tell(self, project: str, store_id: str, file_id: str, status: str, *, key: int) -> None:
+        """Tell that a file is ready, or cannot be. One that was put in again has another `key`, and another event."""
+        name = "vector_store.file.completed" if status == "completed" else "vector_store.file.failed"
+        told = message(name, file_id, mark=f"{store_id} {key}", vector_store_id=store_id)
+        with connections[self._using].cursor() as cursor:
+            tell(cursor, [Told(project, [told])], now=self._now())

@@ -1,0 +1,229 @@
+"""Webhooks as data: which events there are, what a message of one says, how it is signed, and the API's bodies.
+
+A message tells an id and nothing of what is in the object: its receiver retrieves that. It is signed as Standard
+Webhooks says (https://www.standardwebhooks.com), which `webhooks.unwrap` of OpenAI's SDKs checks.
+
+    webhook-id: evt_…                      the same at each attempt, so a receiver knows what it has had
+    webhook-timestamp: 1793048400          of this attempt
+    webhook-signature: v1,… v1,…           HMAC-SHA256 over "id.timestamp.body", one for each secret that is good now
+"""
+
+import base64
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from typing import Annotated, Literal, get_args
+from urllib.parse import urlsplit
+
+import orjson
+from pydantic import Field
+
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, not_found
+from responses_app.protocol.fields import ClientModel, Text, validate
+
+EventName = Literal[
+    "response.completed",
+    "response.failed",
+    "response.incomplete",
+    "response.cancelled",
+    "response.action_required",
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+    "vector_store.file.completed",
+    "vector_store.file.failed",
+]
+EVENT_TYPES: tuple[EventName, ...] = get_args(EventName)
+ACTION_REQUIRED: EventName = "response.action_required"
+# What a response that ends with such an item waits for: its client continues it with an output, or an approval.
+ACTIONS = frozenset(
+    (
+        *("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "computer_call"),
+        *("tool_search_call", "mcp_approval_request"),
+    )
+)
+EndpointStatus = Literal["enabled", "disabled"]
+
+ROTATION_SECONDS = 86_400  # how long an old secret stays good, where a rotation asks for that
+MAX_NAME, MAX_URL = 256, 2048  # characters
+_SECRET_BYTES = 32
+_SECRET_START = "whsec_"
+_ID_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookMessage:
+    """What is to be told of an object."""
+
+    id: str  # "evt_…", the `webhook-id`
+    type: EventName
+    data: JsonObject  # the object's id, and at most what kind of answer it waits for
+
+    def body(self, created_at: int) -> str:
+        """Return the JSON that is sent; `created_at` is in Unix seconds."""
+        event = {"id": self.id, "object": "event", "created_at": created_at, "type": self.type, "data": self.data}
+        return orjson.dumps(event).decode()
+
+
+def message(type_: EventName, object_id: str, *, mark: str = "", **more: object) -> WebhookMessage:
+    """Return what an object's event says. `mark` tells apart events of one type that an object has several times.
+
+    The id is made of these alone: a transaction that is tried again tells the same event, not another one.
+    """
+    told_apart = "\0".join((type_, object_id, mark)).encode("utf-8", "surrogatepass")
+    digest = blake2b(told_apart, digest_size=_ID_BYTES, person=b"respsite webhook").hexdigest()
+    return WebhookMessage(f"evt_{digest}", type_, {"id": object_id, **more})
+
+
+def messages_of_response(response: Mapping[str, object]) -> Sequence[WebhookMessage]:
+    """Return what an ended response in the background tells: how it ended, and whether it waits for its client.
+
+    One in the foreground tells nothing, as with OpenAI: its client has the answer.
+    """
+    name, response_id = f"response.{response['status']}", str(response["id"])
+    if not response.get("background") or name not in EVENT_TYPES:
+        return ()
+    messages = [message(name, response_id)]
+    action = next(iter(required_actions(response.get("output"))), None)
+    if response["status"] == "completed" and action is not None:
+        messages.append(message(ACTION_REQUIRED, response_id, required_action={"type": action}))
+    return messages
+
+
+def required_actions(output: object) -> Sequence[str]:
+    """Return the types of those items of an output that a client has to answer."""
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    answered = {item.get("call_id") for item in items if str(item.get("type", "")).endswith("_output")}
+    return [
+        item["type"]
+        for item in items
+        if item.get("type") in ACTIONS and item.get("execution") != "server" and item.get("call_id", "") not in answered
+    ]
+
+
+def new_secret(random: bytes) -> str:
+    """Return a secret of 32 random bytes, as receivers are given it."""
+    assert len(random) == _SECRET_BYTES, "a secret has 256 bits"
+    return _SECRET_START + base64.b64encode(random).decode()
+
+
+def secret_hint(secret: str) -> str:
+    """Return what tells a secret apart from others, and does not help to guess it."""
+    return f"{_SECRET_START}…{secret[-4:]}"
+
+
+def signed_headers(event_id: str, body: str, secrets: Sequence[str], *, at: int) -> dict[str, str]:
+    """Return the headers of one attempt, signed with each secret. `at` is in Unix seconds."""
+    content = f"{event_id}.{at}.{body}".encode()
+    return {
+        "webhook-id": event_id,
+        "webhook-timestamp": str(at),
+        "webhook-signature": " ".join(f"v1,{_signature(secret, content)}" for secret in secrets),
+    }
+
+
+def _signature(secret: str, content: bytes) -> str:
+    key = base64.b64decode(secret.removeprefix(_SECRET_START))
+    return base64.b64encode(hmac.new(key, content, sha256).digest()).decode()
+
+
+Url = Annotated[Text, Field(min_length=1, max_length=MAX_URL)]
+Name = Annotated[Text, Field(min_length=1, max_length=MAX_NAME)]
+EventTypes = Annotated[list[EventName], Field(min_length=1, max_length=len(EVENT_TYPES))]
+
+
+class NewWebhookEndpoint(ClientModel):
+    """The body of a create."""
+
+    name: Name
+    url: Url
+    event_types: EventTypes
+
+
+class WebhookEndpointChanges(ClientModel):
+    """The body of an update; `status` is this server's own."""
+
+    own = ("status",)
+
+    name: Name | None = None
+    url: Url | None = None
+    event_types: EventTypes | None = None
+    status: EndpointStatus | None = None
+
+
+class WebhookSecretRotation(ClientModel):
+    """The body of a rotation."""
+
+    keep_old_secret_active_for_24_hours: bool = False
+
+
+class WebhookTest(ClientModel):
+    """The body of a test."""
+
+    event_type: EventName
+
+
+def parse_endpoint(data: Mapping[str, object]) -> NewWebhookEndpoint:
+    """Read a create. Raises `ApiError`."""
+    fields = validate(NewWebhookEndpoint, data)
+    _check_url(fields.url)
+    return fields
+
+
+def parse_changes(data: Mapping[str, object]) -> WebhookEndpointChanges:
+    """Read an update; a field that is not given, or null, stays as it is. Raises `ApiError`."""
+    fields = validate(WebhookEndpointChanges, data)
+    if fields.url is not None:
+        _check_url(fields.url)
+    return fields
+
+
+def parse_rotation(data: Mapping[str, object]) -> bool:
+    """Return whether the old secret stays good for a day. Raises `ApiError`."""
+    return validate(WebhookSecretRotation, data).keep_old_secret_active_for_24_hours
+
+
+def parse_test(data: Mapping[str, object]) -> EventName:
+    """Return the event that is to be sent. Raises `ApiError`."""
+    return validate(WebhookTest, data).event_type
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        well_formed = bool(parts.scheme in ("https", "http") and parts.hostname and parts.port != 0)
+    except ValueError:  # its host is not one, or its port is no number
+        well_formed = False
+    if not well_formed or not url.isprintable() or " " in url:
+        raise invalid_value("url", f"{url[:80]!r}. It takes the URL of a receiver, like https://example.com/webhooks.")
+    if parts.username is not None or parts.password is not None:
+        raise invalid_value("url", "a URL with a user or a password. The signature says who sends.")
+
+
+def endpoint_not_found(endpoint_id: str) -> ApiError:
+    """The project has no such endpoint (404)."""
+    return not_found(
+        f"No webhook endpoint found with id '{endpoint_id[:80]}'.",
+        param="webhook_endpoint_id",
+        code="webhook_endpoint_not_found",
+    )
+
+
+def url_refused(reason: str) -> ApiError:
+    """Nothing is sent to this URL (400)."""
+    return invalid_request(f"Webhooks cannot be sent to this 'url'. {reason}", param="url", code="invalid_webhook_url")
+
+
+def endpoints_full(most: int) -> ApiError:
+    """The project has as many endpoints as it may have (400)."""
+    return invalid_request(
+        f"A project has at most {most} webhook endpoints here (WEBHOOK_ENDPOINTS_MAX). Delete one first.",
+        code="too_many_webhook_endpoints",
+    )
+
+
+def test_not_answered(reason: str) -> ApiError:
+    """The receiver has not answered a test (400)."""
+    return invalid_request(f"The receiver did not answer the test event. {reason}", code="webhook_test_failed")
