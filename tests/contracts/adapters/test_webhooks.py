@@ -1,0 +1,61 @@
+"""Webhooks on SQLite and on PostgreSQL."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from responses_app.stores.database.responses.store import DatabaseResponseStore
+from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
+from responses_app.stores.webhooks import WebhookSettings
+from tests.contracts.adapters.stores import OnBothCase
+from tests.contracts.store import Turn
+from tests.contracts.store_life import OpenStore
+from tests.contracts.webhooks import OpenWebhooks, WebhooksContract, ended, endpoint
+from tests.kit.clock import Clock
+
+
+class TestInDatabases(OnBothCase, WebhooksContract):
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock(1_790_000_000)
+
+    @pytest.fixture
+    async def store(self, open_store: OpenStore, clock: Clock) -> DatabaseResponseStore:
+        store = await open_store(now=clock)
+        assert isinstance(store, DatabaseResponseStore)
+        return store
+
+    @pytest.fixture
+    async def open_webhooks(self, alias: str, clock: Clock) -> AsyncIterator[OpenWebhooks]:
+        opened: list[DatabaseWebhooks] = []
+
+        async def open_one(**settings: Any) -> DatabaseWebhooks:
+            webhooks = DatabaseWebhooks(using=alias, settings=WebhookSettings(**settings), now=clock)
+            await webhooks._threads.run(lambda _: _empty(alias))
+            opened.append(webhooks)
+            return webhooks
+
+        yield open_one
+        for webhooks in opened:
+            await webhooks.aclose()
+
+    async def test_a_response_writes_one_row_in_its_own_transaction(
+        self, alias: str, open_webhooks: OpenWebhooks, store: DatabaseResponseStore
+    ) -> None:
+        webhooks, turn, readers = await open_webhooks(), Turn(), DatabaseReaders(alias)
+        count = lambda: readers.run(lambda _: WebhookEvent.objects.using(alias).count())  # noqa: E731
+        await store.save(ended(turn))
+        assert await count() == 0  # nobody wants it
+        for _ in range(3):
+            await webhooks.create(endpoint(turn.project))
+        await store.save(ended(Turn(project=turn.project)))
+        assert await count() == 1
+        await readers.aclose()
+
+
+def _empty(alias: str) -> None:
+    for model in (WebhookEvent, WebhookDelivery, WebhookEndpoint):
+        model.objects.using(alias).all().delete()
