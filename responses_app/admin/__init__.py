@@ -1,6 +1,7 @@
 """Django's admin: stored responses as conversations, workers, and a dashboard.
 
-It reads, cancels and deletes responses, makes and revokes API keys, and changes the limits of projects.
+It reads, cancels and deletes responses, makes and revokes API keys, changes the limits of projects, and sends webhooks
+again.
 """
 
 from django.contrib import admin
@@ -11,6 +12,7 @@ from responses_app.admin import (  # noqa: F401 - each registers its pages
     dashboard,
     projects,
     responses,
+    webhooks,
 )
 
 admin.site.site_header = admin.site.site_title = "respsite"

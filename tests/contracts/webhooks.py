@@ -35,7 +35,9 @@ def endpoint(project: str, **fields: Any) -> EndpointRecord:
     )
 
 
-def ended(turn: Turn, status: str = "completed", output: list[JsonObject] | None = None, **fields: Any) -> StoredResponse:
+def ended(
+    turn: Turn, status: str = "completed", output: list[JsonObject] | None = None, **fields: Any
+) -> StoredResponse:
     """Return how a response in the background ended."""
     stored = turn.saying() if status == "completed" else turn.failed()
     response = {**stored.response, "status": status, "background": True, "output": output or []}
@@ -159,7 +161,9 @@ class WebhooksContract:
         await store.save(ended(failed := Turn(project=turn.project), "failed"))
         assert told(await claim(webhooks)) == [("response.failed", failed.response_id)]
 
-    async def test_one_that_waits_for_its_client_says_so(self, webhooks: BaseWebhooks, store: BaseResponseStore) -> None:
+    async def test_one_that_waits_for_its_client_says_so(
+        self, webhooks: BaseWebhooks, store: BaseResponseStore
+    ) -> None:
         turn = Turn()
         await webhooks.create(endpoint(turn.project))
         await store.save(ended(turn, output=[call("f", "call_1")]))
@@ -258,7 +262,9 @@ class WebhooksContract:
         await store.save(ended(Turn(project=project)))
         assert len((await claimed_by(webhooks)).due) == 1
 
-    async def test_who_waits_longest_is_next(self, webhooks: BaseWebhooks, store: BaseResponseStore, clock: Clock) -> None:
+    async def test_who_waits_longest_is_next(
+        self, webhooks: BaseWebhooks, store: BaseResponseStore, clock: Clock
+    ) -> None:
         projects = [new_id("proj"), new_id("proj")]
         for project in projects:
             await webhooks.create(endpoint(project))

@@ -38,6 +38,7 @@ from responses_app.models.idempotency import IdempotencyKey
 from responses_app.models.pictures import Picture, PictureUse
 from responses_app.models.skills import Skill, SkillVersion
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
+from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from responses_app.stores.database.batches.rows import remove_some_lines
 from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.skills import erase_skills
@@ -97,6 +98,9 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "approval claims": ApprovalClaim.objects.using(using).filter(**of_project).count(),
         "pictures": Picture.objects.using(using).filter(**of_project).count(),
         "chat labels": ChatLabel.objects.using(using).filter(**of_project).count(),
+        "webhook endpoints": WebhookEndpoint.objects.using(using).filter(**of_project).count(),
+        "webhook events": WebhookEvent.objects.using(using).filter(**of_project).count(),
+        "webhook deliveries": WebhookDelivery.objects.using(using).filter(**of_project).count(),
         "named setups": NamedSetup.objects.using(using).filter(**of_project).count(),
         "idempotency keys": IdempotencyKey.objects.using(using).filter(**of_project).count(),
         "batches": batches,
@@ -129,6 +133,7 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
     if subject.key_id:
         return
     yield from _lines_of_the_playground(subject.project, using)
+    yield from _lines_of_webhooks(subject.project, using)
     for store in VectorStore.objects.using(using).filter(project=subject.project).order_by("pk"):
         about = {"id": store.pk, "name": store.name, "description": store.description, "metadata": store.metadata}
         files = VectorStoreFile.objects.using(using).filter(store=store).values("file_id", "attributes")
@@ -168,6 +173,12 @@ def _lines_of_skills(project: str, using: str) -> Iterator[str]:
             yield json.dumps({"content_of": row.skill_id, "version": row.version, "base64": b64encode(piece).decode()})
 
 
+def _lines_of_webhooks(project: str, using: str) -> Iterator[str]:
+    for endpoint in WebhookEndpoint.objects.using(using).filter(project=project).order_by("pk"):
+        about = {"id": endpoint.pk, "name": endpoint.name, "url": endpoint.url, "event_types": endpoint.event_types}
+        yield json_text({"webhook_endpoint": about})
+
+
 def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
     """Erase all of it, and yield the ids of the responses of each step; keys go last, so that nobody is surprised.
 
@@ -200,6 +211,8 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):
             model.objects.using(using).filter(project=subject.project).delete()
         erase_keys(using, subject.project)
+        for model in (WebhookEndpoint, WebhookEvent, WebhookDelivery):
+            model.objects.using(using).filter(project=subject.project).delete()
         PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
         Picture.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

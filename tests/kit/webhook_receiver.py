@@ -1,0 +1,120 @@
+"""A receiver of webhooks as a process of its own, which checks each message with OpenAI's SDK.
+
+    python -m tests.kit.webhook_receiver PORT FOLDER
+
+`FOLDER/secrets` has the secrets that it knows, a line each. Each message that one of them verifies is a line of
+`FOLDER/received`, on disk before it is answered. While `FOLDER/hold` is there, nothing is answered.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+from openai import InvalidWebhookSignatureError, OpenAI
+
+from tests.kit.server import ROOT, START_SECONDS, free_port
+
+
+class Receiver:
+    """The process, and what it has received. It can be killed and started again at the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/webhooks"
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def knows(self, *secrets: str) -> None:
+        """Verify with these secrets from now on."""
+        (self.folder / "secrets").write_text("\n".join(secrets))
+
+    def start(self) -> "Receiver":
+        """Start, and wait until it answers."""
+        command = [sys.executable, "-m", "tests.kit.webhook_receiver", str(self.port), str(self.folder)]
+        self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(httpx.TransportError):
+                httpx.get(self.url, timeout=5)
+                return self
+            time.sleep(0.02)
+        raise AssertionError("the receiver does not answer")
+
+    def kill(self) -> None:
+        """Kill it (-9). Safe to call twice."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def received(self) -> list[dict[str, Any]]:
+        """The messages, each with the `webhook-id` it came under."""
+        file = self.folder / "received"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def wait_for(self, number: int, seconds: float = START_SECONDS) -> list[dict[str, Any]]:
+        """Wait until so many messages have come."""
+        deadline = time.monotonic() + seconds
+        while len(received := self.received) < number:
+            assert time.monotonic() < deadline, received
+            time.sleep(0.02)
+        return received
+
+    def __enter__(self) -> "Receiver":
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
+
+def serve(port: int, folder: Path) -> None:
+    """Receive until the process is killed."""
+    client = OpenAI(api_key="none")
+    with suppress(InvalidWebhookSignatureError):  # the first one takes long: the SDK builds its types
+        client.webhooks.unwrap(
+            "{}", {"webhook-id": "x", "webhook-timestamp": "0", "webhook-signature": "x"}, secret="x"
+        )
+    file = os.open(folder / "received", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer(200)
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            for secret in (folder / "secrets").read_text().splitlines():
+                with suppress(InvalidWebhookSignatureError):
+                    event = client.webhooks.unwrap(body, dict(self.headers), secret=secret)
+                    told = {"kind": type(event).__name__, "header": self.headers["webhook-id"], "secret": secret}
+                    os.write(file, (json.dumps({**json.loads(body), **told}) + "\n").encode())
+                    while (folder / "hold").exists():
+                        time.sleep(0.02)
+                    self._answer(200)
+                    return
+            self._answer(401)
+
+        def _answer(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    ThreadingHTTPServer.request_queue_size = 128
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), Path(sys.argv[2]))

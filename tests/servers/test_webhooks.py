@@ -1,0 +1,135 @@
+"""Webhooks by real servers and a real receiver, which checks what it gets with OpenAI's SDK."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import BadRequestError, NotFoundError, OpenAI
+
+from tests.kit.sdk import sdk_of
+from tests.kit.server import Server
+from tests.kit.webhook_receiver import Receiver
+
+SECONDS = 3.0  # that a receiver may take; a dead worker's claim runs out 5 s later
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("webhooks")
+    with Server(folder, engine="demo", webhook_allowed_hosts="127.0.0.1", webhook_seconds=SECONDS) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    with sdk_of(server, max_retries=0) as client:
+        yield client
+        for each in client.webhooks.list():
+            client.webhooks.delete(each.id)
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    receiver = Receiver(tmp_path / "receiver")
+    yield receiver
+    receiver.kill()
+
+
+def test_the_sdk_makes_changes_and_deletes_endpoints(client: OpenAI) -> None:
+    made = client.webhooks.create(name="mine", url="http://127.0.0.1:9/", event_types=["response.completed"])
+    assert made.signing_secret.startswith("whsec_")
+    found = client.webhooks.retrieve(made.id)
+    assert found.to_dict() == {key: value for key, value in made.to_dict().items() if key != "signing_secret"}
+    assert [each.id for each in client.webhooks.list(limit=1)] == [made.id]
+    changed = client.webhooks.update(made.id, name="ours", event_types=["response.failed", "batch.completed"])
+    assert (changed.name, changed.url, changed.event_types) == (
+        "ours",
+        made.url,
+        ["response.failed", "batch.completed"],
+    )
+    off = client.webhooks.update(made.id, extra_body={"status": "disabled"})
+    assert off.to_dict()["status"] == "disabled"
+    types = client.webhooks.event_types.list()
+    assert {"response.completed", "response.action_required", "batch.expired"} <= set(types.data)
+    assert client.webhooks.delete(made.id).deleted
+    with pytest.raises(NotFoundError) as gone:
+        client.webhooks.retrieve(made.id)
+    assert gone.value.code == "webhook_endpoint_not_found"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"url": "https://169.254.169.254/latest"}, "url"),
+        ({"url": "https://10.0.0.1/"}, "url"),
+        ({"url": "https://[::1]/"}, "url"),
+        ({"url": "http://93.184.216.34/"}, "url"),
+        ({"url": "ftp://127.0.0.1/"}, "url"),
+        ({"url": "https://user:password@127.0.0.1/"}, "url"),
+        ({"url": "https://127.0.0.1:99999/"}, "url"),
+        ({"event_types": ["video.completed"]}, "event_types[0]"),
+        ({"event_types": []}, "event_types"),
+        ({"name": ""}, "name"),
+    ],
+)
+def test_what_nothing_can_be_sent_to_is_refused(client: OpenAI, fields: dict[str, object], param: str) -> None:
+    given = {"name": "mine", "url": "http://127.0.0.1:9/", "event_types": ["response.completed"], **fields}
+    with pytest.raises(BadRequestError) as refused:
+        client.post("/webhook_endpoints", body=given, cast_to=object)
+    assert refused.value.param == param
+
+
+def test_events_arrive_signed_with_each_secret_of_a_rotation(client: OpenAI, receiver: Receiver) -> None:
+    made = client.webhooks.create(name="mine", url=receiver.url, event_types=["response.completed"])
+    old = made.signing_secret
+    receiver.knows(old)
+    receiver.start()
+    tested = client.webhooks.test(made.id, event_type="response.completed")
+    assert (tested.status_code, tested.webhook_endpoint_id) == (200, made.id)
+    response = client.responses.create(input="hi", background=True)
+    client.responses.create(input="in the foreground nothing is told")
+    _, told = receiver.wait_for(2)
+    assert (told["kind"], told["type"]) == ("ResponseCompletedWebhookEvent", "response.completed")
+    assert (told["id"], told["data"]) == (told["header"], {"id": response.id})
+    rotated = client.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
+    assert client.webhooks.test(made.id, event_type="response.failed").status_code == 200  # with the old secret
+    receiver.knows(rotated.signing_secret)
+    assert client.webhooks.test(made.id, event_type="response.failed").status_code == 200  # with the new one
+    client.webhooks.rotate_secret(made.id)
+    assert client.webhooks.test(made.id, event_type="response.failed").status_code == 401
+    assert [each["secret"] for each in receiver.received] == [old, old, old, rotated.signing_secret]
+
+
+def test_a_call_that_waits_for_its_client_is_told_behind_the_end(client: OpenAI, receiver: Receiver) -> None:
+    kinds = ["response.completed", "response.action_required"]
+    made = client.post(
+        "/webhook_endpoints", body={"name": "x", "url": receiver.url, "event_types": kinds}, cast_to=object
+    )
+    receiver.knows(made["signing_secret"])  # type: ignore[index]
+    receiver.start()
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    asked = client.responses.create(input="call f", background=True, tools=[tool], tool_choice="required")  # type: ignore[list-item]
+    assert [each["type"] for each in receiver.wait_for(2)] == kinds
+    assert receiver.received[1]["data"] == {"id": asked.id, "required_action": {"type": "function_call"}}
+
+
+def test_nothing_is_lost_where_the_worker_is_killed(client: OpenAI, server: Server, receiver: Receiver) -> None:
+    made = client.webhooks.create(name="mine", url=receiver.url, event_types=["response.completed"])
+    receiver.knows(made.signing_secret)
+    # Between commit and delivery: nobody listens yet.
+    first = client.responses.create(input="one", background=True)
+    while client.responses.retrieve(first.id).status != "completed":
+        pass
+    server.kill()
+    hold = receiver.folder / "hold"
+    hold.touch()
+    receiver.start()
+    server.start()
+    # In the middle of a delivery: the receiver has it, and has not answered.
+    (told,) = receiver.wait_for(1)
+    server.kill()
+    hold.unlink()
+    server.start()
+    again = receiver.wait_for(2)[1]
+    assert again["id"] == told["id"] == again["header"]
+    assert told["data"] == {"id": first.id}

@@ -1,0 +1,109 @@
+"""`WebhookSender`: what hostile receivers and operators' settings make of a message."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from responses_app.protocol.sealing import Sealer
+from responses_app.stores.webhooks import EndpointRecord
+from responses_app.tools.network import NetworkError, hosts
+from responses_app.tools.settings import WebhookNetworkSettings
+from responses_app.tools.webhooks import NOT_SEALED_HERE, WebhookSender
+from tests.kit.web_server import answer, redirect, web_server
+
+SECRETS = ("a secret of sixteen",)
+
+
+def sender(allowed: str = "127.0.0.1", secrets: tuple[str, ...] = SECRETS) -> WebhookSender:
+    settings = WebhookNetworkSettings(webhook_allowed_hosts=hosts(allowed), webhook_seconds=0.5)
+    return WebhookSender(settings, Sealer(secrets, random_bytes=os.urandom))
+
+
+@pytest.fixture
+async def open_sender() -> AsyncIterator[WebhookSender]:
+    opened = sender()
+    yield opened
+    await opened.aclose()
+
+
+def endpoint(url: str) -> EndpointRecord:
+    _, sealed = sender().new_secret("default")
+    return EndpointRecord(
+        id="we_1", project="default", name="x", url=url, event_types=("response.completed",), created_at=0,
+        updated_at=0, secret=sealed, secret_hint="",
+    )  # fmt: skip
+
+
+async def problem_of(sender: WebhookSender, url: str) -> tuple[int | None, str]:
+    sent = await sender.send(endpoint(url), "evt_1", "{}", at=1_000)
+    return sent.status_code, sent.problem
+
+
+async def slowly(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+
+
+async def endlessly(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    while True:
+        writer.write(b"x" * 65_536)
+        await writer.drain()
+
+
+async def in_headers(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"x" * 1_000_000)
+    await writer.drain()
+
+
+async def test_what_receivers_do(open_sender: WebhookSender) -> None:
+    async with web_server() as web:
+        web.pages = {
+            "/good": answer(b"ok", status="202 Accepted"),
+            "/away": redirect("http://127.0.0.1:1/"),
+            "/broken": answer(b"no", status="500 Internal Server Error"),
+            "/slow": slowly,
+            "/huge": endlessly,
+            "/headers": in_headers,
+        }
+        assert await problem_of(open_sender, web.url("/good")) == (202, "")
+        assert "webhook-signature: v1," in web.asked[0].lower()
+        assert await problem_of(open_sender, web.url("/away")) == (
+            302,
+            "The receiver answered with status 302. Redirects are not followed.",
+        )
+        assert len(web.asked) == 2
+        assert await problem_of(open_sender, web.url("/broken")) == (500, "The receiver answered with status 500.")
+        assert await problem_of(open_sender, web.url("/slow")) == (None, "127.0.0.1 did not answer within 0.5 s.")
+        assert await problem_of(open_sender, web.url("/huge")) == (200, "")  # what is said beyond is not read
+        status, problem = await problem_of(open_sender, web.url("/headers"))
+        assert status is None
+        assert problem
+
+
+async def refused(allowed: str, url: str) -> str:
+    checking = sender(allowed)
+    with pytest.raises(NetworkError) as error:
+        await checking.check(url)
+    assert (await problem_of(checking, url))[1] == str(error.value)
+    await checking.aclose()
+    return str(error.value)
+
+
+async def test_where_nothing_is_sent() -> None:
+    assert "WEBHOOK_ALLOWED_HOSTS" in await refused("10.0.0.1", "https://127.0.0.1/")
+    assert "WEBHOOK_ALLOWED_HOSTS" in await refused("10.0.0.1", "https://[::ffff:127.0.0.1]/")
+    assert "https://" in await refused("10.0.0.1", "http://93.184.216.34/")
+    await sender("127.0.0.0/8").check("http://127.0.0.1:80/")
+
+
+async def test_a_secret_of_other_keys(open_sender: WebhookSender) -> None:
+    _, sealed = sender(secrets=("another one of sixteen",)).new_secret("default")
+    sent = await open_sender.send(replace(endpoint("http://127.0.0.1:9/"), secret=sealed), "evt_1", "{}", at=1)
+    assert sent.problem == NOT_SEALED_HERE
