@@ -37,6 +37,7 @@ from bench import (
     searching,
     seeing,
     steering,
+    telling,
     work,
     workers,
 )
@@ -58,6 +59,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "store": work.store,
     "opening": work.opening,
     "inbound": work.inbound,
+    "webhook": telling.webhook,
     "log": logs.log,
     "takeover": logs.takeover,
     "replay": replay.replay,

@@ -222,6 +222,23 @@ REQUESTS: Mapping[str, Told] = {
         "The project has 200 named setups of the playground already, or they would be larger than 4 MiB together.",
         "Delete one that is not needed.",
     ),
+    "too_many_webhook_endpoints": (
+        "The project has `WEBHOOK_ENDPOINTS_MAX` webhook endpoints already.",
+        "Delete one that is not needed.",
+    ),
+    "invalid_webhook_url": (
+        "Webhooks cannot be sent to the URL: it does not begin with `https://`, or its host is not found or not on the "
+        "public internet.",
+        "Use another URL, or ask the server's operator to set `WEBHOOK_ALLOWED_HOSTS`.",
+    ),
+    "webhook_endpoint_not_found": (
+        "The project has no webhook endpoint with this id.",
+        "List the endpoints of the project.",
+    ),
+    "webhook_test_failed": (
+        "The receiver of a webhook did not answer the sample event.",
+        "The message says why: start the receiver, or change the endpoint's URL.",
+    ),
     "unknown_event_type": (
         "A WebSocket message has no `type`, or an unknown one.",
         "Send one of the types that the message names, like `response.create`.",

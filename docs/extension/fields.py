@@ -36,6 +36,12 @@ from responses_app.protocol.session.tool_outputs import ToolOutput
 from responses_app.protocol.stateless.completions import CompletionFields
 from responses_app.protocol.stateless.decisions import DecisionFields
 from responses_app.protocol.stateless.embeddings import EmbeddingFields
+from responses_app.protocol.webhooks import (
+    NewWebhookEndpoint,
+    WebhookEndpointChanges,
+    WebhookSecretRotation,
+    WebhookTest,
+)
 
 Models = Mapping[str, type[ClientModel]]
 
@@ -64,6 +70,10 @@ BODIES: Models = {
     "POST /v1/vector_stores/{vector_store_id}/files": NewVectorStoreFile,
     "POST /v1/vector_stores/{vector_store_id}/files/{file_id}": VectorStoreFileChanges,
     "POST /v1/vector_stores/{vector_store_id}/file_batches": NewVectorStoreBatch,
+    "POST /v1/webhook_endpoints": NewWebhookEndpoint,
+    "POST /v1/webhook_endpoints/{webhook_endpoint_id}": WebhookEndpointChanges,
+    "POST /v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret": WebhookSecretRotation,
+    "POST /v1/webhook_endpoints/{webhook_endpoint_id}/test": WebhookTest,
     "POST /v1/containers": NewContainer,
     "POST /v1/containers/{container_id}/files": CopiedFile,
 }

@@ -21,7 +21,7 @@ from contextlib import suppress
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.webhooks import Attempt, BaseWebhooks, Claimed, DueMessage
-from responses_app.tools.webhooks import WebhookSender
+from responses_app.tools.sending import BaseWebhookSender
 
 logger = logging.getLogger("respsite.runs")
 
@@ -43,7 +43,7 @@ class WebhookDeliverer:
     def __init__(
         self,
         store: BaseWebhooks,
-        sender: WebhookSender,
+        sender: BaseWebhookSender,
         *,
         worker: str,
         now: Callable[[], float],

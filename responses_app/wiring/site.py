@@ -64,7 +64,7 @@ from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import BaseApprovalStore, BaseConversationStore
 from responses_app.stores.webhooks import BaseWebhooks
 from responses_app.tools.base import BaseTool
-from responses_app.tools.webhooks import WebhookSender
+from responses_app.tools.webhooks.sender import WebhookSender
 from responses_app.wiring.adapters import Adapters, build_adapters
 from responses_app.wiring.engines import Embeddings, Engines, EngineStarter, collect_less_garbage, family_of
 from responses_app.wiring.pictures import Pictures

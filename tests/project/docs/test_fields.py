@@ -44,6 +44,12 @@ SDK_BODIES = {
     "POST /v1/vector_stores/{vector_store_id}/file_batches": (
         "vector_stores.file_batch_create_params.FileBatchCreateParams"
     ),
+    "POST /v1/webhook_endpoints": "webhooks.webhook_create_params.WebhookCreateParams",
+    "POST /v1/webhook_endpoints/{webhook_endpoint_id}": "webhooks.webhook_update_params.WebhookUpdateParams",
+    "POST /v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret": (
+        "webhooks.webhook_rotate_secret_params.WebhookRotateSecretParams"
+    ),
+    "POST /v1/webhook_endpoints/{webhook_endpoint_id}/test": "webhooks.webhook_test_params.WebhookTestParams",
     "POST /v1/containers": "container_create_params.ContainerCreateParams",
     "POST /v1/containers/{container_id}/files": "containers.file_create_params.FileCreateParams",
 }

@@ -33,6 +33,7 @@ REFERENCES: dict[str, Any] = {
 }
 HELLO = [{"role": "user", "content": "Hello"}]
 UPLOAD = {"bytes": 1, "filename": "a.txt", "mime_type": "text/plain", "purpose": "user_data"}
+WEBHOOK = {"name": "w", "url": "https://93.184.216.34/", "event_types": ["response.completed"]}
 NAMES_NOTHING = set(
     "background background_options held ignore_eos ignored logit_bias min_p renamed repetition_penalty seed stop "
     "stop_token_ids structured_outputs top_k "
@@ -62,6 +63,7 @@ class Theirs:
     completion_id: str
     prompt_id: str
     skill_id: str
+    webhook_endpoint_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -83,6 +85,7 @@ class Theirs:
             "prompt_id": self.prompt_id,
             "skill_id": self.skill_id,
             "version": "1",
+            "webhook_endpoint_id": self.webhook_endpoint_id,
         }[parameter]
 
 
@@ -137,6 +140,7 @@ def _made(client: httpx.Client) -> Theirs:
         completion_id=_post(client, "/v1/chat/completions", {"messages": HELLO, "store": True})["id"],
         prompt_id=_post(client, "/v1/playground/prompts", {"name": "a prompt", "setup": {}})["id"],
         skill_id=client.post("/v1/skills", files={"files": ("a.zip", zipped())}).json()["id"],
+        webhook_endpoint_id=_post(client, "/v1/webhook_endpoints", WEBHOOK)["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )

@@ -12,6 +12,7 @@ from responses_app.stores.webhooks import EndpointRecord
 from responses_app.tools.network import NetworkError, hosts
 from responses_app.tools.settings import WebhookNetworkSettings
 from responses_app.tools.webhooks import NOT_SEALED_HERE, WebhookSender
+from responses_app.tools.webhooks.sender import NOT_SEALED_HERE, WebhookSender
 from tests.kit.web_server import answer, redirect, web_server
 
 SECRETS = ("a secret of sixteen",)

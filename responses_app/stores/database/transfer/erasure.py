@@ -213,6 +213,8 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         erase_keys(using, subject.project)
         for model in (WebhookEndpoint, WebhookEvent, WebhookDelivery):
             model.objects.using(using).filter(project=subject.project).delete()
+        for table in (WebhookEndpoint, WebhookEvent, WebhookDelivery):
+            table.objects.using(using).filter(project=subject.project).delete()
         PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
         Picture.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys

@@ -5,7 +5,6 @@ An endpoint's URL is a client's. Its secrets are sealed where they are kept, and
 
 import asyncio
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ from responses_app.protocol.setting import KIB
 from responses_app.protocol.webhooks import new_secret, signed_headers
 from responses_app.stores.webhooks import EndpointRecord
 from responses_app.tools.network import Network, NetworkError
+from responses_app.tools.sending import BaseWebhookSender, Sent
 from responses_app.tools.settings import WebhookNetworkSettings
 
 if TYPE_CHECKING:
@@ -25,19 +25,11 @@ LOOKUP_SECONDS = 5.0  # for the name of a new endpoint
 NOT_SEALED_HERE = "Its secret cannot be opened: REASONING_ENCRYPTION_KEYS or SECRET_KEY has changed. Rotate the secret."
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What came of an attempt."""
-
-    status_code: int | None  # of the answer; None for none
-    problem: str = ""  # why it did not arrive; "" where it did
-
-
-class WebhookSender:
+class WebhookSender(BaseWebhookSender):
     """Sends messages; has connections, so it belongs to one event loop, which closes it."""
 
     def __init__(self, settings: WebhookNetworkSettings, sealer: Sealer) -> None:
-        self.seconds = settings.webhook_seconds  # that an attempt takes at most
+        self.seconds = settings.webhook_seconds
         self._allowed = settings.webhook_allowed_hosts
         self._network = Network("WEBHOOK_ALLOWED_HOSTS", self._allowed)
         self._sealer = sealer
@@ -50,8 +42,9 @@ class WebhookSender:
 
     async def check(self, url: str) -> None:
         """Refuse a URL that nothing is sent to. Raises `NetworkError`; a name may lead elsewhere later."""
-        parts = urlsplit(url)
+        _check_form(url)
         self._check_scheme(url)
+        parts = urlsplit(url)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 await self._network.addresses(parts.hostname or "", parts.port or _port(parts.scheme))
@@ -59,7 +52,6 @@ class WebhookSender:
             raise NetworkError(f"The host {(parts.hostname or '')[:80]!r} was not found in time.") from None
 
     async def send(self, endpoint: EndpointRecord, event_id: str, body: str, *, at: float) -> Sent:
-        """Send a message. `at` is the Unix time; raises nothing that is the receiver's doing."""
         from responses_app.tools.browser.fetching import Fetcher, FetchLimits
 
         if self._fetcher is None:
@@ -80,7 +72,6 @@ class WebhookSender:
         return Sent(answer.status, f"The receiver answered with status {answer.status}.{hint}")
 
     async def aclose(self) -> None:
-        """Close all connections. Safe to call twice."""
         if self._fetcher is not None:
             await self._fetcher.aclose()
         self._network.close()
@@ -97,6 +88,18 @@ class WebhookSender:
                 "It begins with https://. The server's operator can allow http:// for a host with "
                 "WEBHOOK_ALLOWED_HOSTS."
             )
+
+
+def _check_form(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        well_formed = bool(parts.scheme in ("https", "http") and parts.hostname and parts.port != 0)
+    except ValueError:  # its host is not one, or its port is no number
+        well_formed = False
+    if not well_formed or not url.isprintable() or " " in url:
+        raise NetworkError(f"{url[:80]!r} is not the URL of a receiver, like https://example.com/webhooks.")
+    if parts.username is not None or parts.password is not None:
+        raise NetworkError("It has a user or a password. Leave them out: the signature says who sends.")
 
 
 def _port(scheme: str) -> int:

@@ -1,0 +1,1 @@
+"""Webhooks are sent."""
