@@ -67,6 +67,7 @@ async def _ended(alias: str) -> tuple[Counter[tuple[bool, str]], dict[bool, list
     store, webhooks, readers = DatabaseResponseStore(using=alias), DatabaseWebhooks(using=alias), DatabaseReaders(alias)
     await store.start()
     await webhooks.create(endpoint("told"))
+    counted.clear()
     walls: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(ROUNDS):
         for told, kept in walls.items():
