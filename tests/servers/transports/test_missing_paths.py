@@ -32,7 +32,6 @@ def test_all_that_is_served_is_told() -> None:
         *("responses", "chat/completions", "messages", "completions", "embeddings", "decisions", "models"),
         *("conversations", "files", "uploads", "batches", "vector_stores", "containers", "skills"),
         "playground/chats",
-        *("conversations", "files", "uploads", "vector_stores", "containers", "playground/chats"),
         *("webhook_endpoints", "webhook_event_types"),
     }
 

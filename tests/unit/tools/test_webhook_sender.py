@@ -11,7 +11,6 @@ from responses_app.protocol.sealing import Sealer
 from responses_app.stores.webhooks import EndpointRecord
 from responses_app.tools.network import NetworkError, hosts
 from responses_app.tools.settings import WebhookNetworkSettings
-from responses_app.tools.webhooks import NOT_SEALED_HERE, WebhookSender
 from responses_app.tools.webhooks.sender import NOT_SEALED_HERE, WebhookSender
 from tests.kit.web_server import answer, redirect, web_server
 

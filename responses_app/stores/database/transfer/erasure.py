@@ -179,17 +179,20 @@ def _lines_of_webhooks(project: str, using: str) -> Iterator[str]:
         yield json_text({"webhook_endpoint": about})
 
 
-def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
-    """Erase all of it, and yield the ids of the responses of each step; keys go last, so that nobody is surprised.
-
-    What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
-    """
-    # First, so that they make no more responses: who works on one finds it gone.
+def _erase_batches(subject: Subject, using: str) -> None:
     while ids := list(subject.batches(using).values_list("pk", flat=True)[:AT_ONCE]):
         Batch.objects.using(using).filter(pk__in=ids).delete()
         for batch_id in ids:
             while not remove_some_lines(connections[using], batch_id):
                 pass
+
+
+def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
+    """Erase all of it, and yield the ids of the responses of each step; keys go last, so that nobody is surprised.
+
+    What comes in meanwhile is erased too, as long as it comes slower than it goes: revoke the keys first.
+    """
+    _erase_batches(subject, using)  # first, so that they make no more responses: who works on one finds it gone
     # Each step looks anew, so that it also finds what came in meanwhile.
     while ids := list(subject.responses(using).values_list("pk", flat=True)[:AT_ONCE]):
         with transaction.atomic(using=using):
@@ -210,11 +213,9 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):
             model.objects.using(using).filter(project=subject.project).delete()
-        erase_keys(using, subject.project)
-        for model in (WebhookEndpoint, WebhookEvent, WebhookDelivery):
-            model.objects.using(using).filter(project=subject.project).delete()
         for table in (WebhookEndpoint, WebhookEvent, WebhookDelivery):
             table.objects.using(using).filter(project=subject.project).delete()
+        erase_keys(using, subject.project)
         PictureUse.objects.using(using).filter(picture__project=subject.project).delete()
         Picture.objects.using(using).filter(project=subject.project).delete()
         Project.objects.using(using).filter(name=subject.project).delete()  # and its keys
