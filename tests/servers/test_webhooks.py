@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
+from tests.kit.batches import batch_of, line
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
 from tests.kit.webhook_receiver import Receiver
@@ -111,6 +112,19 @@ def test_a_call_that_waits_for_its_client_is_told_behind_the_end(client: OpenAI,
     asked = client.responses.create(input="call f", background=True, tools=[tool], tool_choice="required")  # type: ignore[list-item]
     assert [each["type"] for each in receiver.wait_for(2)] == kinds
     assert receiver.received[1]["data"] == {"id": asked.id, "required_action": {"type": "function_call"}}
+
+
+def test_the_end_of_a_batch_is_told(client: OpenAI, receiver: Receiver) -> None:
+    made = client.webhooks.create(name="mine", url=receiver.url, event_types=["batch.completed", "batch.failed"])
+    receiver.knows(made.signing_secret)
+    receiver.start()
+    good = batch_of(client, [line("a", input="hi")])
+    (told,) = receiver.wait_for(1)
+    assert (told["kind"], told["data"]) == ("BatchCompletedWebhookEvent", {"id": good.id})
+    assert client.batches.retrieve(good.id).status == "completed"
+    bad = batch_of(client, [b"{"])
+    assert [each["data"]["id"] for each in receiver.wait_for(2)] == [good.id, bad.id]
+    assert receiver.received[1]["type"] == "batch.failed"
 
 
 def test_nothing_is_lost_where_the_worker_is_killed(client: OpenAI, server: Server, receiver: Receiver) -> None:

@@ -17,6 +17,7 @@ from responses_app.protocol.files.batches import (
     BatchSettings,
     NewLine,
 )
+from responses_app.protocol.webhooks import messages_of_batch
 from responses_app.stores.base import Claim
 from responses_app.stores.batches import (
     UNLIMITED,
@@ -50,6 +51,7 @@ from responses_app.stores.database.batches.rows import (
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
+from responses_app.stores.database.webhooks.outbox import Told, tell
 
 Result = TypeVar("Result")
 
@@ -228,6 +230,8 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
             row.errors, row.worker = list(end.errors), ""
             _come_to(row, end.status, end.at)
             row.save(using=connection.alias)
+            with connection.cursor() as cursor:
+                tell(cursor, [Told(row.project, messages_of_batch(batch_id, end.status))], now=end.at)
 
         await self._held(batch_id, claim, write)
 
