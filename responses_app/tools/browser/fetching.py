@@ -60,6 +60,7 @@ class FetchLimits:
     max_bytes: int = 4 * MIB  # as sent, and as unpacked
     max_redirects: int = 8  # one more is an error
     whole: bool = False  # a longer body is an error, as half a JSON document is of no use; else it is cut there
+    unpacked: bool = True  # else the body stays as it was sent: an answer of which only the status counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Fetched:
     status: int  # of HTTP
     content_type: str  # without parameters, in small letters; "" where the server says none
     charset: str | None  # as the server says it; None: it does not
-    body: bytes  # unpacked, `FetchLimits.max_bytes` at most
+    body: bytes  # unpacked if `FetchLimits` says so, `max_bytes` at most
     truncated: bool  # the body goes on
     location: str = ""  # where it redirects to; then nothing of the body is read
 
@@ -78,9 +79,18 @@ class Fetched:
 class Fetcher:
     """Gets pages; has connections, so it belongs to one event loop, which closes it. Knows no cookies, no proxies."""
 
-    def __init__(self, network: Network, *, ssl_context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        max_connections_per_host: int = MAX_CONNECTIONS_PER_HOST,
+    ) -> None:
         self._network = network
         self._ssl_context = ssl_context
+        self._max_connections = max_connections
+        self._max_connections_per_host = max_connections_per_host
         self._session: aiohttp.ClientSession | None = None  # made at the first page
 
     async def get(
@@ -100,9 +110,10 @@ class Fetcher:
         Raises `NetworkError`.
         """
         where = _parsed(url)
+        sent = {**headers, "Content-Type": "application/json", "Accept-Encoding": "identity"}
         try:
             async with asyncio.timeout(limits.seconds):
-                return await self._ask("POST", where, limits, {**headers, "Content-Type": "application/json"}, body)
+                return await self._ask("POST", where, limits, sent, body)
         except TimeoutError:
             raise FetchFailed(f"{where.host} did not answer within {limits.seconds:g} s.") from None
 
@@ -161,8 +172,8 @@ class Fetcher:
                 resolver=_resolver(self._network),
                 # A name is judged at every connection, so no answer may be kept.
                 use_dns_cache=False,
-                limit=MAX_CONNECTIONS,
-                limit_per_host=MAX_CONNECTIONS_PER_HOST,
+                limit=self._max_connections,
+                limit_per_host=self._max_connections_per_host,
                 ssl=self._ssl_context or True,
             )
             self._session = aiohttp.ClientSession(
@@ -229,7 +240,7 @@ def _redirected(url: "URL", location: str) -> "URL":
 
 async def _read(answer: "aiohttp.ClientResponse", url: "URL", limits: FetchLimits) -> Fetched:
     """Read a body up to its limit, and leave the rest: its connection is closed."""
-    encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+    encoding = answer.headers.get("Content-Encoding", "").strip().lower() if limits.unpacked else ""
     if encoding not in (*_PLAIN, *_GZIP):
         raise FetchFailed(f"{url.host} answered with {encoding[:40]!r}, a compression that was not asked for.")
     unpacked = zlib.decompressobj(_GZIP_WINDOW) if encoding in _GZIP else None

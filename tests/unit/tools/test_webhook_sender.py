@@ -10,10 +10,13 @@ import pytest
 from responses_app.protocol.sealing import Sealer
 from responses_app.stores.webhooks import EndpointRecord
 from responses_app.tools.network import NetworkError, hosts
+from responses_app.tools.sending import Sent
 from responses_app.tools.settings import WebhookNetworkSettings
 from responses_app.tools.webhooks.sender import NOT_SEALED_HERE, WebhookSender
+from tests.kit.waiting import eventually
 from tests.kit.web_server import answer, redirect, web_server
 
+HANGING = 80  # requests, more than pages are fetched at once
 SECRETS = ("a secret of sixteen",)
 
 
@@ -87,6 +90,34 @@ async def test_what_receivers_do(open_sender: WebhookSender) -> None:
         assert problem
 
 
+async def test_receivers_that_hang_take_no_connection_from_others() -> None:
+    opened, over = sender(), asyncio.Event()
+    opened.seconds = 20.0
+
+    async def silently(_: asyncio.StreamWriter) -> None:
+        await over.wait()
+
+    async with web_server() as web:
+        web.pages = {"/hangs": silently, "/good": answer(b"ok")}
+        hanging = [asyncio.create_task(problem_of(opened, web.url("/hangs"))) for _ in range(HANGING)]
+        await eventually(lambda: len(web.asked) == HANGING)
+        async with asyncio.timeout(10):
+            assert await problem_of(opened, web.url("/good")) == (200, "")
+        for task in hanging:
+            task.cancel()
+        over.set()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        await opened.aclose()
+
+
+@pytest.mark.parametrize("encoding", ["deflate", "br", "gzip", "nonsense"])
+async def test_how_an_answer_is_packed_does_not_matter(open_sender: WebhookSender, encoding: str) -> None:
+    async with web_server() as web:
+        web.pages = {"/": answer(b"ok", f"Content-Encoding: {encoding}")}
+        assert await problem_of(open_sender, web.url("/")) == (200, "")
+        assert "accept-encoding: identity" in web.asked[0].lower()
+
+
 async def refused(allowed: str, url: str) -> str:
     checking = sender(allowed)
     with pytest.raises(NetworkError) as error:
@@ -107,3 +138,12 @@ async def test_a_secret_of_other_keys(open_sender: WebhookSender) -> None:
     _, sealed = sender(secrets=("another one of sixteen",)).new_secret("default")
     sent = await open_sender.send(replace(endpoint("http://127.0.0.1:9/"), secret=sealed), "evt_1", "{}", at=1)
     assert sent.problem == NOT_SEALED_HERE
+
+
+async def test_an_old_secret_of_other_keys_does_not_keep_the_new_one_from_signing(open_sender: WebhookSender) -> None:
+    _, sealed = sender(secrets=("another one of sixteen",)).new_secret("default")
+    async with web_server() as web:
+        web.pages = {"/": answer(b"ok")}
+        rotated = replace(endpoint(web.url("/")), old_secret=sealed)
+        assert await open_sender.send(rotated, "evt_1", "{}", at=1) == Sent(200)
+        assert web.asked[0].count("v1,") == 1
