@@ -128,11 +128,15 @@ class IdempotencyKeys:
         held = HeldKey(id=key_id, project=project, secret=secret, token=token, object_id=object_id, epoch=1)
         # Before the store is asked: a second request must not take it for a claim that nobody knows of.
         self._held.add(token)
+        claiming = self.carry_out(
+            self._store.claim(claim, dead_before=self._dead_before(), held=self._held), name="idempotency claim"
+        )
         try:
-            record = await self._store.claim(claim, dead_before=self._dead_before(), held=self._held)
-        except BaseException:  # its client may leave, too; it may have been claimed all the same
-            self.settle(held, KeyState.FREE)
+            record = await asyncio.shield(claiming)
+        except BaseException:  # its client may leave, too; it may be claimed all the same, and not yet
+            self._soon(held, lambda: self._free(held, after=claiming))
             raise
+        assert isinstance(record, KeyRecord)
         if record.token != token:
             self._held.discard(token)
             return None, record
@@ -151,9 +155,24 @@ class IdempotencyKeys:
         """Note soon what has become of a key's request, whose answer is not kept here."""
         self._soon(held, lambda: self._store.settle(held.id, held.token, state))
 
-    def forget(self, held: HeldKey) -> None:
-        """Let go soon of a key whose request has changed nothing."""
-        self._soon(held, lambda: self._store.forget(held.id, held.token))
+    async def let_go(self, held: HeldKey, *, unchanged: bool) -> None:
+        """Let go of a key before its client is told the error: the next request may come at once.
+
+        `unchanged` says that the request has changed nothing.
+        """
+
+        async def act() -> None:
+            if unchanged:
+                await self._store.forget(held.id, held.token)
+            else:
+                await self._store.settle(held.id, held.token, KeyState.FREE)
+
+        try:
+            await act()
+        except StoreError:
+            self._soon(held, act)
+        else:
+            self._held.discard(held.token)
 
     async def piece(self, project: str, secret: str, start: int) -> list[bytes]:
         """Return parts of an answer from a position on: some of them, none where there are no more (yet).
@@ -214,18 +233,23 @@ class IdempotencyKeys:
             raise too_many_keys(full)
         usage.keys += 1
 
-    def _soon(self, held: HeldKey, act: Callable[[], Awaitable[None]]) -> None:
-        # From now on a request here that finds the claim takes it over.
-        self._held.discard(held.token)
+    async def _free(self, held: HeldKey, *, after: "asyncio.Task[object]") -> None:
+        await asyncio.wait({after})
+        await self._store.settle(held.id, held.token, KeyState.FREE)
 
+    def _soon(self, held: HeldKey, act: Callable[[], Awaitable[None]]) -> None:
         async def until_done() -> None:
-            while True:
-                try:
-                    await act()
-                    return
-                except StoreError as problem:
-                    logger.warning("what became of an idempotency key cannot be kept now: %s", problem)
-                await asyncio.sleep(RETRY_SECONDS)
+            try:
+                while True:
+                    try:
+                        await act()
+                        return
+                    except StoreError as problem:
+                        logger.warning("what became of an idempotency key cannot be kept now: %s", problem)
+                    await asyncio.sleep(RETRY_SECONDS)
+            finally:
+                # Not before it is written: until then a request that finds the claim waits for what is written.
+                self._held.discard(held.token)
 
         self.carry_out(until_done(), name="idempotency key")
 

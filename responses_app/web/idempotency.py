@@ -122,6 +122,9 @@ class Once:
             rewind(self._request)
             if answer is None and record.state is KeyState.ANSWERED:
                 raise answer_deleted(record.object_id)
+            if record.state is KeyState.RUNNING and answer is not None and not answer.streaming:
+                # What the first client is told of it is an error, which lets go of the key.
+                return None if await self._was_error(record.object_id) else answer
             return answer
         if record.head is None or not (record.head.streams or record.state is KeyState.ANSWERED):
             return None
@@ -196,9 +199,7 @@ class Once:
 
     async def _stored(self, held: HeldKey) -> HttpResponseBase | None:
         """Return the answer of the response that an earlier claim has made; None where there is none."""
-        response = await get_site().store.response(held.project, held.object_id)
-        # One that failed before it said anything was an error, and an error is not an answer.
-        if response is None or (response["status"] == Status.FAILED.value and not response["output"]):
+        if await self._was_error(held.object_id):
             return None
         assert self._replay is not None, "only who replays responses decides of their ids"
         answer = await self._replay(self._request, held.object_id)
@@ -207,6 +208,11 @@ class Once:
             self._keys.settle(held, KeyState.ANSWERED)
             answer[REPLAYED] = "true"
         return answer
+
+    async def _was_error(self, response_id: str) -> bool:
+        """Whether a response failed before it said anything: that was an error, and an error is not an answer."""
+        response = await get_site().store.response(self._project, response_id)
+        return response is not None and response["status"] == Status.FAILED.value and not response["output"]
 
     async def _with_free_id(self, held: HeldKey) -> HeldKey:
         """Return the key with the id of a response that there is not."""
@@ -228,10 +234,7 @@ class Once:
             answer = await self._carry_out()
         except (ApiError, StoreError) as error:
             # What was refused has changed nothing. Of an error of the server's it is not known; a response tells.
-            if isinstance(error, ApiError) and error.status < 500:
-                self._keys.forget(held)
-            else:
-                self._keys.settle(held, KeyState.FREE)
+            await self._keys.let_go(held, unchanged=isinstance(error, ApiError) and error.status < 500)
             raise
         except Exception:
             self._keys.settle(held, KeyState.FREE if held.object_id else KeyState.CUT)

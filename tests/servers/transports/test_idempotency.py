@@ -17,6 +17,7 @@ from tests.kit.stored import stored
 from tests.servers.transports.test_takeover import LONG, NUMBERS, Pair
 
 AT_ONCE = 50  # equal requests
+WAITING = 10  # equal requests, that are refused
 
 
 def key() -> dict[str, str]:
@@ -209,6 +210,22 @@ async def test_an_error_lets_go_of_the_key(pair: Pair, clients: Clients, store: 
     answer = await one.post("/responses", json=good, headers=header)
     assert answer.status_code == 200
     assert (await other.post("/responses", json=good, headers=header)).json() == answer.json()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/conversations", {"metadata": 7}, 400),
+        ("/responses", {"input": "[full]"}, 429),
+        ("/responses", {"input": "[full]", "store": False}, 429),
+    ],
+)
+async def test_all_who_wait_for_an_error_get_it(
+    clients: Clients, path: str, body: dict[str, object], status: int
+) -> None:
+    header = key()
+    asking = (clients[number % 2].post(path, json=body, headers=header) for number in range(WAITING))
+    assert {answer.status_code for answer in await asyncio.gather(*asking)} == {status}
 
 
 async def test_a_response_that_was_deleted_is_not_made_again(clients: Clients) -> None:

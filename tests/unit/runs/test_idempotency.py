@@ -25,20 +25,25 @@ HEAD = AnswerHead(status=200, headers={}, streams=True)
 
 
 class OneKey(BaseIdempotencyStore):
-    """Has one key, that of the last claim; `away` fails calls, `hangs` holds a claim that is kept already."""
+    """Has one key, that of the last claim; `away` fails calls, `hangs` holds a claim, as a slow database does."""
 
     def __init__(self) -> None:
         self.state: KeyState | None = None
         self.token = ""
+        self.asked = False  # for a claim
         self.kept: dict[int, str] = {}
         self.away = False
         self.hangs: asyncio.Event | None = None
         self.used = (0, 0)
 
     async def claim(self, claim: KeyClaim, *, dead_before: float, held: Collection[str]) -> KeyRecord:
-        self.state, self.token = KeyState.RUNNING, claim.token
+        self.asked = True
+        return await asyncio.shield(asyncio.ensure_future(self._claim(claim)))  # a thread is not cancelled
+
+    async def _claim(self, claim: KeyClaim) -> KeyRecord:
         if self.hangs is not None:
             await self.hangs.wait()
+        self.state, self.token = KeyState.RUNNING, claim.token
         self._check()
         return KeyRecord(
             fingerprint="f",
@@ -112,10 +117,12 @@ async def held_by(keys: IdempotencyKeys) -> HeldKey:
 async def test_a_claim_whose_client_leaves_is_free_again(keys: IdempotencyKeys, store: OneKey) -> None:
     store.hangs = asyncio.Event()
     claiming = asyncio.create_task(held_by(keys))
-    await eventually(lambda: store.state is not None)
+    await eventually(lambda: store.asked)
     claiming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claiming
+    await asyncio.sleep(0)
+    store.hangs.set()
     await keys.aclose()
     assert store.state is KeyState.FREE
 
@@ -131,6 +138,20 @@ async def test_a_claim_that_is_not_answered_is_free_once_the_store_is_back(
     store.away = False
     await keys.aclose()
     assert store.state is KeyState.FREE
+
+
+@pytest.mark.parametrize("unchanged", [True, False])
+async def test_a_key_is_free_before_its_error_is_told(keys: IdempotencyKeys, store: OneKey, unchanged: bool) -> None:
+    held = await held_by(keys)
+    await keys.let_go(held, unchanged=unchanged)
+    assert store.state is (None if unchanged else KeyState.FREE)
+    held = await held_by(keys)
+    store.away = True
+    await keys.let_go(held, unchanged=unchanged)
+    assert store.state is KeyState.RUNNING
+    store.away = False
+    await keys.aclose()
+    assert store.state is (None if unchanged else KeyState.FREE)
 
 
 async def test_an_answer_is_kept_as_it_streams_and_opens_for_its_key_alone(
