@@ -73,7 +73,7 @@ class ShellTool(BaseTool):
         printed = _Printed(call, len(action.commands))
         call = replace(call, use=as_interpreter(call.use))
         most = self._settings.sandbox_call_seconds
-        seconds = most if action.timeout_ms is None else min(most, max(action.timeout_ms, 1) / 1000)
+        seconds = most if action.timeout_ms is None else _within(action.timeout_ms, 1, int(most * 1000)) / 1000
         try:
             container = await self._interpreter.container(call.use)
             copied = await self._interpreter.provided(call, container)
@@ -82,7 +82,7 @@ class ShellTool(BaseTool):
                 container.id,
                 action.commands,
                 seconds=seconds,
-                most=MAX_TOLD if action.max_output_length is None else max(0, action.max_output_length),
+                most=MAX_TOLD if action.max_output_length is None else _within(action.max_output_length, 0, MAX_TOLD),
                 report=printed.take,
             )
         except ContainerNotFound:
@@ -152,6 +152,11 @@ def _action_of(arguments: str) -> ShellAction:
     if any("\0" in command for command in action.commands):
         raise _failure("a command must not have a null character.")
     return action
+
+
+def _within(number: int, least: int, most: int) -> int:
+    """Return the number that is nearest to one of the model's, which may have any number of digits."""
+    return max(least, min(number, most))
 
 
 def _failure(text: str) -> ToolFailed:

@@ -30,6 +30,7 @@ MAX_FILE_BYTES = 25 * MIB  # of one file, as at OpenAI
 MAX_PATH, MAX_PART, MAX_DEPTH = 512, 255, 16  # bytes of a path and of a name in it; folders in each other
 MAX_DIRECTORY_BYTES = MIB  # of a zip file's table of contents: it is read as a whole
 MAX_FRONT_MATTER = 8 * 1024  # bytes
+MAX_BRACKETS = 200  # that open in it: thousands take a core for seconds, whatever they hold
 # A file of more than `_SMALL` bytes that was packed to less than so small a part holds nothing that anybody needs.
 MAX_RATIO, _SMALL = 500, MIB
 _JUNK = "__MACOSX"  # a folder that macOS adds to zip files, with what its own file system knows of them
@@ -286,10 +287,12 @@ def front_matter(content: bytes) -> tuple[str, str]:
 def _yaml(text: str) -> dict[object, object]:
     import yaml  # 20 ms, which only those pay who send a skill
 
+    if text.count("[") + text.count("{") > MAX_BRACKETS:
+        raise BadBundle(f"the front matter of {MANIFEST} has more than {MAX_BRACKETS} opening brackets")
     try:
         # All scalars as texts, and no merging of keys, which can grow without an end.
         fields = yaml.load(text, Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError, ValueError):
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError):
         raise BadBundle(f"the front matter of {MANIFEST} is not YAML") from None
     if not isinstance(fields, dict):
         raise BadBundle(f"the front matter of {MANIFEST} has no fields")

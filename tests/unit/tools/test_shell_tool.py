@@ -75,6 +75,11 @@ async def test_limits_that_the_model_sets(code: CodeInterpreterTool) -> None:
     told = output["output"][0]["stdout"]
     assert (output["max_output_length"], told[:10], told[-10:]) == (20, "1\n2\n3\n4\n5\n", "\n999\n1000\n")
     assert "[… 3873 characters left out …]" in told
+    for extreme in (10**400, 2**64):
+        output, _ = await output_of(code, calling("echo one", timeout_ms=extreme, max_output_length=extreme))
+        assert output["output"][0]["stdout"] == "one\n"
+    output, _ = await output_of(code, calling("echo one", timeout_ms=-(10**400), max_output_length=-(10**400)))
+    assert output["status"] == "completed"
 
 
 @pytest.mark.parametrize(

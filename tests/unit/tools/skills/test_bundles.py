@@ -189,7 +189,10 @@ def test_zip_files_that_cannot_be_read() -> None:
         ("---\n" + "# no end\n" * 4000 + "---\n", "begin with a front matter"),
         ("---\nname: [a\n---\n", "not YAML"),
         ("---\nname: &a [*a]\n---\n", "not YAML"),
-        ("---\n" + "[" * 3_000 + "\n---\n", "not YAML"),
+        ("---\n" + "- " * 3_000 + "\n---\n", "not YAML"),
+        ('---\nname: "\\UFFFFFFFF"\n---\n', "not YAML"),  # no character, and more than 31 bits
+        ("---\n" + "[" * 3_000 + "\n---\n", "brackets"),  # seconds, if they were read
+        ("---\n" + '["]", ' * 900 + "\n---\n", "brackets"),
         ("---\n- a\n---\n", "no fields"),
         (manifest(name=""), "'name'"),
         (manifest(name="Basic Math"), "'name'"),
@@ -222,7 +225,7 @@ def test_front_matter_that_is_taken(text: str, description: str | None) -> None:
 
 
 def test_a_front_matter_that_grows_is_not_merged() -> None:
-    doubled = "\n".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 200))
+    doubled = "\n".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 90))
     assert front_matter(f"---\na0: &a0 {{k: v}}\n{doubled}\nname: a\ndescription: b\n---\n".encode()) == ("a", "b")
 
 
