@@ -34,6 +34,7 @@ _DESCRIPTION = (
 _ALWAYS = (400, 500)  # the host may be unknown here, and anything may break
 _WITH_KEY = (401, 403, 503)  # and the keys, or what is stored, may be away
 _WITH_BODY = (408, 413, 415)  # too slow, too large, of another type
+_WITH_IDEMPOTENCY_KEY = (409, 422)  # what became of the first request is not known; it was another one
 _WHEN_TO_RETURN = (429, 503)  # answers that say when to try again
 _SAYS = {
     400: "The request is invalid.",
@@ -44,6 +45,7 @@ _SAYS = {
     409: "The request conflicts with the state of the resource.",
     413: "The body is too large.",
     415: "The body is not JSON.",
+    422: "The `Idempotency-Key` was sent with another request before.",
     429: "A limit is reached.",
     500: "The server failed. Its operator finds the cause by the `x-request-id`.",
     503: "The database, the engine or another part is unreachable, full or loading.",
@@ -161,7 +163,8 @@ def _responses(endpoint: Endpoint) -> JsonObject:
     """Return what an endpoint can answer, by status."""
     body = _WITH_BODY if endpoint.body is not None or endpoint.form is not None else ()
     named = (404,) if endpoint.parameters else ()
-    statuses = {*_ALWAYS, *endpoint.errors, *named, *body, *(() if endpoint.is_open else _WITH_KEY)}
+    once = _WITH_IDEMPOTENCY_KEY if endpoint.is_once else ()
+    statuses = {*_ALWAYS, *endpoint.errors, *named, *body, *once, *(() if endpoint.is_open else _WITH_KEY)}
     answers: JsonObject = {
         kind: {"schema": ref(name_of(schema)) if schema else {"type": "string"}}
         for kind, schema in endpoint.contents.items()

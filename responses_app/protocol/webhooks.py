@@ -13,15 +13,13 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Literal, get_args
 
 import orjson
 from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.fields import ClientModel, Text, validate
-from responses_app.protocol.files.batches import Status
-from responses_app.protocol.messages.batches import is_messages_batch
 
 EventName = Literal[
     "response.completed",
@@ -76,11 +74,6 @@ def message(type_: EventName, object_id: str, *, mark: str = "", **more: object)
     told_apart = "\0".join((type_, object_id, mark)).encode("utf-8", "surrogatepass")
     digest = blake2b(told_apart, digest_size=_ID_BYTES, person=b"respsite webhook").hexdigest()
     return WebhookMessage(f"evt_{digest}", type_, {"id": object_id, **more})
-
-
-def messages_of_batch(batch_id: str, status: Status) -> Sequence[WebhookMessage]:
-    """Return what an ended batch tells. One of Anthropic's API tells nothing: its clients know no such events."""
-    return () if is_messages_batch(batch_id) else (message(cast(EventName, f"batch.{status}"), batch_id),)
 
 
 def messages_of_response(response: Mapping[str, object]) -> Sequence[WebhookMessage]:

@@ -292,7 +292,7 @@ def test_errors_are_anthropics_wherever_they_arise(claude: Anthropic, demo_serve
         claude.messages.create(model=MODEL, max_tokens=10, messages=[user("word " * 200_000)])
     assert "exceeds the context window" in str(long.value)
     assert "Send fewer or shorter messages." in str(long.value)
-    lost = httpx.post(f"{demo_server.url}/v1/messages/batches", json={})
+    lost = httpx.post(f"{demo_server.url}/v1/messages/nothing", json={})
     assert (lost.status_code, lost.json()["error"]["type"]) == (404, "not_found_error")
     lost = httpx.get(f"{demo_server.url}/v1/messages")
     assert (lost.status_code, lost.json()["error"]["type"]) == (405, "invalid_request_error")

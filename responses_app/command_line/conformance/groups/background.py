@@ -43,7 +43,8 @@ async def _polled(talk: Talk) -> None:
 @GROUP.check("cancelled", sources.CANCEL)
 async def _cancelled(talk: Talk) -> None:
     """`POST /responses/{id}/cancel` ends a background response, which stays `cancelled`; a second one is the same."""
-    made = await talk.create(input=LONG, background=True, store=True)
+    longer = LONG.replace("3000", "30000")  # so that it still runs when the second request arrives
+    made = await talk.create(input=longer, background=True, store=True)
     path = f"/responses/{made['id']}"
     answer = await talk.there("POST", f"{path}/cancel")
     if (await talk.ask("GET", path)).json["status"] in ("completed", "incomplete"):

@@ -1,7 +1,7 @@
 """`DatabaseBatches`: batches in Django's database. Every write of who works on one is fenced by its claim."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -17,7 +17,8 @@ from responses_app.protocol.files.batches import (
     BatchSettings,
     NewLine,
 )
-from responses_app.protocol.webhooks import messages_of_batch
+from responses_app.protocol.messages.batches import is_messages_batch
+from responses_app.protocol.webhooks import EventName, WebhookMessage, message
 from responses_app.stores.base import Claim
 from responses_app.stores.batches import (
     UNLIMITED,
@@ -231,7 +232,7 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
             _come_to(row, end.status, end.at)
             row.save(using=connection.alias)
             with connection.cursor() as cursor:
-                tell(cursor, [Told(row.project, messages_of_batch(batch_id, end.status))], now=end.at)
+                tell(cursor, [Told(row.project, _told_of(batch_id, end.status))], now=end.at)
 
         await self._held(batch_id, claim, write)
 
@@ -257,6 +258,11 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
                 return write(connection, held(connection, batch_id, claim))
 
         return await self._threads.run(run)
+
+
+def _told_of(batch_id: str, status: str) -> Sequence[WebhookMessage]:
+    """Return what an ended batch tells. One of Anthropic's API tells nothing: its clients know no such events."""
+    return () if is_messages_batch(batch_id) else (message(cast(EventName, f"batch.{status}"), batch_id),)
 
 
 def _come_to(row: Batch, status: str, at: int) -> None:
