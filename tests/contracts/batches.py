@@ -1,6 +1,7 @@
 """What every store of batches does."""
 
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -15,7 +16,7 @@ from responses_app.protocol.files.batches import (
     LineTokens,
     NewLine,
 )
-from responses_app.stores.base import Claim, ClaimLost
+from responses_app.stores.base import Claim, ClaimLost, StoreError
 from responses_app.stores.batches import (
     ERRORED,
     SUCCEEDED,
@@ -165,7 +166,7 @@ class BatchesContract:
         step = await batches.step(batch.record.id, batch.claim, done=[], after=0, limit=3, max_bytes=50)
         assert [each.number for each in step.lines] == [1]
 
-    async def test_its_end(self, batches: BaseBatchStore) -> None:
+    async def test_its_end(self, batches: BaseBatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
         batch = await begun(batches, 4)
         batch_id, claim = batch.record.id, batch.claim
         await batches.step(batch_id, claim, done=[done(2), done(1, ERRORED)], after=0, limit=0, max_bytes=1)
@@ -189,6 +190,12 @@ class BatchesContract:
             await batches.step(batch_id, claim, done=[done(3)], after=0, limit=1, max_bytes=1)
         assert await batches.cancel(batch.record.project, batch_id, at=NOW) == found
         assert await batches.purge(created_before=NOW) == 0
+        # What is cut in the middle can be asked for again: while lines are there, the batch is.
+        with monkeypatch.context() as cut:
+            cut.setattr(batches, "drop_lines", AsyncMock(side_effect=StoreError("away")))
+            with pytest.raises(StoreError):
+                await batches.delete(batch.record.project, batch_id)
+        assert await batches.get(batch.record.project, batch_id) == found
         assert await batches.delete(batch.record.project, batch_id)
         assert await batches.sizes(batch_id, [SUCCEEDED]) == (0, 0)
 

@@ -5,7 +5,7 @@ from typing import TypeVar, cast
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Count, Sum
+from django.db.models import Count, QuerySet, Sum
 
 from responses_app.models.batches import Batch
 from responses_app.protocol.files.batches import (
@@ -127,14 +127,14 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
         if not can_be_known(batch_id):
             return False
 
-        def write(connection: BaseDatabaseWrapper) -> bool:
-            rows = batches_of(connection).filter(pk=batch_id, project=project).exclude(status__in=OPEN)
-            return bool(rows.delete()[0])
+        def ended(connection: BaseDatabaseWrapper) -> "QuerySet[Batch]":
+            return batches_of(connection).filter(pk=batch_id, project=project).exclude(status__in=OPEN)
 
-        if not await self._threads.run(write):
+        if not await self._threads.run(lambda db: ended(db).exists()):
             return False
+        # Its lines first: nothing would name them once it is gone.
         await self.drop_lines(batch_id)
-        return True
+        return await self._threads.run(lambda db: bool(ended(db).delete()[0]))
 
     async def results(self, batch_id: str, *, after: int, limit: int, outcomes: Sequence[str]) -> Sequence[ResultLine]:
         def read(connection: BaseDatabaseWrapper) -> Sequence[ResultLine]:
@@ -247,8 +247,6 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
         gone = await self._threads.run(read)
         for project, batch_id in gone:
-            # Its lines first: nothing would name them once it is gone.
-            await self.drop_lines(batch_id)
             await self.delete(project, batch_id)
         return len(gone)
 
