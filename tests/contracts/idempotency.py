@@ -12,6 +12,7 @@ from tests.contracts.store import new_id
 
 ALIVE = "worker_alive"  # that was just seen
 DEAD = "worker_dead"  # that nobody has ever seen
+AGAIN = 40  # times that each of several claims a key
 HEAD = AnswerHead(status=201, headers={"content-type": "application/json"}, streams=False)
 
 
@@ -35,6 +36,18 @@ class IdempotencyContract:
         claims = [replace(claim, token=f"t{number}") for number, claim in enumerate([claim_of()] * 8)]
         records = await asyncio.gather(*(claimed(keys, each, held=[c.token for c in claims]) for each in claims))
         assert len({record.token for record in records}) == 1
+
+    async def test_claims_come_between_others_that_are_let_go(self, keys: BaseIdempotencyStore) -> None:
+        claim = claim_of()
+
+        async def claim_and_let_go(number: int) -> None:
+            own = replace(claim, token=f"t{number}")
+            for _ in range(AGAIN):
+                if (await claimed(keys, own)).token == own.token:
+                    await keys.forget(own.id, own.token)
+
+        await asyncio.gather(*map(claim_and_let_go, range(4)))
+        assert await keys.look(claim.id, dead_before=1.0) is None
 
     async def test_that_of_a_dead_worker_is_taken_over_by_the_same_request_alone(
         self, keys: BaseIdempotencyStore

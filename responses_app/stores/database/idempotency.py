@@ -51,8 +51,10 @@ class DatabaseIdempotencyStore(ThreadedStore[IdempotencySettings], BaseIdempoten
         def write(connection: BaseDatabaseWrapper) -> KeyRecord:
             rows = IdempotencyKey.objects.using(connection.alias)
             with transaction.atomic(using=connection.alias):
-                rows.bulk_create([new], ignore_conflicts=True)
-                row = rows.select_for_update().get(pk=claim.id)
+                row = None
+                while row is None:  # its row may be let go between the two statements
+                    rows.bulk_create([new], ignore_conflicts=True)
+                    row = rows.select_for_update().filter(pk=claim.id).first()
                 if row.token == claim.token:
                     return _record(row, is_orphan=False)
                 if row.expires_at <= at:
