@@ -43,7 +43,7 @@ async def _polled(talk: Talk) -> None:
 @GROUP.check("cancelled", sources.CANCEL)
 async def _cancelled(talk: Talk) -> None:
     """`POST /responses/{id}/cancel` ends a background response, which stays `cancelled`; a second one is the same."""
-    longer = LONG.replace("3000", "30000")  # so that it still runs when the second request arrives
+    longer = LONG.replace("3000", "10000")  # so that it still runs when the second request arrives
     made = await talk.create(input=longer, background=True, store=True)
     path = f"/responses/{made['id']}"
     answer = await talk.there("POST", f"{path}/cancel")
