@@ -92,7 +92,7 @@ REQUESTS: Mapping[str, Told] = {
     ),
     "invalid_json": ("The body, or the message, is not one JSON object.", "Send one JSON object, as text in UTF-8."),
     "invalid_skill": (
-        "The bundle of a skill is no zip file, has no good SKILL.md, or has something that a skill may not have.",
+        "The bundle of a skill is not a zip file, has no good SKILL.md, or has something that a skill may not have.",
         "The message says what it is. See Skills.",
     ),
     "invalid_stream_id": (
