@@ -4,8 +4,14 @@ And the shell: how long what a command prints takes to its client.
 """
 
 import asyncio
+import contextlib
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from statistics import median
 
 import httpx
@@ -13,14 +19,20 @@ import httpx
 from bench.report import Result
 from bench.servers import Bench
 from responses_app.protocol.setting import MIB
+from responses_app.stores.clock import id_factory
+from responses_app.tools.sandbox.asking import OwnHost, RemoteHost
 from responses_app.tools.sandbox.base import SandboxSettings
+from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
-from tests.kit.sandboxes import plain_python
+from responses_app.tools.sandbox.sharing import SharedContainers
+from tests.kit.sandboxes import has_bubblewrap, plain_python
 
 CONTAINERS = 50
 CALLS = 50
 _PRINTED = 'data: {"type":"response.shell_call_output_content.delta"'
+PROGRAM_CALLS = 100
+PROGRAMS = 5
 
 
 def interpreting(bench: Bench) -> list[Result]:
@@ -50,6 +62,7 @@ def interpreting(bench: Bench) -> list[Result]:
             unit="MiB",
             target=40.0,
         ),
+        _from_another_process(),
     ]
 
 
@@ -81,6 +94,83 @@ def _printed(http: httpx.Client) -> float:
             if line.startswith(_PRINTED) and not took:
                 took = 1000 * (came - float(json.loads(line.removeprefix("data: "))["delta"]["stdout"]))
     return took
+
+
+@contextlib.contextmanager
+def _another_process() -> Iterator[str]:
+    """Have a host of containers; its socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "socket")
+        command = [sys.executable, "-c", "from responses_app.command_line import main; main()", "sandboxes"]
+        environ = {**os.environ, "DATA_DIR": folder}
+        with subprocess.Popen([*command, "--listen", path], env=environ, stderr=subprocess.DEVNULL) as host:
+            try:
+                while not os.path.exists(path):  # it tries its sandbox first
+                    time.sleep(0.05)
+                yield path
+            finally:
+                host.terminate()
+
+
+def _from_another_process() -> Result:
+    """Return how much longer a call takes where the container is another process's."""
+    with _another_process() as path:
+        here, there = asyncio.run(_both(path))
+    return Result(
+        name="interpreter",
+        what="a call in a container of another process, beyond one of the same",
+        measured=median(there) - median(here),
+        unit="ms",
+        target=3.0,
+        details={"of the same, ms": median(here), "of another, ms": median(there)},
+    )
+
+
+async def _both(path: str) -> tuple[list[float], list[float]]:
+    own = Containers(has_bubblewrap, SandboxSettings(), new_id=id_factory(time.time))
+    hosts = (OwnHost(own), RemoteHost(path))
+    took: tuple[list[float], list[float]] = ([], [])
+    for host, times in zip(hosts, took, strict=True):
+        containers = SharedContainers([host])
+        made = await containers.create("bench")
+        await containers.run("bench", made.id, "x = 0")
+        for number in range(CALLS):
+            began = time.perf_counter()
+            await containers.run("bench", made.id, f"x = {number}\nx + 1", call=f"call {number}")
+            times.append(1000 * (time.perf_counter() - began))
+        await containers.aclose()
+    return took
+
+
+def program(bench: Bench) -> list[Result]:
+    """Run a program that calls a tool in a loop, in a container of its own of another process."""
+    with _another_process() as path:
+        took, calls = asyncio.run(_of_program(path))
+    what = f"a program of {PROGRAM_CALLS} calls, with its container, without what the tools take"
+    details = {"calls made": float(calls)}
+    return [Result(name="program", what=what, measured=took, unit="s", target=1.5, details=details)]
+
+
+async def _of_program(path: str) -> tuple[float, int]:
+    """Return the median of seconds, and how many calls a program made."""
+    containers = SharedContainers([RemoteHost(path)])
+    made, walls = 0, []
+
+    async def answer(_: dict[str, object]) -> dict[str, object]:
+        nonlocal made
+        made += 1
+        return {"output": "1"}
+
+    try:
+        for _ in range(PROGRAMS):
+            began = time.perf_counter()
+            code = f"sum(call_tool('one') for _ in range({PROGRAM_CALLS}))"
+            run = await containers.run_program("default", code, answer)
+            walls.append(time.perf_counter() - began)
+            assert run.execution.output.strip() == str(PROGRAM_CALLS)
+    finally:
+        await containers.aclose()
+    return median(walls), made // PROGRAMS
 
 
 async def _measured() -> tuple[list[float], list[float], float]:

@@ -1,4 +1,4 @@
-"""What a search of files takes: of 10,000 chunks, for questions as people ask them."""
+"""What searches take: of files with 10,000 chunks, for questions as people ask them, and of 2,000 deferred tools."""
 
 import asyncio
 import random
@@ -10,6 +10,7 @@ from bench.report import Result
 from bench.servers import Bench
 
 CHUNKS = 10_000
+TOOLS = 2_000
 ROUNDS = 20
 _WORDS = 300  # of a chunk, about 400 tokens
 _VOCABULARY = 20_000
@@ -33,6 +34,43 @@ def file_search(bench: Bench) -> list[Result]:
             )
         )
     return results
+
+
+def tool_search(bench: Bench) -> list[Result]:
+    """Search the deferred tools of a request."""
+    from responses_app.protocol.items.tool_search import Wanted, find, groups_of
+
+    chance = random.Random(1)
+    namespaces = [
+        {
+            "type": "namespace",
+            "name": f"n{n}",
+            "description": chunk(chance)[:200],
+            "tools": [_tool(chance) for _ in range(20)],
+        }
+        for n in range(TOOLS // 20)
+    ]
+    walls = []
+    for _ in range(ROUNDS):
+        wanted = Wanted(chunk(chance)[:100])
+        began = time.perf_counter()
+        find(wanted, groups_of(namespaces, {}))
+        walls.append((time.perf_counter() - began) * 1e3)
+    what = f"a search of {TOOLS:,} deferred tools, CPU"
+    details = {"the slowest, ms": max(walls)}
+    return [Result(name="tool_search", what=what, measured=median(walls), unit="ms", target=50.0, details=details)]
+
+
+def _tool(chance: random.Random) -> dict[str, object]:
+    words = chunk(chance).split()
+    properties = {word: {"type": "string"} for word in words[3:6]}
+    return {
+        "type": "function",
+        "name": "_".join(words[:3]),
+        "description": " ".join(words[6:40]),
+        "parameters": {"type": "object", "properties": properties},
+        "defer_loading": True,
+    }
 
 
 def chunk(random_: random.Random) -> str:

@@ -114,6 +114,10 @@ REQUESTS: Mapping[str, Told] = {
         "The key does not have the scope for this operation.",
         "Use another key: the message names the scope.",
     ),
+    "missing_beta_header": (
+        "The request has `multi_agent`, or is a `response.inject`, and the header of its beta is missing.",
+        "Send `OpenAI-Beta: responses_multi_agent=v1` with the request, or with the handshake of the WebSocket.",
+    ),
     "model_not_found": (
         "404: no engine of this server has the model. 403: the key may not use it.",
         "Use one of the models in the message, or in `GET /v1/models`.",

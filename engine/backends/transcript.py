@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from engine.formats.base import Picture
-from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, START, decode_tokens, encode_text
+from engine.formats.harmony.encoding import END, END_TOKENS, MESSAGE, START, decode_tokens, encode_text
 from engine.formats.harmony.messages import content_parts
 from engine.formats.harmony.parser import FUNCTIONS, parse_header
 
@@ -126,6 +126,13 @@ class PromptTranscript:
         """Return the messages after the last one of the user."""
         after = self._user_positions[-1] + 1 if self._user_positions else 0
         return tuple(self._read(range(after, len(self._bounds))))
+
+    def with_user(self, message: TranscriptMessage, text: str) -> "PromptTranscript":
+        """Return it with a message of the user in place of all from the user's last one up to `message`."""
+        begin = self._bounds[self._user_positions[-1]][0] if self._user_positions else 0
+        end = next(end for start, end in self._bounds if start < message.content_begin <= end)
+        said = [START, *encode_text("user"), MESSAGE, *encode_text(text), END]
+        return PromptTranscript([*self._token_ids[:begin], *said, *self._token_ids[end:]])
 
     def of(self, role: str) -> Iterator[TranscriptMessage]:
         """Yield the messages of the system, or of the developer."""

@@ -334,8 +334,11 @@ class ModelFormat(ABC):
         """Render what a tool gave back; `name` and `hosted` as in `call`."""
 
     @abstractmethod
-    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
-        """Render functions that were declared in the middle of a conversation, each as a JSON object."""
+    def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
+        """Render functions that were declared in the middle of a conversation, each as a JSON object.
+
+        `hosted`: they are tools of a server's.
+        """
 
     @abstractmethod
     def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, container_not_found, invalid_request
+from responses_app.protocol.errors import ApiError, container_not_found, invalid_request, overloaded
 from responses_app.protocol.files.containers import (
     CopiedFile,
     NewContainer,
@@ -34,6 +34,7 @@ from responses_app.tools.sandbox.records import (
     ContainerNotFound,
     ContainerRecord,
     FileUnknown,
+    HostGone,
     TooManyContainers,
     TooManyTransfers,
 )
@@ -162,10 +163,15 @@ def _too_many(problem: Exception, *_: str) -> ApiError:
     return too_many_containers(str(problem))
 
 
+def _gone(problem: Exception, *_: str) -> ApiError:
+    return overloaded(f"The containers cannot be used now: {problem}.", retry_after=2)
+
+
 REFUSALS: Refusals = {
     ContainerNotFound: _not_found,
     TooManyContainers: _too_many,
     TooManyTransfers: _too_many,
+    HostGone: _gone,
     SandboxError: lambda problem, *_: invalid_request(f"The container cannot do that: {problem}."),
 }
 
@@ -177,7 +183,7 @@ async def _create(request: HttpRequest) -> Container:
     named = (*files_named(fields.file_ids, at="file_ids"), *skills_named(declared, at="skills"))
     check_named(caller_of(request).scopes, named)
     # Before the files are looked up: a server whose sandbox cannot start says so first.
-    await containers.sandbox()
+    await containers.check()
     project, files, skills = project_of(request), await _given_files(), await _given_skills()
     with _given_errors("file_ids"):
         # All of them are there before a container is made.

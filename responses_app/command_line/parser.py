@@ -1,7 +1,7 @@
 """The arguments of every command of `respsite`. Imports neither Django nor what a command does."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 
 from responses_app import __version__
 from responses_app.command_line.endpoint import DEFAULT_URL, add_endpoint
@@ -34,6 +34,8 @@ def build_parser() -> ArgumentParser:
 
     about = "Migrate the database and serve in the foreground."
     add_flags(command("serve", about, "manage", "run_serve"))
+    about = "Run containers of the code interpreter for servers: on their own machine, or apart from the web workers."
+    _sandboxes(command("sandboxes", about, "sandboxes", "run"))
     about = "Chat with a model in the terminal; in a pipe, answer the prompt on standard input."
     _chat(command("chat", about, "chat", "run"))
     about = "Replay a stored response at its average pace."
@@ -68,6 +70,18 @@ class _Explained(ArgumentParser):
         """Return the help."""
         explain(self)
         return super().format_help()
+
+
+def _sandboxes(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="where servers find it, as they have it in SANDBOX_HOSTS: HOST:PORT, which needs SANDBOX_SECRET, "
+        "SANDBOX_TLS_CERT and SANDBOX_TLS_KEY, or the path of a Unix socket",
+    )
+    # `respsite serve` starts one with descriptors that it hands on.
+    parser.add_argument("--listener", type=int, help=SUPPRESS)
+    parser.add_argument("--lifeline", type=int, help=SUPPRESS)
 
 
 def _chat(parser: ArgumentParser) -> None:

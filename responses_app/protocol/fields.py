@@ -85,7 +85,7 @@ class CallableTool(ToolModel):
 
     refused: ClassVar[Mapping[str, Refused]] = {
         "allowed_callers": Refused(
-            "Programs that call tools are not built: the model calls them itself. Leave it out, or name 'direct'.",
+            "Programs call tools of MCP servers alone: the model calls this itself. Leave it out, or name 'direct'.",
             takes=(["direct"], ["direct", "programmatic"], ["programmatic", "direct"]),
         )
     }

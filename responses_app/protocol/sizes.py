@@ -13,7 +13,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, array_too_long, 
 from responses_app.protocol.fields import MAX_NESTING, dotted
 
 PIECE = 1024 * 1024  # bytes looked at in one step, so that other threads get their turn between two
-MAX_TOOLS = 1024  # of one request
+MAX_TOOLS = 4096  # of one request, those in a namespace not counted
 _SILENT = bytes(set(range(256)) - set(b'",[{'))  # every byte but those that say how many values there are
 
 

@@ -5,7 +5,7 @@ whoever goes on with the response has it from there.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engine.formats.base import Picture
@@ -18,6 +18,7 @@ from responses_app.protocol.response.steps import OutputGiven
 from responses_app.protocol.session.tool_outputs import as_json, from_json, not_waiting
 from responses_app.runs.driving.run import Run
 from responses_app.runs.log.following import OtherWorkers
+from responses_app.runs.log.reader import EventSource
 from responses_app.runs.plan.failures import (
     invalid_image,
     not_answered,
@@ -63,6 +64,18 @@ class GivenOutputs:
         if stored is not None and stored["status"] not in RUNNING:
             raise not_waiting(response_id)
         await self._give_elsewhere(project, response_id, output, is_stored=stored is not None)
+
+    async def inject(self, source: EventSource, outputs: Sequence[OutputGiven]) -> None:
+        """Give outputs to a response that runs here: all of them, or none; they are kept when this returns.
+
+        Raises `ApiError` as `give` does.
+        """
+        if not isinstance(source, Run) or source.lost or source.given_back:
+            raise not_waiting(source.response_id)
+        with store_errors():
+            seen = [await _seen(source, output, self._images_max) for output in outputs]
+        source.take_outputs(seen)
+        await _kept(source)
 
     async def take_here(self, output: Mapping[str, object]) -> JsonObject | None:
         """Take what another worker was given; return what came of that, None where the response does not run here."""
@@ -111,19 +124,24 @@ class GivenOutputs:
         with store_errors():
             output = await _seen(run, output, self._images_max)
         try:
-            run.take_output(output)
+            run.take_outputs([output])
         except ApiError as error:
             # 409: the output is there, or the response has ended.
             if error.status != 409:
                 raise
             refused = error  # it says that the output is there already: that is to hold, too
-        try:
-            await run.keep_inputs()
-        except StoreError as problem:
-            logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
-            raise store_away(problem) from problem
+        await _kept(run)
         if refused is not None:
             raise refused
+
+
+async def _kept(run: Run) -> None:
+    """Return once what a run was given is kept. Raises `ApiError` (503)."""
+    try:
+        await run.keep_inputs()
+    except StoreError as problem:
+        logger.error("response %s: an output of a tool is not kept yet: %s", run.response_id, problem)
+        raise store_away(problem) from problem
 
 
 async def _seen(run: Run, output: OutputGiven, images_max: int) -> OutputGiven:

@@ -22,6 +22,7 @@ from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
     invalid_request,
+    invalid_value,
     unsupported_parameter,
 )
 from responses_app.protocol.events.dialects import OPENAI, Dialect
@@ -33,7 +34,7 @@ from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.create_fields import ARGUMENTS_AS_OBJECTS, ENCRYPTED_REASONING
 from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
-from responses_app.protocol.response.steps import Asked
+from responses_app.protocol.response.steps import AgentsAllowed, Asked
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.admission import Admission, Naming, as_conflict
@@ -54,7 +55,7 @@ from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
 from responses_app.runs.planning.history import History, Recall
 from responses_app.runs.planning.offering import Shelf
-from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact, tools_declared_in
+from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError
@@ -291,8 +292,9 @@ class ResponseService:
             stored=self.settings.responses_store and request.store is not False,
             tools=await self.shelf.offered(request, context, project=origin.project, response_id=response_id),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
-            late_tools=tools_declared_in(context),
+            late_tools=context.late_tools,
             asked=self._asked(request),
+            agents=self._agents(request, origin),
         )
         return model, draft, info
 
@@ -327,6 +329,16 @@ class ResponseService:
             ),
             queue=self.registry.queue,
         )
+
+    def _agents(self, request: CreateRequest, origin: Origin) -> AgentsAllowed | None:
+        """Return how far the agents of a request may go. Raises `ApiError` where it asks for more than there may be."""
+        if not request.with_agents or request.multi_agent is None:
+            return None
+        wanted, most = request.multi_agent.max_concurrent_subagents, self.settings.multi_agent_max_concurrent
+        if wanted > most:
+            path = "multi_agent.max_concurrent_subagents"
+            raise invalid_value(path, f"{wanted}. At most {most} work at once here (MULTI_AGENT_MAX_CONCURRENT).")
+        return AgentsAllowed(replace(self.settings.agent_limits, concurrent=wanted), calls_client=origin.awaits_tools)
 
     def _asked(self, request: CreateRequest) -> Asked:
         wants_summary = request.reasoning is not None and request.reasoning.wanted_summary is not None

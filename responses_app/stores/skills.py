@@ -18,7 +18,7 @@ class SkillSettings(RoomSettings):
     """How large a skill may be, and how many one project may keep."""
 
     skill_max_bytes: int = setting(
-        50 * MIB, whole(1), "largest bundle of a skill, as a zip file; it is in memory while it is looked at"
+        50 * MIB, whole(1, 64 * MIB), "largest bundle of a skill, as a zip file; it is in memory while it is looked at"
     )
     skill_max_unpacked_bytes: int = setting(
         100 * MIB, whole(1), "maximum size of all files of a skill together; also bounded by SANDBOX_DISK_BYTES"

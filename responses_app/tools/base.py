@@ -39,6 +39,11 @@ class ToolFailed(Exception):
         self.shown = shown or {}
 
 
+async def nothing_to_call(call: JsonObject) -> JsonObject:
+    """Answer a call of a program that may call nothing."""
+    return {"error": "there is nothing to call"}
+
+
 async def nothing_to_confirm() -> None:
     """Confirm a call that may be made at any time."""
 
@@ -76,6 +81,8 @@ class ToolCall:
     report: Callable[[JsonObject], None] = field(default=lambda _: None, repr=False)
     # Awaited right before the call goes out, where time may have passed; where it raises, the call is not made.
     confirm: Callable[[], Awaitable[None]] = field(default=nothing_to_confirm, repr=False)
+    # Makes what a program calls: `{"name", "arguments"}`, as it was sent, becomes `{"output"}` or `{"error"}`.
+    answer: Callable[[JsonObject], Awaitable[JsonObject]] = field(default=nothing_to_call, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

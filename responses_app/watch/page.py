@@ -19,6 +19,7 @@ from responses_app.protocol.errors import ApiError, response_not_found
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.protocol.response.timeline import Timeline, guess, untimed
 from responses_app.runs.by_id import Watched
+from responses_app.watch.agents import agents_of
 from responses_app.watch.drawing import draw
 from responses_app.watch.family import ChainTree, family_of
 from responses_app.watch.text import (
@@ -185,6 +186,7 @@ def response_page(shown: WatchedResponse, frame: Surroundings, *, turns: str = "
         "input_left_out": shown.input_items is None,
         "conversation": [*conversation, current],
         "family": family,
+        "agents": agents_of(body.get("output")),
         "can_show_turns": family.has_previous and not turns,
         "facts": _facts(shown, frame, family),
         "asked": _asked(body),

@@ -61,7 +61,9 @@ def _facts(request: HttpRequest) -> JsonObject:
 
 def _sandbox_missing(settings: Settings) -> str:
     """Return what is to be installed before code can run, "" for nothing."""
-    if settings.sandbox_mcp or settings.sandbox == "off":
+    # What another machine has, only that one knows.
+    elsewhere = any("/" not in host for host in settings.sandbox_hosts)
+    if elsewhere or settings.sandbox_mcp or settings.sandbox == "off":
         return ""
     from responses_app.tools.sandbox.choosing import missing  # only who looks at the page waits for it
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from responses_app.protocol.items.calls import is_output
+from responses_app.protocol.items.multi_agent import CALL, MESSAGE, ROOT, agent_of
 from responses_app.watch.pictures import Picture, PictureOf, own_picture
 from responses_app.watch.text import FOLDED, Clipped, Room, pretty, visible
 
@@ -59,6 +60,13 @@ def _image(item: Any) -> ServerCall:
     return ServerCall(title, item.get("revised_prompt"), item.get("error"), pictures)
 
 
+def _title_of(tool: object) -> str:
+    """Return what a tool, a namespace or a server with tools is called."""
+    name = _string(tool, "name") or _string(tool, "server_label") or _string(tool, "type")
+    members = [_string(each, "name") for each in as_list(tool.get("tools") if isinstance(tool, dict) else None)]
+    return f"{name}: {', '.join(members[:MAX_PARTS])}" if members else name
+
+
 READERS: Mapping[str, Callable[[Any], ServerCall]] = {
     "web_search_call": _search,
     "mcp_call": _mcp,
@@ -93,6 +101,7 @@ class Block:
     chips: list[str] = field(default_factory=list)  # parts that are not text, by name
     pictures: list[Picture] = field(default_factory=list)
     code: Clipped | None = None  # arguments, or an output
+    agent: str = ""  # the name of the agent below the root whose item it is
     call_id: str = ""
     answer: "Block | None" = None  # a call's output
     answer_in: str = ""  # the response whose input had it
@@ -159,13 +168,20 @@ class PageTranscript:
             block = self._action(kind, item)
         elif kind in READERS:
             block = self._of_server(READERS[kind](item))
-        elif is_output(kind):
-            block = self._output(kind, item)
         else:
-            block = self._other(kind, item)
+            block = self._rest(kind, item)
         block.item_id, status = visible(_string(item, "id")), _string(item, "status")
         block.status = "" if status == "completed" else visible(status)
+        agent = agent_of(item) if isinstance(item, dict) else ROOT
+        block.agent = "" if agent == ROOT else visible(agent)[:200]
         return block
+
+    def _rest(self, kind: str, item: Any) -> Block:
+        if kind == CALL:
+            return self._agents(item)
+        if kind == MESSAGE:
+            return self._agent_message(item)
+        return self._output(kind, item) if is_output(kind) else self._other(kind, item)
 
     def _message(self, item: Any) -> Block:
         role = _string(item, "role")
@@ -196,6 +212,17 @@ class PageTranscript:
         block.code = self.room.clip(_readable(item.get(ACTIONS[kind], "")))
         return block
 
+    def _agents(self, item: Any) -> Block:
+        block = Block("call", "assistant", visible(_string(item, "action"))[:80], call_id=_string(item, "call_id"))
+        block.code = self.room.clip(_readable(item.get("arguments", "")))
+        return block
+
+    def _agent_message(self, item: Any) -> Block:
+        names = [visible(_string(item, name))[:200] for name in ("author", "recipient")]
+        block = Block("message", "other", f"{names[0]} → {names[1]}")
+        self._say(block, item.get("content"))
+        return block
+
     def _of_server(self, call: ServerCall) -> Block:
         block = Block("call", "assistant", visible(call.title)[:160])
         block.code = self.room.clip(_readable(call.asked))
@@ -212,6 +239,8 @@ class PageTranscript:
         if kind not in ("function_call_output", "custom_tool_call_output"):
             block.note = visible(kind)
         output = item.get("output")
+        if kind == "tool_search_output":
+            block.title, output = "Tools found", [_title_of(tool) for tool in as_list(item.get("tools"))]
         parts = _parts(output)
         if parts is not None:
             self._say(block, parts, alt="Image in the output")

@@ -4,17 +4,15 @@ What a tool needs is imported with it: a server without tools starts as fast as 
 """
 
 import asyncio
-import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, invalid_request
 from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.shown_files import MAX_TEXT, DocumentUnreadable, ReadDocument
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
@@ -26,6 +24,8 @@ from responses_app.tools.reading.processes import DocumentReader, ReadFailed
 if TYPE_CHECKING:
     from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
     from responses_app.tools.file_search import FileSearchTool
+    from responses_app.tools.programs.tool import ProgramTool
+    from responses_app.tools.sandbox.sharing import SharedContainers
     from responses_app.tools.shell.tool import ShellTool
 
 Tool = TypeVar("Tool", bound=BaseTool)
@@ -68,6 +68,7 @@ class LazyTool(BaseTool, Generic[Tool]):
 
 
 FindItems = Callable[[str, Collection[str]], Awaitable[Mapping[str, JsonObject]]]
+PROGRAM_SECONDS = 600.0  # of a program, with all that it calls
 STARTING_SECONDS = 60.0  # a call waits so long for its container: to be started, and to end what it does for others
 
 
@@ -97,6 +98,7 @@ def _tools(
     elif settings.sandbox != "off":
         yield (code := interpreter(settings, files, skills))
         yield shell(settings, code)
+        yield _programs(settings, code)
     if settings.search_url or settings.search_mcp:
         yield _browser(settings, mcp)
     if settings.file_search:
@@ -153,23 +155,28 @@ def shell(settings: Settings, code: "LazyTool[CodeInterpreterTool]") -> "LazyToo
     return LazyTool(("shell",), made, seconds=settings.sandbox_call_seconds + STARTING_SECONDS)
 
 
+def _programs(settings: Settings, runs_code: "LazyTool[CodeInterpreterTool]") -> BaseTool:
+    """Return what runs programs, in containers of the code interpreter's."""
+
+    async def containers() -> "SharedContainers":
+        return (await runs_code.tool()).containers
+
+    async def made() -> "ProgramTool":
+        from responses_app.tools.programs.tool import ProgramTool
+
+        return ProgramTool(containers, settings)
+
+    return LazyTool((PROGRAMS,), made, seconds=PROGRAM_SECONDS)
+
+
 def _interpreter(settings: Settings, files: BaseFileStore, skills: BaseSkills) -> "CodeInterpreterTool":
     from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
-    from responses_app.tools.sandbox.choosing import choose
+    from responses_app.tools.sandbox.sharing import SharedContainers
+    from responses_app.wiring.sandboxes import hosts_of
 
     return CodeInterpreterTool(
-        choose=partial(choose, settings.sandbox, settings.sandbox_python or plain_python()),
-        settings=settings,
-        new_id=id_factory(time.time),
-        files=files,
-        skills=skills,
-        folder=Path(settings.data_dir) / "containers",
+        containers=SharedContainers(hosts_of(settings)), settings=settings, files=files, skills=skills
     )
-
-
-def plain_python() -> str:
-    """Return the Python that this one's virtual environment was made of: nothing of the server is installed there."""
-    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
 def _mcp_interpreter(settings: Settings, mcp: BaseTool | None) -> BaseTool:

@@ -32,6 +32,10 @@ EXTENSIONS = frozenset(  # what this server adds to OpenAI's objects on purpose
         "response.output.error",
         "item.status",  # of a custom tool's call: OpenAI sends it, and its types of input lists have it
         "response.output.status",
+        "item.tools.tools",  # of an MCP server's tools that a search for tools has found: what the model reads of them
+        "response.output.tools.tools",
+        "item.caller",  # of an mcp_call that a program has made: OpenAI's functions have it
+        "response.output.caller",
         "conversation.title",
         "conversation.status",
         "item.created_at",

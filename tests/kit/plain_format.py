@@ -132,7 +132,7 @@ class PlainFormat(ModelFormat):
     def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
         return self._message(MessageKind.OTHER, f"Tool {name}: {without_pictures(body)}")
 
-    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
+    def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
         return self.note(f"More functions: {' '.join(declarations)}")
 
     def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:

@@ -1,19 +1,30 @@
 """The sandboxes that tests run code in: small ones, of the kind that this machine has."""
 
+import asyncio
 import shutil
+import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import count
+from pathlib import Path
 
 import pytest
 
 from responses_app.protocol.setting import MIB
+from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+from responses_app.tools.sandbox.asking import OwnHost
 from responses_app.tools.sandbox.base import Interpreter, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
+from responses_app.tools.sandbox.serving import Door, HostServer
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.sharing import SharedContainers
+from tests.kit.memory_files import MemoryFileStore
+from tests.kit.memory_skills import MemorySkills
+from tests.kit.server import ROOT, clean_environ
 
 SMALL = SandboxSettings(
     sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0
@@ -31,10 +42,82 @@ async def has_bubblewrap() -> SandboxChoice:
     return SandboxChoice(Bubblewrap(), plain_python())
 
 
+def shared(containers: Containers) -> SharedContainers:
+    """Return containers of this process as whoever needs them has them."""
+    return SharedContainers([OwnHost(containers)])
+
+
+def interpreter(
+    new_id: Callable[[str], str] | None = None,
+    *,
+    choose: Callable[[], Awaitable[SandboxChoice]] = has_bubblewrap,
+    settings: SandboxSettings = SMALL,
+) -> CodeInterpreterTool:
+    """Return a tool that has its containers in this process; without `new_id` its ids are numbers."""
+    numbers = count(1)
+    containers = shared(Containers(choose, settings, new_id=new_id or (lambda prefix: f"{prefix}{next(numbers)}")))
+    return CodeInterpreterTool(containers=containers, settings=settings, files=MemoryFileStore(), skills=MemorySkills())
+
+
+@asynccontextmanager
+async def host_at(path: Path, containers: Containers, *, grace: float = 0.0) -> AsyncIterator[HostServer]:
+    """Be a host of these containers, at a Unix socket; it stops behind."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    async with serving(HostServer(containers, Door(listener), grace=grace)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def serving(server: HostServer) -> AsyncIterator[HostServer]:
+    """Have a host serve; it stops behind."""
+    serves = asyncio.create_task(server.serve())
+    try:
+        yield server
+    finally:
+        server.leave()
+        await serves
+
+
+PROGRAM = (sys.executable, "-c", "import sys; from responses_app.command_line import main; sys.exit(main())")
+
+
+@contextmanager
+def host_process(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run `respsite sandboxes` at `socket` in a folder whose path is short. It can be reached; it is killed behind."""
+    socket_path, environ = folder / "socket", clean_environ(DATA_DIR=str(folder / "data"))
+    socket_path.unlink(missing_ok=True)
+    command = [*PROGRAM, "sandboxes", "--listen", str(socket_path)]
+    with subprocess.Popen(command, env=environ, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        try:
+            _wait_for(process, socket_path)
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", path: Path) -> None:
+    """Return once a process listens at a socket."""
+    for _ in range(1200):  # a minute: the machine may be busy
+        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+            client.connect(str(path))
+            return
+        with suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"the host has ended, with status {process.wait(0.05)}")
+    raise AssertionError("the host cannot be reached")
+
+
 def started(containers: Containers | SharedContainers) -> set[str]:
     """Return the ids of the containers of this process in which something runs."""
-    own = containers._own if isinstance(containers, SharedContainers) else containers
-    return {id for id, each in own._containers.items() if each.session is not None and each.session.is_alive}
+    every = [containers] if isinstance(containers, Containers) else own(containers.hosts)
+    living = (each for one in every for each in one._known)
+    return {each.id for each in living if each.session is not None and each.session.is_alive}
+
+
+def own(hosts: Sequence[object]) -> list[Containers]:
+    """Return the containers of this process, of the hosts that somebody has."""
+    return [host.containers for host in hosts if isinstance(host, OwnHost)]
 
 
 async def pieces_of(*contents: bytes) -> AsyncIterator[bytes]:

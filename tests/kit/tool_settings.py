@@ -47,6 +47,13 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SANDBOX_PROJECT_CONTAINERS": ("1", 1),
     "SANDBOX_WAIT_SECONDS": ("60", 60.0),
     "SANDBOX_IDLE_SECONDS": ("60", 60.0),
+    "SANDBOX_SAVE_SECONDS": ("60", 60.0),
+    "SANDBOX_SAVED_BYTES": ("0", 0),
+    "SANDBOX_HOSTS": (" /run/box, /run/other,/run/box", ("/run/box", "/run/other")),
+    "SANDBOX_SECRET": ("a secret of some length", "a secret of some length"),
+    "SANDBOX_TLS_CERT": ("/etc/cert.pem", "/etc/cert.pem"),
+    "SANDBOX_TLS_KEY": ("/etc/key.pem", "/etc/key.pem"),
+    "SANDBOX_TLS_CA": ("/etc/ca.pem", "/etc/ca.pem"),
     "MCP_SERVERS": (
         '{"wiki": "https://wiki.example/mcp", "files": "server-files --root \'/srv/my files\'"}',
         {
@@ -90,6 +97,10 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "SANDBOX_PROJECT_CONTAINERS": (["-1"], "a whole number of at least 0"),
     "SANDBOX_WAIT_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "SANDBOX_IDLE_SECONDS": (["0"], "a number of seconds of at least 1"),
+    "SANDBOX_SAVE_SECONDS": (["0"], "a number of seconds of at least 1"),
+    "SANDBOX_SAVED_BYTES": (["-1"], "a whole number of at least 0"),
+    "SANDBOX_HOSTS": (["box", "box:x", "box:99999", "run/box", ":80"], "addresses with a port, or paths of sockets"),
+    "SANDBOX_SECRET": (["short"], "a secret of at least 16 characters"),
     "SEARCH_URL": (["searxng:8080", "ftp://a", "http://", "ddgs+http://a b", "http://a:x"], "the URL of a SearXNG"),
     "SEARCH_MCP": (["a b", "a.", ".b", "a..b"], "the label of an MCP server"),
     "SEARCH_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8", "a b"], "host names, .endings of names, addresses"),
@@ -126,6 +137,7 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
 TOOLS_TOGETHER = {
     "two interpreters": ({"SANDBOX": "bubblewrap", "SANDBOX_MCP": "a"}, ["SANDBOX", "SANDBOX_MCP"]),
     "an interpreter by a server that is not there": ({"SANDBOX_MCP": "a"}, ["SANDBOX_MCP=a", "MCP_SERVERS"]),
+    "hosts without a secret": ({"SANDBOX_HOSTS": "box-1:8100"}, ["SANDBOX_HOSTS", "SANDBOX_SECRET"]),
     "two searches": ({"SEARCH_URL": "http://h", "SEARCH_MCP": "a"}, ["SEARCH_URL", "SEARCH_MCP"]),
     "a search by a server that is not there": ({"SEARCH_MCP": "a.b"}, ["SEARCH_MCP=a.b", "MCP_SERVERS"]),
 }

@@ -418,7 +418,8 @@ def test_the_top_level_holds_what_it_should() -> None:
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:
-    pattern = re.compile(r"""(?<![\w.*/-])/(?:work|root|home)(?=/|["'`\s]|$)""", re.MULTILINE)
+    # `/root` alone, and what stands behind it by name, are agents of a response.
+    pattern = re.compile(r"""(?<![\w.*/-])/(?:(?:work|home)(?=/|["'`\s]|$)|root/\.)""", re.MULTILINE)
     named = []
     for path in tracked_files():
         if path.is_symlink() or path.suffix in (".jsonl", ".png"):

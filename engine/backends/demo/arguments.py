@@ -133,6 +133,52 @@ def read_server_tools(developer_text: str) -> tuple[tuple[str, ParameterType], .
     )
 
 
+_LATE = re.compile(r"# More (functions|tools) that can be called")
+
+
+def read_late_tools(text: str, *, hosted: bool) -> tuple[tuple[str, ParameterType], ...]:
+    """Return names and parameters of what a message declares in the middle of a conversation, a JSON object a line.
+
+    `hosted`: of what the server runs, else of the client's functions.
+    """
+    head = _LATE.match(text)
+    if head is None or (head[1] == "tools") is not hosted:
+        return ()
+    lines = text.partition("\n\n")[2].splitlines()
+    declared = [tool for line in lines if isinstance(tool := _json(line), dict) and isinstance(tool.get("name"), str)]
+    return tuple(
+        (tool["name"], SimpleType("string") if tool.get("input") == "text" else of_schema(tool.get("parameters")))
+        for tool in declared
+    )
+
+
+def of_schema(schema: object, depth: int = 0) -> ParameterType:
+    """Return a JSON schema as a type; what cannot be read is `any`."""
+    known = schema if isinstance(schema, dict) and depth < _DEEPEST else {}
+    match known.get("type"), known.get("enum"):
+        case "object", _:
+            properties, required = known.get("properties"), known.get("required")
+            wanted = required if isinstance(required, list) else []
+            each = properties.items() if isinstance(properties, dict) else ()
+            return ObjectType(tuple(Property(name, of_schema(its, depth + 1), name in wanted) for name, its in each))
+        case "array", _:
+            return ArrayType(of_schema(known.get("items"), depth + 1))
+        case _, [str(value), *_]:
+            return LiteralType(value)
+        case "integer" | "number", _:
+            return SimpleType("number")
+        case ("string" | "boolean" | "null") as name, _:
+            return SimpleType(name)
+    return ObjectType() if schema is None else ANY
+
+
+def _json(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
 def _read(declarations: str) -> tuple[tuple[str, ParameterType], ...]:
     functions = list(_FUNCTION.finditer(declarations))
     ends = [*(match.start() for match in functions), len(declarations)][1:]

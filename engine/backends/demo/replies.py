@@ -4,10 +4,12 @@
 2. it is asked for a summary of a thought → says what it thought, in short
 3. `repeat: TEXT`                         → TEXT, exactly
 4. `think: TEXT`                          → thinks TEXT, exactly
+   `agent NAME: TASK`                     → starts that agent, waits for it, and says what it said, where it may
 5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
 6. `search the files for X`, or `search for X` in the web, where that can be had → searches, and says what it found
 7. `draw X`, and images can be made       → has an image of X made
-8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named
+8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named;
+   `call NAME`, and there is a search     → has a tool searched that is not shown, and calls it then
 9. `describe`, and pictures are there     → says the format, the size and the mean colour of each
 10. a tool has given its output           → says what it returned
 11. `count to N`                          → 1 2 3 … N
@@ -22,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.backends.demo.agents import as_its_agent, of_agents
 from engine.backends.demo.arguments import (
     Hints,
     ObjectType,
@@ -30,9 +33,10 @@ from engine.backends.demo.arguments import (
     make_content,
     read_functions,
     read_hints,
+    read_late_tools,
     read_server_tools,
 )
-from engine.backends.demo.tools import DemoAnswer, DemoCall, of_server_tools
+from engine.backends.demo.tools import DemoAnswer, DemoCall, of_server_tools, search_for_tools
 from engine.backends.transcript import PromptTranscript, TranscriptMessage
 from engine.formats.harmony.encoding import (
     CALL,
@@ -83,7 +87,7 @@ def reply_tokens(
 
     `seen` says what the pictures are, by their digests.
     """
-    transcript = PromptTranscript(prompt_token_ids)
+    transcript = as_its_agent(PromptTranscript(prompt_token_ids))
     reply = reply_to(transcript, seen)
     return render_reply(reply if rules is None else _by_rules(reply, transcript, rules))
 
@@ -146,7 +150,7 @@ def _chosen(transcript: PromptTranscript, seen: Mapping[str, str]) -> DemoAnswer
     last = transcript.last
     # Behind a message of the assistant nothing is called: it was asked to go on.
     if last is not None and last.role != "assistant":
-        reply = of_server_tools(transcript, text) or _next_call(transcript, text)
+        reply = of_agents(transcript, text) or of_server_tools(transcript, text) or _next_call(transcript, text)
         if reply is not None:
             return reply
     pictures = _shown(transcript, seen) if _DESCRIBE.search(text) else []
@@ -228,18 +232,17 @@ def render_reply(reply: DemoAnswer | DemoCall) -> list[int]:
 def _next_call(transcript: PromptTranscript, text: str) -> DemoCall | None:
     own, served = _declared(transcript, read_functions), _declared(transcript, read_server_tools)
     functions = served | own
-    if not functions:
-        return None
-    short = {name.rpartition(".")[2]: name for name in served}  # `ask` for `wiki.ask`
+    late = [name for text in _developer_texts(transcript) for name, _ in read_late_tools(text, hosted=False)]
+    short = {name.rpartition(".")[2]: name for name in (*late, *served)}  # `ask` for `wiki.ask`
     made = Counter(message.called for message in transcript.since_last_user())
-    for mention in _mentions(text, {*functions, *short}):
+    for mention in _mentions(text, {*functions, *short}) if functions else ():
         name = mention.name if mention.name in functions else short[mention.name]
         # Each function once a turn, in the order they are named.
         if made[name] == 0:
             arguments = _arguments(functions[name], read_hints(mention.text, text))
             return DemoCall(f"The user names the function {name}. I call it.", name, arguments, name not in own)
         made[name] -= 1
-    return None
+    return search_for_tools(transcript, text, {*functions, *short})
 
 
 def _arguments(parameters: ParameterType, hints: Hints) -> str:
@@ -251,8 +254,16 @@ def _arguments(parameters: ParameterType, hints: Hints) -> str:
 def _declared(
     transcript: PromptTranscript, read: Callable[[str], tuple[tuple[str, ParameterType], ...]]
 ) -> dict[str, ParameterType]:
-    """Return what the first developer message declares in which `read` finds anything."""
-    return dict(next(filter(None, (read(message.text()) for message in transcript.of("developer"))), ()))
+    """Return what the first developer message declares in which `read` finds anything, and what came later."""
+    texts = _developer_texts(transcript)
+    declared = dict(next(filter(None, map(read, texts)), ()))
+    for text in texts:
+        declared |= dict(read_late_tools(text, hosted=read is read_server_tools))
+    return declared
+
+
+def _developer_texts(transcript: PromptTranscript) -> list[str]:
+    return [message.text() for message in transcript.of("developer")]
 
 
 def _mentions(text: str, names: Iterable[str]) -> Iterator[_Mention]:

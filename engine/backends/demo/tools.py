@@ -40,6 +40,9 @@ _CURSOR = re.compile(r"\[(\d+)\] ")
 # `L12: text`, a line of a page with its number.
 _LINE = re.compile(r"^L(\d+): (.*\S)", re.MULTILINE)
 _FIRST_LINK = "【0†"
+_TOOL_SEARCH = "tool_search"  # the namespace
+# `call get_weather`, `call the tool crm.find`.
+_CALL = re.compile(r"\bcall (?:the )?(?:tool |function )?([A-Za-z0-9_.-]{0,127}[A-Za-z0-9_])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,19 @@ def _browser(transcript: PromptTranscript, text: str) -> DemoAnswer | DemoCall |
         cited = f"【{cursor[1]}†L{lines[0][0]}-L{lines[min(len(lines), 3) - 1][0]}】"
         answer = f'The demo engine searched for "{query}" and opened {title}. It says: {quote}{cited}'
     return DemoAnswer("The web has said something. I tell the user.", answer)
+
+
+def search_for_tools(transcript: PromptTranscript, text: str, known: Collection[str]) -> DemoCall | None:
+    """Look for the tools that the user's text wants called and that are not known, each once."""
+    if not any(f"namespace {_TOOL_SEARCH} {{" in message.text() for message in transcript.of("developer")):
+        return None
+    name = f"{_TOOL_SEARCH}.search"
+    searched = " ".join(message.text() for message in transcript.since_last_user() if message.called == name)
+    for wanted in _CALL.findall(text):
+        arguments = json.dumps({"query": wanted})
+        if wanted not in known and arguments not in searched:
+            return DemoCall(f"I am not shown the tool {wanted}. I look for it.", name, arguments, hosted=True)
+    return None
 
 
 def _query(pattern: re.Pattern[str], text: str, declaration: str, messages: Iterable[TranscriptMessage]) -> str:

@@ -393,7 +393,7 @@ class ChatTemplateFormat(ModelFormat):
         said: Json = {"is": "output", **said_body(self._seen(body)), "name": name}
         return _message(MessageKind.OTHER, {**said, "hosted": True} if hosted else said)
 
-    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
+    def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
         lines = "\n".join(declarations)
         return self.note(f"# More functions that can be called\n\n{lines}")
 

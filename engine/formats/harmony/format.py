@@ -212,9 +212,9 @@ class HarmonyFormat(ModelFormat):
     def output(self, name: str, body: Body, *, hosted: bool = False) -> RenderedMessage:
         return render_tool_output(name if hosted else FUNCTIONS + name, self._seen(body))
 
-    def late_functions(self, declarations: Sequence[str]) -> RenderedMessage:
-        lines = "\n".join(declarations)
-        return self.note(f"# More functions that can be called, to={FUNCTIONS}NAME\n\n{lines}")
+    def late_functions(self, declarations: Sequence[str], *, hosted: bool = False) -> RenderedMessage:
+        lines, what = "\n".join(declarations), "tools" if hosted else "functions"
+        return self.note(f"# More {what} that can be called, to={'' if hosted else FUNCTIONS}NAME\n\n{lines}")
 
     def no_such_tool(self, name: str, functions: Collection[str], hosted: Collection[str] = ()) -> RenderedMessage:
         names = ", ".join((*(FUNCTIONS + function for function in functions), *hosted)) or "none"

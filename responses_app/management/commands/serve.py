@@ -21,6 +21,7 @@ from django.db import DatabaseError, connection
 from responses_app.management.address import base_url, daphne_server
 from responses_app.management.flags import add_flags, explain, start_over
 from responses_app.management.fleet import Fleet
+from responses_app.management.sandboxes import SandboxKeeper
 from responses_app.management.supervisor import Supervisor, pace
 from responses_app.management.terminal import now_and_then
 from responses_app.settings.conf import Settings
@@ -51,10 +52,13 @@ class Command(BaseCommand):
             listener = self._prepare(settings.RESPSITE)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        if settings.RESPSITE.workers > 1:
-            self._serve_with_workers(settings.RESPSITE, listener)
-        else:
-            self._serve()
+        with SandboxKeeper(settings.RESPSITE) as keeper:
+            if settings.RESPSITE.workers > 1:
+                self._serve_with_workers(settings.RESPSITE, listener)
+            else:
+                # The worker is this process, whose settings are read.
+                settings.RESPSITE = keeper.found_by(settings.RESPSITE)
+                self._serve()
 
     def _prepare(self, own: Settings) -> socket.socket:
         """Take the address and migrate, unless something is in the way of serving."""

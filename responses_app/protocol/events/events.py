@@ -124,6 +124,15 @@ class Delta(Event):
         """Everything but `type` and `sequence_number`."""
         return {**self._template.before, "delta": self._text, **self._template.after}
 
+    @property
+    def template(self) -> DeltaTemplate:
+        """What it is written with."""
+        return self._template
+
+    def moved(self, template: DeltaTemplate, sequence_number: int) -> "Delta":
+        """Return the same text at another place of a stream."""
+        return Delta(template, sequence_number, self._text)
+
     def as_json(self, *, usage_per_turn: bool = False) -> bytes:
         template = self._template
         return b"%b%b%b%d}" % (template.head, orjson.dumps(self._text), template.tail, self.sequence_number)
@@ -212,6 +221,8 @@ FRAMES: Mapping[str, About] = {
         f"`required_input`, {_STEER}",
     ),
     "response.steer.failed": ("Steering is not applied; it comes back.", f"`error`, {_STEER} and `input`"),
+    "response.inject.created": ("Outputs of tools were taken; the response has them.", "`response_id`"),
+    "response.inject.failed": ("None of the outputs was taken; they come back.", "`response_id`, `input`, `error`"),
     "response.interrupt.accepted": ("The response ends now.", "`response_id`"),
     "response.interrupt.failed": ("The interrupt changes nothing.", "`response_id`, `error`"),
 }

@@ -116,5 +116,16 @@ def interrupt_failed(code: str, message: str, response_id: object) -> JsonObject
     return {"type": "response.interrupt.failed", "response_id": target, "error": _refusal(code, message)}
 
 
+def inject_created(response_id: str) -> JsonObject:
+    """Return the answer to outputs that were taken: all of them are kept with the response."""
+    return {"type": "response.inject.created", "response_id": response_id}
+
+
+def inject_failed(code: str, message: str, response_id: str, input: object) -> JsonObject:
+    """Return why none of the outputs was taken, with what was sent."""
+    error = {"code": code, "message": message}
+    return {"type": "response.inject.failed", "response_id": response_id, "input": input, "error": error}
+
+
 def _refusal(code: str, message: str) -> JsonObject:
     return {"type": "invalid_request_error", "code": code, "message": message}

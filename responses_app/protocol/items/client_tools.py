@@ -37,7 +37,7 @@ class ClientTool:
     format: JsonObject | None = None  # of a custom tool's input; None: any text
     is_async: bool = False  # the model goes on before its output has come
     deferred: bool = False  # a search for tools is to find it before it is shown
-    found: bool = False  # a search of this server's has found it, at once
+    found: bool = False  # a search of this server's finds it
     at: str = ""  # where it stands in the request
 
     @property
@@ -122,11 +122,16 @@ class ClientTools:
     def shown(self) -> list[ClientTool]:
         """Return those that the model is told of: but for what it can look for, all."""
         searches = self.of_type("tool_search") is not None
-        return [tool for tool in self if not (searches and tool.deferred)]
+        return [tool for tool in self if not (tool.deferred and (searches or tool.found))]
 
     def joined(self, more: Iterable[ClientTool]) -> "ClientTools":
         """Return these, and those that came later: they can be called now."""
-        return ClientTools([*self, *(replace(tool, deferred=False) for tool in more)])
+        return ClientTools([*self, *(replace(tool, deferred=False, found=self._finds(tool)) for tool in more)])
+
+    def _finds(self, tool: ClientTool) -> bool:
+        """Whether a search of this server's finds a tool, which may come of one."""
+        known = self.get(tool.called)
+        return tool.found or (known is not None and known.found)
 
 
 def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
@@ -135,12 +140,13 @@ def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict):
             declared += _read(tool, f"{at}[{index}]", None)
-    if any(map(_is_search_of_server, tools if isinstance(tools, list) else ())):
+    if any(map(is_search_of_server, tools if isinstance(tools, list) else ())):
         return [replace(tool, found=tool.deferred) for tool in declared]
     return declared
 
 
-def _is_search_of_server(tool: object) -> bool:
+def is_search_of_server(tool: object) -> bool:
+    """Whether a declared tool is the search for tools, and this server runs it."""
     return isinstance(tool, dict) and tool.get("type") == "tool_search" and tool.get("execution") != "client"
 
 
@@ -192,7 +198,7 @@ def _of_kind(tool: JsonObject, at: str) -> list[ClientTool]:
     kind = CLIENT_KINDS[str(tool["type"])]
     description, schema = kind.description, kind.shown
     if kind.type == "tool_search":
-        if _is_search_of_server(tool):  # a server would look for them, so all are shown at once
+        if is_search_of_server(tool):
             return []
         description = _text(tool.get("description")) or description
         own = tool.get("parameters")

@@ -21,11 +21,11 @@ from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.compaction import Compacted
 
 PASSED_THROUGH = frozenset(
-    "additional_tools apply_patch_call apply_patch_call_output code_interpreter_call computer_call "
-    "computer_call_output configuration_update custom_tool_call custom_tool_call_output file_search_call "
-    "image_generation_call local_shell_call local_shell_call_output mcp_approval_request "
-    "mcp_approval_response mcp_call mcp_list_tools program program_output shell_call shell_call_output "
-    "tool_search_call tool_search_output web_search_call".split()
+    "additional_tools agent_message apply_patch_call apply_patch_call_output code_interpreter_call "
+    "computer_call computer_call_output configuration_update custom_tool_call custom_tool_call_output "
+    "file_search_call image_generation_call local_shell_call local_shell_call_output mcp_approval_request "
+    "mcp_approval_response mcp_call mcp_list_tools multi_agent_call multi_agent_call_output program "
+    "program_output shell_call shell_call_output tool_search_call tool_search_output web_search_call".split()
 )
 REFUSED_ITEMS = {  # as clients send them: what was kept of one is not read
     "configuration_update": "Set 'reasoning' and 'text' in the request itself: they hold for its response.",
@@ -147,6 +147,9 @@ class SampledInput(ClientModel):
         return copy
 
 
+AGENT = {"agent": "It says whose item it is: what agents below the root have said and read is not read again."}
+
+
 class Message(SampledInput):
     """Something a user, developer, system or assistant said."""
 
@@ -156,7 +159,8 @@ class Message(SampledInput):
     content: Content
     phase: Literal["commentary", "final_answer"] | None = None
 
-    idle: ClassVar = {"status": KEPT}
+    idle: ClassVar = {"status": KEPT, **AGENT}
+    own: ClassVar = ("agent",)
 
 
 class Reasoning(SampledInput):
@@ -168,7 +172,8 @@ class Reasoning(SampledInput):
     summary: Parts = Field(default_factory=list)
     encrypted_content: str | None = None
 
-    idle: ClassVar = {"status": KEPT}
+    idle: ClassVar = {"status": KEPT, **AGENT}
+    own: ClassVar = ("agent",)
 
 
 class FunctionCall(SampledInput):
@@ -183,8 +188,8 @@ class FunctionCall(SampledInput):
     status: Any = None
     output: Any = None  # what the function gave back: some clients put it here
 
-    idle: ClassVar = dict.fromkeys(("async", "caller", "parsed_arguments"), KEPT)
-    own: ClassVar = ("output", "parsed_arguments")
+    idle: ClassVar = {**dict.fromkeys(("async", "caller", "parsed_arguments"), KEPT), **AGENT}
+    own: ClassVar = ("output", "parsed_arguments", "agent")
 
     @property
     def called(self) -> str:
@@ -200,7 +205,8 @@ class FunctionCallOutput(ClientModel):
     call_id: str = Field(min_length=1, max_length=256)
     output: Content
 
-    idle: ClassVar = dict.fromkeys(("status", "caller", "name", "namespace"), KEPT)
+    idle: ClassVar = {**dict.fromkeys(("status", "caller", "name", "namespace"), KEPT), **AGENT}
+    own: ClassVar = ("agent",)
 
 
 class ItemReference(ClientModel):

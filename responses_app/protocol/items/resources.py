@@ -94,6 +94,48 @@ class ClientCallItem(TypedDict):
     call_id: str
 
 
+class ToolSearchItem(TypedDict):
+    """A search for tools that the server ran."""
+
+    id: str
+    type: Literal["tool_search_call"]
+    status: ItemStatus
+    execution: Literal["server"]
+    call_id: None
+    arguments: JsonObject
+
+
+class ToolsFoundItem(TypedDict):
+    """What a search for tools has found: as the request declares it."""
+
+    id: str
+    type: Literal["tool_search_output"]
+    status: ItemStatus
+    execution: Literal["server"]
+    call_id: None
+    tools: list[JsonObject]
+
+
+class ProgramItem(TypedDict):
+    """A program that calls tools."""
+
+    id: str
+    type: Literal["program"]
+    call_id: str  # by which its calls and its output name it
+    code: str  # Python
+    fingerprint: str  # opaque
+
+
+class ProgramOutputItem(TypedDict):
+    """What a program has printed."""
+
+    id: str
+    type: Literal["program_output"]
+    status: Literal["completed", "incomplete"]
+    call_id: str
+    result: str
+
+
 class CompactionItem(TypedDict):
     """A sealed summary of what came before."""
 
@@ -116,6 +158,16 @@ class ServerCallItem(TypedDict):
         "shell_call_output",
     ]
     status: ItemStatus
+
+
+class MultiAgentCallItem(TypedDict):
+    """An action of an agent: `spawn_agent` and others."""
+
+    id: str
+    type: Literal["multi_agent_call"]
+    call_id: str  # the id by which its output names it
+    action: str
+    arguments: str  # JSON, as the model wrote it
 
 
 class McpListItem(TypedDict):
@@ -146,6 +198,11 @@ OutputItem = (
     | ClientCallItem
     | CompactionItem
     | ServerCallItem
+    | ToolSearchItem
+    | ToolsFoundItem
+    | ProgramItem
+    | ProgramOutputItem
+    | MultiAgentCallItem
     | McpListItem
     | McpApprovalItem
 )

@@ -16,7 +16,11 @@ from engine.formats.base import IMAGE_OMITTED, Body, FunctionTool, Picture, with
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.calls import call_of, called_name, json_text, ran_in_container
 from responses_app.protocol.items.client_tools import read_tools
+from responses_app.protocol.items.multi_agent import NAMESPACE, letter
 from responses_app.protocol.items.offers import UNKNOWN, cleaned_name, mcp_name
+from responses_app.protocol.items.programs import NAME as PROGRAM
+from responses_app.protocol.items.tool_search import NAME as SEARCH
+from responses_app.protocol.items.tool_search import found_on_servers
 
 OMITTED_PARTS = {
     "input_image": IMAGE_OMITTED,
@@ -68,12 +72,14 @@ class LateFunctions:
     """Functions that came in the middle of the conversation."""
 
     declarations: tuple[str, ...]  # each a JSON object, as text
+    hosted: bool = False  # they are tools of a server's
     omitted: int = 0  # always 0
 
 
 SHELL = "shell.exec"  # what the model calls for a shell of this server
-_PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE = (
-    Tool(name, hosted=True) for name in ("python", "file_search", "image_generation.generate", "image_generation.edit")
+_PYTHON, _FILE_SEARCH, _GENERATE_IMAGE, _EDIT_IMAGE, _SEARCH, _PROGRAM = (
+    Tool(name, hosted=True)
+    for name in ("python", "file_search", "image_generation.generate", "image_generation.edit", SEARCH, PROGRAM)
 )
 ToolItem = ReadCall | ReadOutput | Note | LateFunctions
 ToolOf = Callable[[str], Tool | None]  # the tool of an earlier call, by the call's id
@@ -150,6 +156,23 @@ def _output(tool: Tool, value: object) -> ReadOutput:
     return ReadOutput(tool, *body_and_omissions(value))
 
 
+def _agents_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ReadCall(_action(item), _arguments(item.get("arguments")))]
+
+
+def _agents_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [_output(_action(item), item.get("output"))]
+
+
+def _agent_message(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    body, omitted = body_and_omissions(item.get("content"))
+    return [Note(letter(_string(item, "author") or UNKNOWN, without_pictures(body)), omitted)]
+
+
+def _action(item: JsonObject) -> Tool:
+    return Tool(cleaned_name(f"{NAMESPACE}.{_string(item, 'action') or UNKNOWN}"), hosted=True)
+
+
 def _custom_call(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     return [ReadCall(_called(item), _arguments(item.get("input")), freeform=True)]
 
@@ -177,14 +200,31 @@ def _patch_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     return [_output(Tool("apply_patch"), item.get("status") if output is None else output)]
 
 
+def _tool_search(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ReadCall(_search_tool(item), _arguments(item.get("arguments")))]
+
+
+def _search_tool(item: JsonObject) -> Tool:
+    return _SEARCH if item.get("execution") == "server" else Tool("tool_search")
+
+
 def _searched_tools(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
-    names = [tool.called for tool in read_tools(item.get("tools"))]
+    names = [*(tool.called for tool in read_tools(item.get("tools"))), *_on_servers(item)]
     text = f"Found: {', '.join(names)}." if names else "Nothing was found."
-    return [ReadOutput(Tool("tool_search"), text), *(_more_tools(item, tool_of) if names else ())]
+    return [ReadOutput(_search_tool(item), text), *(_more_tools(item, tool_of) if names else ())]
+
+
+def _on_servers(item: JsonObject) -> dict[str, JsonObject]:
+    tools = item.get("tools")
+    return found_on_servers(tools) if isinstance(tools, list) else {}
+
+
+def _program(item: JsonObject, _: ToolOf) -> list[ToolItem]:
+    return [ReadCall(_PROGRAM, _arguments(item.get("code")), freeform=True)]
 
 
 def _program_output(item: JsonObject, _: ToolOf) -> list[ToolItem]:
-    return [_output(Tool("program"), item.get("result"))]
+    return [_output(_PROGRAM, item.get("result"))]
 
 
 def _code(item: JsonObject, _: ToolOf) -> list[ToolItem]:
@@ -221,6 +261,8 @@ def _image(item: JsonObject, _: ToolOf) -> list[ToolItem]:
 
 
 def _mcp_call(item: JsonObject, tool_of: ToolOf) -> list[ToolItem]:
+    if isinstance(caller := item.get("caller"), dict) and caller.get("type") == "program":
+        return []  # what it gave is the program's: the model reads what that prints
     tool = _mcp_tool(item)
     request = tool_of(_string(item, "approval_request_id"))  # which was read as the call already
     call = [] if request else [ReadCall(tool, _arguments(item.get("arguments")))]
@@ -250,12 +292,14 @@ def _more_tools(item: JsonObject, _: ToolOf) -> list[ToolItem]:
     """Functions that came late: calls to them go to the client, which declared them."""
     tools = item.get("tools")
     declared = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    functions = read_tools(tools)
-    others = ", ".join(_names([tool for tool in declared if not read_tools([tool])]))
+    functions, served = read_tools(tools), _on_servers(item)
+    others = ", ".join(_names([tool for tool in declared if not (read_tools([tool]) or found_on_servers([tool]))]))
     outputs: list[ToolItem] = []
     if functions:
         outputs.append(LateFunctions(tuple(_declared(tool.declaration()) for tool in functions)))
-    if others or not functions:
+    if served:
+        outputs.append(LateFunctions(tuple(_declared_on_server(*each) for each in served.items()), hosted=True))
+    if others or not (functions or served):
         outputs.append(Note(f"[tools omitted, they cannot be called here: {others or 'none'}]", 1))
     return outputs
 
@@ -266,11 +310,15 @@ def _declared(function: FunctionTool) -> str:
     return json_text({"name": function.name, "description": function.description or None, **taken})
 
 
+def _declared_on_server(name: str, tool: JsonObject) -> str:
+    return json_text(
+        {"name": name, "description": tool.get("description") or None, "parameters": tool.get("input_schema")}
+    )
+
+
 _CALLS: Mapping[str, tuple[Tool, str]] = {  # by the type of a call: the tool, and the field with its arguments
     "local_shell_call": (Tool("local_shell"), "action"),
     "apply_patch_call": (Tool("apply_patch"), "operation"),
-    "tool_search_call": (Tool("tool_search"), "arguments"),
-    "program": (Tool("program"), "code"),
 }
 _OUTPUTS: Mapping[str, Tool] = {  # by the type of an output
     "local_shell_call_output": Tool("local_shell"),
@@ -283,7 +331,9 @@ _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {  
     "shell_call": _shell,
     "shell_call_output": _shell_output,
     "apply_patch_call_output": _patch_output,
+    "tool_search_call": _tool_search,
     "tool_search_output": _searched_tools,
+    "program": _program,
     "program_output": _program_output,
     "code_interpreter_call": _code,
     "file_search_call": _file_search,
@@ -294,6 +344,9 @@ _READERS: Mapping[str, Callable[[JsonObject, ToolOf], Sequence[ToolItem]]] = {  
     "mcp_approval_response": _mcp_answer,
     "mcp_list_tools": _mcp_tools,
     "additional_tools": _more_tools,
+    "multi_agent_call": _agents_call,
+    "multi_agent_call_output": _agents_output,
+    "agent_message": _agent_message,
 }
 
 

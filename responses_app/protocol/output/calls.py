@@ -258,6 +258,16 @@ class Called:
             self.offered[tool.name] = tool
             self._hosted[tool.name] = partial(builder_of, tool)
 
+    def share(self, other: "Called") -> None:
+        """Take the tools of another agent of the same response."""
+        self._tools, self.max_hosted = other._tools, other.max_hosted
+        self.offer(other.offered.values())
+
+    def learn(self, tools: Sequence[JsonObject], offered: Iterable[OfferedTool]) -> None:
+        """Take what a search has found: tools of the client's, and of this server."""
+        self.declare(tools)
+        self.offer(offered)
+
     def knows(self, name: str) -> bool:
         """Whether there is a tool of this server of this name, whether it may be called or not."""
         return name in self._hosted
@@ -265,6 +275,11 @@ class Called:
     def is_hosted(self, name: str) -> bool:
         """Whether the server runs the tool of this name when it is called now."""
         return name in self._hosted and self.may_host
+
+    def shown(self, functions: Collection[str]) -> list[str]:
+        """Return those of the client's tools that the model is shown, among the names of all that it can call."""
+        hidden = set(self._tools.names).difference(tool.called for tool in self._tools.shown())
+        return [name for name in functions if name not in hidden]
 
     def declare(self, tools: Sequence[JsonObject]) -> Collection[str]:
         """Take further tools of the client's; return the names of all that the model can call."""

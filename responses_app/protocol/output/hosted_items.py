@@ -7,6 +7,9 @@
     file_search_call        added, in_progress, searching, completed, done
     shell_call              added, command.added, command.delta…, command.done, …, done; and then, as its tool works:
     shell_call_output       added, output_content.delta…, output_content.done, …, done
+    tool_search_call        added, done; behind it stands the item `tool_search_output`
+    program                 added, done; then its calls, and `program_output`
+    multi_agent_call        added, done
     mcp_list_tools          added, in_progress, completed or failed, done
     mcp_approval_request    added, done
 
@@ -15,6 +18,7 @@ An item is open while its tool works. One that is cut (its response is cancelled
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import ClassVar
 
 import orjson
@@ -23,7 +27,16 @@ from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.events.events import EventType
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.items.resources import ItemStatus, McpApprovalItem, McpListItem, ServerCallItem
+from responses_app.protocol.items.resources import (
+    ItemStatus,
+    McpApprovalItem,
+    McpListItem,
+    MultiAgentCallItem,
+    ProgramItem,
+    ServerCallItem,
+    ToolSearchItem,
+)
+from responses_app.protocol.items.tool_search import read_arguments
 from responses_app.protocol.output.builders import (
     ItemBuilder,
     PendingEvents,
@@ -63,6 +76,7 @@ class McpCallBuilder(HostedBuilder):
             "name": self._offered.tool,
             "output": self.shown.get("output"),
             "server_label": self._offered.server,
+            **self._offered.fields,
         }
         return with_fields(item, call)
 
@@ -148,6 +162,62 @@ class FileSearchBuilder(SilentInput, HostedBuilder):
         return with_fields(item, {"queries": texts, "results": None, **self.shown})
 
 
+class ToolSearchBuilder(SilentInput, HostedBuilder):
+    """A search for tools; it is there at once, when it has ended."""
+
+    prefix = ids.TOOL_SEARCH_CALL
+    at_once: ClassVar[bool] = True
+
+    def item(self, status: ItemStatus) -> ToolSearchItem:
+        return {
+            "id": self.id,
+            "type": "tool_search_call",
+            "status": status,
+            "execution": "server",
+            "call_id": None,
+            "arguments": read_arguments(self.text),
+        }
+
+
+class ProgramBuilder(SilentInput, HostedBuilder):
+    """A program that calls tools; it is there at once, before it runs."""
+
+    prefix = ids.PROGRAM
+    at_once: ClassVar[bool] = True
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id, offered)
+        self.call_id = new_id(ids.CALL)
+
+    def item(self, status: ItemStatus) -> ProgramItem:
+        return {
+            "id": self.id,
+            "type": "program",
+            "call_id": self.call_id,
+            "code": self.text,
+            "fingerprint": blake2b(self.text.encode(errors="replace"), digest_size=16).hexdigest(),
+        }
+
+
+class MultiAgentCallBuilder(SilentInput, HostedBuilder):
+    """An action of an agent; what came of it is an item of its own."""
+
+    prefix = ids.MULTI_AGENT_CALL
+
+    def __init__(self, new_id: NewId, offered: OfferedTool) -> None:
+        super().__init__(new_id, offered)
+        self._call_id = new_id(ids.CALL)
+
+    def item(self, status: ItemStatus) -> MultiAgentCallItem:
+        return {
+            "id": self.id,
+            "type": "multi_agent_call",
+            "call_id": self._call_id,
+            "action": self._offered.tool,
+            "arguments": "" if status == "in_progress" else self.text,
+        }
+
+
 class ListToolsBuilder(ItemBuilder):
     """The tools of an MCP server, as it lists them. It has ended once `tools` are there, or an `error`."""
 
@@ -231,6 +301,9 @@ _BUILDERS: Mapping[str, Callable[[NewId, OfferedTool], HostedBuilder]] = {
     "image_generation_call": ImageGenerationBuilder,
     "file_search_call": FileSearchBuilder,
     "shell_call": ShellCallBuilder,
+    "tool_search_call": ToolSearchBuilder,
+    "program": ProgramBuilder,
+    "multi_agent_call": MultiAgentCallBuilder,
 }
 # By the function of the tool `browser`: the type of OpenAI's action.
 _ACTIONS = {"search": "search", "open": "open_page", "find": "find_in_page"}

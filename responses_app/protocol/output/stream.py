@@ -88,6 +88,7 @@ class ResponseStream:
         self._open: ItemBuilder | None = None  # one item at a time
         self._template: DeltaTemplate | None = None  # of the open item, once it has a delta
         self._name = ""  # what the open item calls
+        self.agent: JsonObject | None = None  # whose items these are, as they say it; None: there are no agents
 
     @property
     def has_begun(self) -> bool:
@@ -103,6 +104,11 @@ class ResponseStream:
     def known_as(self) -> str:
         """The id by which clients know the response."""
         return known_id(self._response)
+
+    @property
+    def said_tokens(self) -> int:
+        """How many tokens the response has added to its prompt so far."""
+        return sum(len(each.tokens) for each in self.messages)
 
     @property
     def is_open(self) -> bool:
@@ -249,13 +255,24 @@ class ResponseStream:
         self._open.returned(shown, failed=failed)
         return self._close_item("failed" if failed else "completed")
 
-    def add_output(self, item: JsonObject, message: RenderedMessage) -> list[Event]:
-        """Add what came of a call of the client's, whole; `message` is what the model reads of it."""
+    def end_asking(self) -> list[Event]:
+        """Finish a call whose output stands in an item of its own: clients give it back, and it is read as sampled."""
+        message = self._message
+        if message is None:
+            raise LocalProtocolError("nothing was asked for")
+        events = self.end_call({}, failed=False)
+        self.note_sampled(message)
+        return events
+
+    def add_output(self, item: JsonObject, *messages: RenderedMessage) -> list[Event]:
+        """Add what came of a call as an item of its own, whole; `messages` are what the model reads of it."""
         if self.status is not Status.IN_PROGRESS or self._open is not None:
             raise LocalProtocolError("an output came inside an item, or outside of a running response")
+        item = self._signed(item)
         place = {"output_index": len(self.output), "item": item}
         self.output.append(item)
-        self.messages.append(message)
+        for message in messages:
+            self.add_note(message)
         return [self._event(type, dict(place)) for type in (EventType.ITEM_ADDED, EventType.ITEM_DONE)]
 
     def discard(self) -> list[Event]:
@@ -333,7 +350,7 @@ class ResponseStream:
         return [] if item.at_once else self._added(item)
 
     def _added(self, item: ItemBuilder) -> list[Event]:
-        added: JsonObject = {"output_index": len(self.output), "item": item.item("in_progress")}
+        added: JsonObject = {"output_index": len(self.output), "item": self._signed({**item.item("in_progress")})}
         return [self._event(EventType.ITEM_ADDED, added), *self._emit(item, item.opened())]
 
     def _delta(self, delta: Text) -> Sequence[Event]:
@@ -403,7 +420,7 @@ class ResponseStream:
         elif isinstance(item, ApprovalRequestBuilder):
             self.called.asks = True
         events += self._emit(item, item.closed())
-        finished: JsonObject = {**item.item(status)}
+        finished = self._signed({**item.item(status)})
         if self._seals is not None and self._message is not None and finished["type"] == "reasoning":
             sealed = self._seals.of_reasoning(finished, self._message)
         if sealed is not None:
@@ -412,6 +429,10 @@ class ResponseStream:
         self.output.append(finished)
         self._open = None
         return events
+
+    def _signed(self, item: JsonObject) -> JsonObject:
+        """Return an item that says whose it is, where there are agents; a message of an agent says it itself."""
+        return item if self.agent is None or "agent" in item else {**item, "agent": self.agent}
 
     def _emit(self, item: ItemBuilder, pending: PendingEvents) -> list[Event]:
         place: JsonObject = {"output_index": len(self.output)}

@@ -45,6 +45,7 @@ from responses_app.protocol.items.items import (
     SeenImage,
     TextPart,
 )
+from responses_app.protocol.items.multi_agent import is_of_root
 from responses_app.protocol.items.offers import UNKNOWN
 from responses_app.protocol.items.tool_items import (
     OMITTED_PARTS,
@@ -116,6 +117,11 @@ def render_items(
     return messages
 
 
+def rendered_item(model_format: ModelFormat, item: JsonObject) -> list[RenderedMessage]:
+    """Render an item that neither names a call nor was sampled."""
+    return _ItemRenderer(model_format, (), None, {}).read(item)
+
+
 class _ItemRenderer:
     """Renders the items of one request, in their order; knows which calls were made, and which of them are answered."""
 
@@ -130,6 +136,7 @@ class _ItemRenderer:
         self._parent = parent
         self._sampled = sampled
         self._tools: dict[str, Tool] = {}  # by the ids of calls
+        self._of_agents: set[str] = set()  # the ids of calls of agents below the root
         self._answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
 
     def note_call(self, raw: JsonObject) -> None:
@@ -143,6 +150,8 @@ class _ItemRenderer:
 
         Raises `ApiError` for the output of an unknown call in the request.
         """
+        if self._is_of_agent(raw):
+            return []
         replayed = self._replayed(item, raw)
         match item:
             case FunctionCall():
@@ -158,8 +167,20 @@ class _ItemRenderer:
             case PassedThrough():
                 if index is not None and needs_its_call(raw) and self._tool_of(str(raw["call_id"])) is None:
                     raise unknown_call(raw, index)
-                return [self._tool_item(read) for read in read_tool_item(item.seen or raw, self._tool_of)]
+                return self.read(item.seen or raw)
         return self._rendered(item) if replayed is None else replayed
+
+    def read(self, item: JsonObject) -> list[RenderedMessage]:
+        """Return what the model reads of an item of another tool than a function."""
+        return [self._tool_item(read) for read in read_tool_item(item, self._tool_of)]
+
+    def _is_of_agent(self, raw: JsonObject) -> bool:
+        """Whether an agent below the root has said or read this: the root has not."""
+        if is_of_root(raw):
+            return "call_id" in raw and str(raw["call_id"]) in self._of_agents
+        if "call_id" in raw:
+            self._of_agents.add(str(raw["call_id"]))
+        return True
 
     def _replayed(self, item: InputItem, raw: JsonObject) -> list[RenderedMessage] | None:
         """Return what an item was sampled as, where that is known: of a seal, or by its id."""
@@ -206,7 +227,7 @@ class _ItemRenderer:
             case ReadOutput():
                 return self._output(read.tool, read.body)
             case LateFunctions():
-                return self._format.late_functions(read.declarations)
+                return self._format.late_functions(read.declarations, hosted=read.hosted)
         return self._format.note(read.text)
 
     def _output(self, tool: Tool, body: Body) -> RenderedMessage:

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, SkipValidation
 from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.fields import CACHES_ALL, ClientModel, Metadata, Refused
 from responses_app.protocol.items.compaction import MIN_THRESHOLD
+from responses_app.protocol.items.multi_agent import DEFAULT_CONCURRENT
 from responses_app.protocol.requests.text_format import StructuredOutputs
 from responses_app.protocol.stop_strings import Stops
 from responses_app.protocol.tiers import ServiceTier
@@ -145,6 +146,15 @@ class BackgroundOptions(ClientModel):
         return {"2h": 7_200.0, "8h": 28_800.0}.get(self.completion_window or "")
 
 
+class MultiAgent(ClientModel):
+    """Whether the model may start agents beside itself, and how many of them work at once."""
+
+    enabled: bool
+    max_concurrent_subagents: int = Field(default=DEFAULT_CONCURRENT, ge=1)
+
+    own: ClassVar = ("enabled", "max_concurrent_subagents")  # of a beta, which has types of its own
+
+
 def _moved(name: str) -> Refused:
     # Fields of other APIs are refused with their name here: without effect they would be missed.
     return Refused(f"In the Responses API it is '{name}'.")
@@ -205,7 +215,6 @@ class Fields(ClientModel):
         "moderation": Refused("This server does not moderate; leave it out."),
         "image": Refused("Images are made by the tool 'image_generation' here; leave it out."),
         "access_programs": Refused("This server has no access programs; leave it out."),
-        "multi_agent": Refused("This server runs no agents of its own; leave it out.", takes=({"enabled": False},)),
         "kv_transfer_params": Refused("Send the request to /v1/chat/completions or /v1/completions, which take it."),
         "include_reasoning": Refused("Leave the items of the type 'reasoning' out in the client.", takes=(True,)),
         **dict.fromkeys(("min_tokens", "length_penalty"), NO_SUCH_SAMPLING),
@@ -246,6 +255,7 @@ class Fields(ClientModel):
     # Fields of items that are left out otherwise: see `KNOWN_INCLUDES`.
     include: Annotated[list[str], Field(fail_fast=True)] | None = None
     metadata: Metadata | None = None
+    multi_agent: MultiAgent | None = None
     service_tier: ServiceTier | None = None
     user: str | None = Field(default=None, max_length=1024)
     safety_identifier: str | None = Field(default=None, max_length=1024)

@@ -45,6 +45,7 @@ from responses_app.protocol.fields import (
 from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
+from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, LOGPROBS, NOT_OPENAIS, Fields, check_include
 from responses_app.protocol.requests.resources import ResponseObject, Status
@@ -90,6 +91,11 @@ class CreateRequest(Fields):
     def served(self) -> list[JsonObject]:
         """Its tools that a server runs."""
         return _served(self.tools_json)
+
+    @property
+    def with_agents(self) -> bool:
+        """Whether the model may start agents."""
+        return self.multi_agent is not None and self.multi_agent.enabled
 
     @property
     def warm_up(self) -> bool:
@@ -273,6 +279,8 @@ def _check_together(request: CreateRequest) -> None:
             param="conversation",
             code="mutually_exclusive_parameters",
         )
+    if request.with_agents:
+        _check_agents(request)
     if request.request_id in _RESERVED_IDS:
         raise invalid_value("request_id", f"{request.request_id!r} is part of the API's paths. Choose another id.")
     if request.previous_input_messages and (request.previous_response_id or request.conversation):
@@ -282,6 +290,39 @@ def _check_together(request: CreateRequest) -> None:
             param="previous_input_messages",
             code="mutually_exclusive_parameters",
         )
+
+
+def check_beta(request: CreateRequest, header: str | None) -> None:
+    """Refuse a request with agents whose `OpenAI-Beta` does not name their beta. Raises `ApiError`."""
+    if request.with_agents and not has_beta(header):
+        raise beta_missing()
+
+
+def _check_agents(request: CreateRequest) -> None:
+    """Refuse what is not carried out for several agents; OpenAI refuses the first two, too."""
+    summary = request.reasoning is not None and request.reasoning.wanted_summary is not None
+    clashes = {
+        "max_tool_calls": request.max_tool_calls is not None,
+        "reasoning.summary": summary,
+        "context_management": bool(request.context_management),
+        "enable_response_messages": bool(request.enable_response_messages),
+        "generate": request.warm_up,
+        "input": request.only_compacts,
+    }
+    for name, is_there in clashes.items():
+        if is_there:
+            raise invalid_request(
+                f"'{name}' cannot be had together with 'multi_agent'. Leave one of them out.",
+                param=name,
+                code="unsupported_parameter",
+            )
+    for index, tool in enumerate(request.tools_json):
+        if tool["type"] == "mcp" and tool.get("require_approval") != "never":
+            raise invalid_request(
+                "With 'multi_agent', tools of MCP servers run without approval: set 'require_approval' to 'never'.",
+                param=f"tools[{index}].require_approval",
+                code="unsupported_parameter",
+            )
 
 
 def _refuse_engine_fields(data: Mapping[str, object]) -> None:
@@ -315,7 +356,7 @@ def new_response(
     `created_at` is in Unix seconds; `service_tier` is the tier that runs.
     """
     text = request.text
-    return {
+    response: ResponseObject = {
         "id": response_id,
         "object": "response",
         "created_at": created_at,
@@ -358,6 +399,9 @@ def new_response(
         "usage": None,
         "user": request.user,
     }
+    if request.with_agents and request.multi_agent is not None:
+        response["multi_agent"] = request.multi_agent.model_dump()
+    return response
 
 
 COMPACT_FIELDS = (  # the fields of a create that a compaction takes, too; everything else means nothing there

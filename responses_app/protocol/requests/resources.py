@@ -92,6 +92,7 @@ class ResponseObject(TypedDict):
     user: str | None
     input_messages: NotRequired[list[JsonObject]]  # what the model read and said, in its own words, where asked for
     output_messages: NotRequired[list[JsonObject]]
+    multi_agent: NotRequired[JsonObject]  # how many agents may work at once, where the model may start any
     # See `ids.PublicId`. It is stored, and never shown: clients see it as the `id`.
     public_id: NotRequired[Annotated[tuple[str, int], SkipJsonSchema()]]
 

@@ -12,17 +12,23 @@ citations hold along a chain: `{"first", "found": [[[file id, name], …], …]}
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import orjson
 from pydantic import Field, StringConstraints
 
-from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
-from responses_app.protocol.fields import CallableTool, ClientModel, Refused, ToolModel, validate
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
+from responses_app.protocol.fields import ClientModel, Refused, ToolModel, validate
 from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, is_hosted_shell
 from responses_app.protocol.files.searches import Filter
 from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS
+from responses_app.protocol.items.client_tools import is_search_of_server
+from responses_app.protocol.items.programs import ITEM as PROGRAM
+from responses_app.protocol.items.programs import KIND as PROGRAMS
+from responses_app.protocol.items.programs import NAME as PROGRAM_NAME
+from responses_app.protocol.items.programs import by_model
+from responses_app.protocol.items.tool_search import NAMESPACE as SEARCH_NAMESPACE
 
 MAX_DOMAINS = 100
 _MAX_PLACE = 200  # characters
@@ -265,6 +271,7 @@ ITEMS: Mapping[str, str] = {  # the type of a tool, and that of the item which a
     "code_interpreter": "code_interpreter_call",
     "file_search": "file_search_call",
     "image_generation": "image_generation_call",
+    PROGRAMS: PROGRAM,
     **dict.fromkeys(WEB_SEARCH, "web_search_call"),
 }
 SHELL_ITEM, SHELL_OUTPUT = "shell_call", "shell_call_output"  # what a call of a shell of this server becomes
@@ -274,6 +281,7 @@ _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     "code_interpreter": "SANDBOX or SANDBOX_MCP",
     "file_search": "FILE_SEARCH",
     "image_generation": "IMAGE_SERVICE_URL",
+    PROGRAMS: "SANDBOX",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"  # of an MCP server; it is part of the names that the model calls
@@ -307,7 +315,11 @@ class _Approval(ClientModel):
     never: _Filter | None = None
 
 
-class McpServer(CallableTool):
+class Programs(ToolModel):
+    """Programs that call tools."""
+
+
+class McpServer(ToolModel):
     """A server of MCP tools: at a URL, or one that the operator has configured by its label."""
 
     server_label: str = Field(pattern=LABEL)
@@ -318,11 +330,9 @@ class McpServer(CallableTool):
     allowed_tools: list[str] | _Filter | None = None
     require_approval: Annotated[Literal["always", "never"] | _Approval | None, Field(union_mode="left_to_right")] = None
     defer_loading: bool | None = None
+    allowed_callers: list[Literal["direct", "programmatic"]] | None = Field(default=None, min_length=1)
 
-    refused: ClassVar = {
-        **CallableTool.refused,
-        **dict.fromkeys(("connector_id", "tunnel_id"), Refused("Name the server by its 'server_url'.")),
-    }
+    refused: ClassVar = dict.fromkeys(("connector_id", "tunnel_id"), Refused("Name the server by its 'server_url'."))
 
 
 def item_of(tool: JsonObject) -> str | None:
@@ -359,11 +369,15 @@ def private_fields(tools: object) -> Mapping[str, JsonObject]:
     }
 
 
-def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
+def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
     """Raise `ApiError` where two MCP servers have one label: a call names its server by that alone."""
+    taken = {PROGRAM_NAME for tool in tools if tool["type"] == PROGRAMS}
+    taken |= {SEARCH_NAMESPACE for tool in tools if is_search_of_server(tool)}
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None
+        if label in taken:
+            raise _taken(label, f"tools[{index}]")
         if label is not None and label in seen:
             raise invalid_value(
                 f"tools[{index}].server_label", f"'{label}' is declared twice. Give each server its own."
@@ -371,10 +385,14 @@ def refuse_double_labels(tools: Iterable[JsonObject]) -> None:
         seen.add(label)
 
 
+def _taken(label: object, at: str) -> ApiError:
+    return invalid_value(f"{at}.server_label", f"'{label}' is what the model calls something else.")
+
+
 def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
     server = validate(McpServer, tool, at=at)
     if server.server_label in RESERVED_LABELS:
-        raise invalid_value(f"{at}.server_label", f"'{server.server_label}' is what the model calls something else.")
+        raise _taken(server.server_label, at)
     if server.server_url is not None:
         _check_url(server.server_url, f"{at}.server_url")
     allowed, approval = server.allowed_tools, server.require_approval
@@ -390,7 +408,22 @@ def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
         "headers": None,
         "authorization": None,
         **({} if server.defer_loading is None else {"defer_loading": server.defer_loading}),
+        **({} if server.allowed_callers is None else {"allowed_callers": server.allowed_callers}),
     }
+
+
+def _echoed_programs(tool: JsonObject, at: str) -> JsonObject:
+    validate(Programs, tool, at=at)
+    return {"type": PROGRAMS}
+
+
+def refuse_without_programs(tools: Sequence[JsonObject]) -> None:
+    """Raise `ApiError` for tools that programs alone may call, where there are none, and none that they are told of."""
+    has_programs = any(tool["type"] == PROGRAMS for tool in tools)
+    for index, tool in enumerate(tools):
+        if tool["type"] == "mcp" and not by_model(tool) and (not has_programs or tool.get("defer_loading")):
+            needs = f"leave 'defer_loading' out, and declare the tool '{PROGRAMS}', or allow 'direct', too."
+            raise invalid_value(f"tools[{index}].allowed_callers", needs)
 
 
 _PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
@@ -398,6 +431,7 @@ _PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {
     "code_interpreter": echoed_interpreter,
     "file_search": echoed_file_search,
     "image_generation": echoed_image_tool,
+    PROGRAMS: _echoed_programs,
     **dict.fromkeys(WEB_SEARCH, echoed_search),
 }
 

@@ -9,6 +9,7 @@ from responses_app.protocol.fields import missing, wrong_type
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
 from responses_app.protocol.items.client_tools import ClientTool, ClientTools
 from responses_app.protocol.items.offers import OfferedTool
+from responses_app.protocol.items.tool_search import ITEM as SEARCH_CALL
 from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, item_of
 
 PARAM = "tool_choice"
@@ -42,8 +43,10 @@ class ToolChoice:
     hosted: tuple[HostedChoice, ...] = ()  # tools of this server, where `allowed` is set
 
     def allows(self, tool: OfferedTool) -> bool:
-        """Whether the model may call a tool of this server."""
-        return self.allowed is None or any(each.names(tool) for each in self.hosted)
+        """Whether the model may call a tool of this server; it may search for tools where no call is demanded."""
+        if self.allowed is None or (tool.item == SEARCH_CALL and not self.demands):
+            return True
+        return any(each.names(tool) for each in self.hosted)
 
     @property
     def forbids(self) -> bool:
@@ -103,7 +106,7 @@ def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> 
 def _mode(mode: str, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
     match mode:
         case "required":
-            if not (tools.shown() or served):
+            if not (tools.shown() or served or any(tool.found for tool in tools)):
                 raise _Absent("It is 'required', and no tool that the model can call is in 'tools'.")
             return ToolChoice("required", None, mode)
         case "none" | "auto":

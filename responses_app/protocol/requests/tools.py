@@ -5,7 +5,7 @@ Those that a server runs are `server_tools`'s to read; whether they can be had h
 `client_tools`'s to say, but for what may stand in their calls: that takes the engine's grammars (`content_of`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -29,11 +29,18 @@ from responses_app.protocol.items.calls import CLIENT_KINDS
 from responses_app.protocol.items.client_tools import (
     ClientTool,
     ClientTools,
+    is_search_of_server,
     read_tools,
     schema_text,
 )
 from responses_app.protocol.items.items import MAX_NAME, NAME
-from responses_app.protocol.requests.server_tools import ITEMS, item_of, parse_server_tool, refuse_double_labels
+from responses_app.protocol.requests.server_tools import (
+    ITEMS,
+    item_of,
+    parse_server_tool,
+    refuse_double_labels,
+    refuse_without_programs,
+)
 
 # Kinds whose calls are held to another schema than the model is shown: one that is easier to read.
 _SHOWN_OTHERWISE = [kind.type for kind in CLIENT_KINDS.values() if kind.shown != kind.schema]
@@ -150,7 +157,7 @@ class LocalShell(ToolModel):
 
 
 class ToolSearch(ToolModel):
-    """The search for tools: what the client does, or no search, as all tools are shown at once."""
+    """The search for tools: the client's, or this server's, which has words and a schema of its own."""
 
     execution: Literal["server", "client"] | None = None
     description: str | None = None
@@ -180,6 +187,8 @@ def parse_tools(value: object, *, at: str = "tools") -> list[JsonObject]:
     with shared_budget():
         tools = [_tool(tool, f"{at}[{index}]") for index, tool in enumerate(value)]
     refuse_double_labels(tools)
+    refuse_without_programs(tools)
+    _refuse_second_search(tools)
     return tools
 
 
@@ -212,6 +221,10 @@ def _tool(tool: object, at: str) -> JsonObject:
 def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
     # It is echoed as it came: the model of its kind only checks it.
     validate(CLIENT_TOOLS[str(tool["type"])], tool, at=at)
+    if is_search_of_server(tool):
+        for name in ("description", "parameters"):
+            if tool.get(name) is not None:
+                note_ignored(f"{at}.{name}")
     # It is accepted, and its client is told that it has no effect.
     if tool["type"] in ("computer", "computer_use_preview"):
         note_ignored(at)
@@ -277,6 +290,12 @@ def _namespace(tool: JsonObject, at: str) -> JsonObject:
         "description": namespace.description or "",
         "tools": members,
     }
+
+
+def _refuse_second_search(tools: Sequence[JsonObject]) -> None:
+    searches = [index for index, tool in enumerate(tools) if tool.get("type") == "tool_search"]
+    if len(searches) > 1:
+        raise invalid_value(f"tools[{searches[1]}]", "'tool_search' is declared twice. Declare it once.")
 
 
 def _refuse_doubles(tools: Iterable[ClientTool]) -> None:

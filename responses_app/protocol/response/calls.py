@@ -25,6 +25,8 @@ from engine.formats.base import Body, ModelFormat
 from responses_app.protocol import ids
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
+from responses_app.protocol.items import programs
+from responses_app.protocol.items import tool_search as search
 from responses_app.protocol.items.calls import Call, call_of, open_calls
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool, state_of_item
 from responses_app.protocol.items.tool_items import function_tool
@@ -32,6 +34,7 @@ from responses_app.protocol.output.citations import FILES, PAGES, PageStack, Pro
 from responses_app.protocol.output.hosted import HostedCall
 from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
 from responses_app.protocol.output.stream import LocalProtocolError, ResponseStream
+from responses_app.protocol.prompt.prompt import rendered_item
 from responses_app.protocol.requests.server_tools import FOUND, FoundFiles
 from responses_app.protocol.response.steps import (
     Await,
@@ -40,15 +43,19 @@ from responses_app.protocol.response.steps import (
     ListTools,
     Offered,
     OutputGiven,
+    ProgramCalled,
+    ProgramEnded,
+    RunProgram,
+    SearchTools,
     Step,
     TimedOut,
     ToolReturned,
+    ToolsFound,
     ToolsListed,
     WaitBegan,
 )
 
 CallState = Literal["open", "answered", "unknown"]
-_TOOL_SEARCH_OUTPUT = "tool_search_output"  # all others are called as their calls, with `_output` behind
 
 
 def required_input(output: Sequence[JsonObject]) -> list[JsonObject]:
@@ -62,7 +69,8 @@ def required_input(output: Sequence[JsonObject]) -> list[JsonObject]:
 def _stub(call: JsonObject) -> JsonObject:
     kind, call_id = str(call["type"]), call["call_id"]
     if kind == "tool_search_call":
-        return {"type": _TOOL_SEARCH_OUTPUT, "call_id": call_id, "execution": "client"}
+        # All others are called as their calls, with `_output` behind.
+        return {"type": search.OUTPUT_ITEM, "call_id": call_id, "execution": "client"}
     named = {"name": call["name"]} if kind == "function_call" else {}
     return {"type": f"{kind}_output", "call_id": call_id, **named}
 
@@ -182,6 +190,8 @@ class ServerCalls:
         self._to_list: deque[str] = deque()  # labels of MCP servers, in the order of the request
         self._approved: deque[ApprovedCall] = deque()  # calls that are to be made before the model goes on
         self._list: ListToolsBuilder | None = None  # of the server that is asked now
+        self.program: RunProgram | None = None  # that runs now
+        self._program_id = ""  # its `call_id`
         # What tools want to know later, by the type of their items: of the chain, and of this response.
         self.states: dict[str, JsonObject] = {}
         self.news: dict[str, JsonObject] = {}  # those of the states that this response has changed: its link keeps them
@@ -210,10 +220,18 @@ class ServerCalls:
             self._tell(call.name, NO_MORE_CALLS)
         return None
 
-    def due(self) -> CallTool | None:
+    def due(self) -> CallTool | SearchTools | RunProgram | None:
         """Return the call of the turn that has just ended, if it has made one."""
         call = self._stream.hosted_call
-        return self._command(call, self._offered(call.name)) if call is not None else None
+        if call is None:
+            return None
+        offered = self._offered(call.name)
+        match offered.item:
+            case programs.ITEM:
+                return RunProgram(call.arguments)
+            case search.ITEM:
+                return SearchTools(call.arguments)
+        return self._command(call, offered)
 
     def listed(self, input: ToolsListed) -> list[Event]:
         """Take the tools of the server that was asked last."""
@@ -223,6 +241,61 @@ class ServerCalls:
         self._list = None
         self._called.offer(input.offered)
         return self._stream.close_own()
+
+    def found(self, input: ToolsFound) -> list[Event]:
+        """Take what the search for tools has found: the model reads it in the item of its output, and can call it."""
+        self._called.learn(input.tools, input.offered)
+        events = self._stream.end_asking()
+        item: JsonObject = {
+            "id": self._stream.new_id(ids.TOOL_SEARCH_OUTPUT),
+            "type": search.OUTPUT_ITEM,
+            "status": "completed",
+            "execution": "server",
+            "call_id": None,
+            "tools": list(input.tools),
+        }
+        return [*events, *self._stream.add_output(item, *rendered_item(self._format, item))]
+
+    def begin_program(self, command: RunProgram) -> list[Event]:
+        """Say which program runs now."""
+        events = self._stream.end_asking()
+        self.program, self._program_id = command, str(self._stream.output[-1]["call_id"])
+        return events
+
+    def called_by_program(self, input: ProgramCalled) -> Step:
+        """Take a call of the program that runs, unless it may make no more."""
+        program = self.program
+        if program is None:
+            raise LocalProtocolError("a call of a program that does not run")
+        if not self._called.may_host or program.calls == programs.MAX_CALLS:
+            return Step([], program)
+        self.program = replace(program, calls=program.calls + 1)
+        self._called.made += 1
+        caller: JsonObject = {"caller": {"type": "program", "caller_id": self._program_id}}
+        item = McpCallBuilder(self._stream.new_id, replace(input.tool, fields=caller))
+        events = self._stream.open_call(item, input.tool.name, input.arguments)
+        hosted = self._stream.hosted_call
+        assert hosted is not None, "it was just opened"
+        return Step(events, self._command(hosted, input.tool))
+
+    def returned_to_program(self, input: ToolReturned) -> Step | None:
+        """Take what a tool gave back to the program that runs; None where none does."""
+        return None if self.program is None else Step(self._end_call(input), self.program)
+
+    def program_ended(self, input: ProgramEnded) -> list[Event]:
+        """Take what a program has printed, which the model reads."""
+        self.program = None
+        item: JsonObject = {
+            "id": self._stream.new_id(ids.PROGRAM_OUTPUT),
+            "type": programs.OUTPUT_ITEM,
+            "status": "incomplete" if input.failed else "completed",
+            "call_id": self._program_id,
+            "result": input.text,
+        }
+        return self._stream.add_output(item, *rendered_item(self._format, item))
+
+    def _end_call(self, input: ToolReturned) -> list[Event]:
+        return self._stream.end_call(input.shown, failed=input.failed)
 
     def returned(self, input: ToolReturned) -> list[Event]:
         """Take what the tool that runs gave back: the model reads it before it goes on."""
@@ -235,7 +308,7 @@ class ServerCalls:
             self._know_sources()
             if item == FILES:
                 self._files().learn(input.state)
-        events = self._stream.end_call(input.shown, failed=input.failed)
+        events = self._end_call(input)
         # The last call's output ends with a note, so the model answers and does not try another one.
         self._tell(call.name, input.body if self._called.may_host else _with_last_call(input.body))
         return events
@@ -256,7 +329,7 @@ class ServerCalls:
         # A tool that exists and may not be called any more gets another note than one that does not exist.
         if not self._refuse_excess(unknown):
             hosted = list(self._called.offered) if self._called.may_host else []
-            self._stream.add_note(self._format.no_such_tool(unknown, functions, hosted))
+            self._stream.add_note(self._format.no_such_tool(unknown, self._called.shown(functions), hosted))
         return True
 
     def _go_on_without(self) -> bool:

@@ -4,6 +4,7 @@ A log is records, one behind the other, and so are two logs:
 
     1nnnnnnn  n × 3 bytes      n tokens (1 to 127) that came at once, and nothing else: nearly every record
     00000001  length  JSON     any other input; the length is 4 bytes, and the JSON is `[kind, …its fields]`
+    00000010  agent   record   an input of an agent below the root, whose number is 2 bytes: the record that follows
 
 All numbers are little-endian. What a kind means never changes, since logs are read by later versions of this program.
 
@@ -15,6 +16,7 @@ take over what this version runs while both serve.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -22,8 +24,10 @@ import orjson
 from engine.formats.base import Picture
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.response.steps import (
+    AgentsAllowed,
     Asked,
     Declared,
     Ended,
@@ -31,9 +35,12 @@ from responses_app.protocol.response.steps import (
     Failed,
     Input,
     Mode,
+    OfAgent,
     Offered,
     OutputGiven,
     Prefilled,
+    ProgramCalled,
+    ProgramEnded,
     Sampled,
     Sealed,
     Started,
@@ -43,6 +50,7 @@ from responses_app.protocol.response.steps import (
     TimedOut,
     ToolProgressed,
     ToolReturned,
+    ToolsFound,
     ToolsListed,
     TurnBegan,
     WaitBegan,
@@ -50,6 +58,8 @@ from responses_app.protocol.response.steps import (
 
 _SHORT = 0x80  # the bit of a record of tokens alone: 0x81 is one token, 0xFF are 127
 _LONG = 0x01  # the first byte of all other records; other values are left for later versions
+_AGENT = 0x02  # the first byte before a record of an agent below the root
+_AGENT_BYTES = 2  # of its number
 _MAX_SHORT = 0x7F  # tokens in such a record
 _TOKEN_BYTES = 3  # vocabularies have some 200,000 tokens; a larger id is written as JSON
 _MAX_TOKEN = 1 << 8 * _TOKEN_BYTES  # the first id that does not fit
@@ -74,10 +84,16 @@ def decode(data: bytes) -> Iterator[Input]:
 
 def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
     """Read inputs with when they came, in Unix milliseconds; None where the log does not tell. Raises `BrokenLog`."""
-    position, end = 0, len(data)
+    position, end, agent = 0, len(data), 0
     while position < end:
         head = data[position]
         position += 1
+        if head == _AGENT:
+            agent = int.from_bytes(data[position : position + _AGENT_BYTES], "little")
+            position += _AGENT_BYTES
+            if position >= end:
+                raise BrokenLog("the last record is cut")
+            continue
         if head & _SHORT:
             begin, size = position, (head & _MAX_SHORT) * _TOKEN_BYTES
         elif head == _LONG:
@@ -89,7 +105,9 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
         if position > end:
             raise BrokenLog("the last record is cut")
         content = data[begin:position]
-        yield (Sampled(_tokens(content)), None) if head & _SHORT else (_decode_long(content), _time_behind(content))
+        input = Sampled(_tokens(content)) if head & _SHORT else _decode_long(content)
+        yield OfAgent(agent, input) if agent else input, None if head & _SHORT else _time_behind(content)
+        agent = 0
 
 
 def encode_one(input: Input, at: int | None = None) -> bytes:
@@ -100,6 +118,8 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
             return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
         packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
         return bytes((_SHORT | len(tokens),)) + packed
+    if isinstance(input, OfAgent):
+        return bytes((_AGENT,)) + input.agent.to_bytes(_AGENT_BYTES, "little") + encode_one(input.input, at)
     kind, write = _WRITERS[type(input)]
     content = orjson.dumps([kind, *write(input)])
     if at is not None:
@@ -253,6 +273,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     Enqueued: ("enqueued", lambda _: ()),
     Declared: ("declared", lambda input: (list(input.tools),)),
     Asked: ("asked", _write_asked),
+    AgentsAllowed: ("agents", lambda input: (asdict(input.limits), input.calls_client)),
     Started: ("started", lambda input: (input.mode.value, input.budget, *((True,) if input.waits else ()))),
     TurnBegan: ("turn", lambda input: (input.prompt_tokens,)),
     Sampled: ("sampled", _write_sampled),
@@ -260,6 +281,9 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     Sealed: ("sealed", lambda input: (input.text, input.budget)),
     Offered: ("offered", _write_offered),
     ToolsListed: ("listed", _write_listed),
+    ToolsFound: ("found", lambda input: (list(input.tools), [tool.as_json() for tool in input.offered])),
+    ProgramCalled: ("program_called", lambda input: (input.tool.as_json(), input.arguments)),
+    ProgramEnded: ("program_ended", lambda input: (input.text, input.failed)),
     ToolProgressed: ("progress", lambda input: (input.fields,)),
     ToolReturned: ("tool", _write_returned),
     WaitBegan: ("wait", lambda input: (input.until,)),
@@ -274,6 +298,7 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "enqueued": Enqueued,
     "declared": Declared,
     "asked": _read_asked,
+    "agents": lambda limits, calls_client: AgentsAllowed(AgentLimits(**limits), calls_client),
     "started": lambda mode, budget, waits=False: Started(Mode(mode), budget, waits),
     "turn": TurnBegan,
     "sampled": _read_sampled,
@@ -281,6 +306,9 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "sealed": Sealed,
     "offered": _read_offered,
     "listed": _read_listed,
+    "found": lambda tools, offered: ToolsFound(tools, _offered_tools(offered)),
+    "program_called": lambda tool, arguments: ProgramCalled(OfferedTool(**tool), arguments),
+    "program_ended": ProgramEnded,
     "progress": ToolProgressed,
     "tool": _read_returned,
     "wait": WaitBegan,

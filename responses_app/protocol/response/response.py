@@ -13,7 +13,7 @@ summaries of what the model thinks (`SummaryTurns`), and one of all that came be
                         ├─> Generate (a summary) ─> Seal ─┬───────────────────┤
                         │                                 v                   v
                         ├─> ListTools ────────> Generate <──> CallTool or Await ├─> Finish ─> ENDED
-                        └─> CallTool (approved) ──^       └───────────────────┘
+                        └─> CallTool (approved) ──^       └ SearchTools, RunProgram
 
 A command stands until an input answers it, and there is never more than one. So a driver that has done nothing yet but
 feed a machine the inputs of a log finds what is to be done next in `due`; for a generation that was cut, that is
@@ -49,12 +49,17 @@ from responses_app.protocol.response.steps import (
     ListTools,
     Mode,
     Offered,
+    OfServer,
     OutputGiven,
     Prefill,
     Prefilled,
+    ProgramCalled,
+    ProgramEnded,
+    RunProgram,
     Sampled,
     Seal,
     Sealed,
+    SearchTools,
     Started,
     Step,
     Stopped,
@@ -63,6 +68,7 @@ from responses_app.protocol.response.steps import (
     TimedOut,
     ToolProgressed,
     ToolReturned,
+    ToolsFound,
     ToolsListed,
     TurnBegan,
     WaitBegan,
@@ -75,7 +81,9 @@ from responses_app.protocol.usage import TurnUsage, usage
 class ResponseMachine:
     """One response. `stream` is its own, and has said nothing yet."""
 
-    def __init__(
+    number = 0  # of the agent whose machine it is, where there are several
+
+    def __init__(  # noqa: PLR0913 - all that a request says of its turns
         self,
         stream: ResponseStream,
         model_format: ModelFormat,
@@ -85,12 +93,13 @@ class ResponseMachine:
         summary_style: str = "auto",  # its `reasoning.summary`
         # How many of this server's tools it may call; None: as many as the model wants.
         max_tool_calls: int | None = None,
+        budget: Budget | None = None,  # of tokens, which it shares with other agents; None: it has its own
     ) -> None:
         self.stream = stream
         self._format = model_format
         self.turns: list[TurnUsage] = []  # shared with the budget and the reader, which adds to it
         self._asides = SummaryTurns(model_format, summary_style)
-        self._budget = Budget(self.turns)
+        self._budget = budget or Budget(self.turns)
         self._compacting = Compacting(self._budget)
         self._mode = Mode.ANSWER
         self.server = ServerCalls(stream, model_format, max_calls=max_tool_calls, one_call=one_call)
@@ -140,6 +149,37 @@ class ResponseMachine:
         return self._budget.since > 0
 
     @property
+    def all_turns(self) -> Sequence[TurnUsage]:
+        """The turns of all agents, where there are several."""
+        return self.turns
+
+    @property
+    def all_output(self) -> Sequence[JsonObject]:
+        """The items of all agents that are done, where there are several."""
+        return self.stream.output
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing but wait for its client."""
+        return isinstance(self.due, Await)
+
+    def take_orders(self) -> dict[int, Command]:
+        """Return what is to be done next for agents below the root, by their numbers, since the last time."""
+        return {}
+
+    def dues(self) -> dict[int, Command]:
+        """Return what is to be done for agents below the root, for a driver that has only read the inputs so far."""
+        return {}
+
+    def machine_of(self, number: int) -> "ResponseMachine":
+        """Return the machine of an agent."""
+        return self
+
+    def agent_of_call(self, call_id: str) -> "ResponseMachine":
+        """Return the machine of the agent that has called this; the response's own where nobody has."""
+        return self
+
+    @property
     def takes_outputs(self) -> bool:
         """Whether it goes on with what the client says came of calls, now or once the model has said them all."""
         return self.calls.awaited and self.status is Status.IN_PROGRESS and not isinstance(self._due, Finish)
@@ -165,7 +205,7 @@ class ResponseMachine:
                 return self._sampled(input)
             case TurnBegan():
                 return self._began(input)
-            case ToolsListed() | ToolProgressed() | ToolReturned():
+            case ToolsListed() | ToolsFound() | ProgramCalled() | ProgramEnded() | ToolProgressed() | ToolReturned():
                 return self._of_server(input)
             case Sealed():
                 return self._sealed(input)
@@ -253,7 +293,8 @@ class ResponseMachine:
         """Go on behind what the model has said, or end there."""
         call = self.server.due()
         if call is not None:
-            return Step([], self._now(call))
+            events = self.server.begin_program(call) if isinstance(call, RunProgram) else []
+            return Step(events, self._now(call))
         if self.stream.called.asks:
             return self._finish(Status.COMPLETED)
         # Notes let the model go on in the same response, which takes tokens: with none left the turn is the last.
@@ -292,8 +333,8 @@ class ResponseMachine:
 
     # Tools of this server.
 
-    def _of_server(self, input: ToolsListed | ToolProgressed | ToolReturned) -> Step:
-        if not isinstance(self._due, ListTools if isinstance(input, ToolsListed) else CallTool):
+    def _of_server(self, input: OfServer) -> Step:
+        if not isinstance(self._due, _ASKED_BY.get(type(input), CallTool)):
             raise LocalProtocolError(f"{input!r} of a tool that was not asked for")
         match input:
             case ToolProgressed(fields=fields):
@@ -301,7 +342,18 @@ class ResponseMachine:
             case ToolsListed():
                 events = self.server.listed(input)
                 return self._prepare().behind(events)
-        events = self.server.returned(input)
+            case ToolsFound():
+                events = self.server.found(input)
+            case ProgramCalled():
+                step = self.server.called_by_program(input)
+                return Step(step.events, self._now(step.command or self._due))
+            case ProgramEnded():
+                events = self.server.program_ended(input)
+            case ToolReturned():
+                of_program = self.server.returned_to_program(input)
+                if of_program is not None and of_program.command is not None:
+                    return Step(of_program.events, self._now(of_program.command))
+                events = self.server.returned(input)
         # What the tool gave back stands in the output, but no token is left to answer it.
         if self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
@@ -330,7 +382,15 @@ class ResponseMachine:
         summary, after_call, left = self._compacting.running, self.stream.called.anything, self._budget.left
         hosted = self.stream.called.may_host
         return self._now(
-            Generate(len(self.turns), messages, budget=left, summary=summary, after_call=after_call, hosted=hosted)
+            Generate(
+                len(self.turns),
+                messages,
+                budget=left,
+                summary=summary,
+                after_call=after_call,
+                hosted=hosted,
+                agent=self.number,
+            )
         )
 
     def _stopped(self, reason: StopReason) -> Step:
@@ -378,8 +438,8 @@ class ResponseMachine:
         # It could not be kept, so clients must not read that it succeeded.
         if error is not None:
             ending = Ending(status=Status.FAILED, error=error)
-        messages = self._messages() if self.stream.shows_messages else None
-        return replace(ending, completed_at=at, usage=usage(self.turns) if self.turns else None, messages=messages)
+        messages, turns = self._messages() if self.stream.shows_messages else None, self.all_turns
+        return replace(ending, completed_at=at, usage=usage(turns) if turns else None, messages=messages)
 
     def _messages(self) -> list[JsonObject]:
         return [message for rendered in self.stream.messages for message in self._format.messages_of(rendered.tokens)]
@@ -389,5 +449,12 @@ class ResponseMachine:
         return command
 
 
+# By the type of an input of this server's tools, the command that it answers; of the others it is `CallTool`.
+_ASKED_BY: dict[type[Input], type[Command]] = {
+    ToolsListed: ListTools,
+    ToolsFound: SearchTools,
+    ProgramCalled: RunProgram,
+    ProgramEnded: RunProgram,
+}
 _AT_ONCE = {StopReason.DISCARDED: StopReason.INTERRUPTED}  # as clients are told
 _NO_SUMMARY: ResponseError = {"code": "server_error", "message": "The model gave no summary. Send the request again."}

@@ -17,6 +17,7 @@ from engine.formats.base import Body, Picture, RenderedMessage, Tokens, as_token
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
+from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.requests.resources import Ending
 
@@ -132,6 +133,30 @@ class ToolsListed:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolsFound:
+    """The search for tools has found some: they can be called from now on."""
+
+    tools: Sequence[JsonObject] = ()  # as the item of the search's output shows them
+    offered: Sequence[OfferedTool] = ()  # those of them that this server runs
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCalled:
+    """A program calls a tool of this server."""
+
+    tool: OfferedTool
+    arguments: str  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnded:
+    """A program has ended, or could not be run."""
+
+    text: str  # what the model reads of it
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ToolProgressed:
     """A tool of this server works on."""
 
@@ -205,9 +230,35 @@ class Ended:
     error: ResponseError | None = None  # why it could not be kept: then the response has failed
 
 
+@dataclass(frozen=True, slots=True)
+class AgentsAllowed:
+    """How far its agents may go; before it starts, where it may have any."""
+
+    limits: AgentLimits
+    calls_client: bool = False  # agents below the root may call the client's tools
+
+
+@dataclass(frozen=True, slots=True)
+class OfAgent:
+    """What came to an agent below the root, by its number."""
+
+    agent: int  # from 1 on
+    input: "Input"
+
+
+OfServer = ToolsListed | ToolsFound | ProgramCalled | ProgramEnded | ToolProgressed | ToolReturned  # of its tools
+
+
+def input_of(input: "Input") -> "Input":
+    """Return what came, to whichever agent it came."""
+    return input.input if isinstance(input, OfAgent) else input
+
+
 Input = (
     Declared
     | Offered
+    | AgentsAllowed
+    | OfAgent
     | Enqueued
     | Asked
     | Started
@@ -216,6 +267,9 @@ Input = (
     | Prefilled
     | Sealed
     | ToolsListed
+    | ToolsFound
+    | ProgramCalled
+    | ProgramEnded
     | ToolProgressed
     | ToolReturned
     | WaitBegan
@@ -245,6 +299,7 @@ class Generate:
     # that only has a finish reason.
     aside: bool = False
     hosted: bool = True  # tools of this server can still be called
+    agent: int = 0  # whose turn it is; 0: that of the response itself, or of its root agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +319,25 @@ class ListTools:
     """Ask an MCP server of the request, by its label, which tools it has; answer with `ToolsListed`."""
 
     server: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTools:
+    """Search the tools that the model is not shown; answer with `ToolsFound`."""
+
+    arguments: str  # as the model wrote them
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgram:
+    """Run a program; answer with `ProgramEnded`, and before that with any number of `ProgramCalled`.
+
+    Each of those is answered by `CallTool`, and once that has returned by this again; or at once, where the program may
+    call nothing more.
+    """
+
+    code: str
+    calls: int = 0  # that it has made: then it cannot begin anew on another worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,13 +361,28 @@ class Await:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitAgents:
+    """Wait for a message of another agent; answer with `WaitBegan`, and `TimedOut` where none comes."""
+
+    seconds: float
+    until: float | None = None  # when the wait ends, in Unix seconds; None where it has not begun
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """An agent below the root has ended its task: nothing is to be done for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Keep how the response ended; answer with `Ended`."""
 
     ending: Ending
 
 
-Command = Generate | Prefill | Seal | ListTools | CallTool | Await | Finish
+Command = (
+    Generate | Prefill | Seal | ListTools | SearchTools | RunProgram | CallTool | Await | AwaitAgents | Rest | Finish
+)
 
 
 class Step(NamedTuple):

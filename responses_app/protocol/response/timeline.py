@@ -20,6 +20,7 @@ from responses_app.protocol.events.events import EventType
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
     Await,
+    AwaitAgents,
     CallTool,
     Command,
     Ended,
@@ -27,6 +28,7 @@ from responses_app.protocol.response.steps import (
     Generate,
     Input,
     ListTools,
+    OfAgent,
     Prefill,
     Sampled,
     Seal,
@@ -106,6 +108,16 @@ class TimelineReader:
             return
         if at is not None:
             self._now = max(self._now, at)
+        # Agents work beside the root, whose phases these are: only what it is to do then is about it.
+        if not isinstance(input, OfAgent):
+            self._take_own(input, step)
+        # Behind the events: they are of what ran until now, the command is of what follows.
+        if step.command is not None:
+            self._want(step.command)
+        if isinstance(input, Ended) and isinstance(self._standing, Finish):
+            self.end(self._now)
+
+    def _take_own(self, input: Input, step: Step) -> None:
         match input:
             case TurnBegan():
                 self._begin_turn(input)
@@ -117,11 +129,6 @@ class TimelineReader:
             for event in step.events:
                 if event.type is EventType.ITEM_ADDED:
                     self._enter_item(event.fields["item"])
-        # Behind the events: they are of what ran until now, the command is of what follows.
-        if step.command is not None:
-            self._want(step.command)
-        if isinstance(input, Ended) and isinstance(self._standing, Finish):
-            self.end(self._now)
 
     def end(self, at: int) -> None:
         """The response ended then."""
@@ -171,6 +178,8 @@ class TimelineReader:
                 self._enter(PhaseKind.TOOL, name)
             case Await():
                 self._enter(PhaseKind.CLIENT)
+            case AwaitAgents():
+                self._enter(PhaseKind.TOOL, "agents")
             case Seal():
                 self._enter(PhaseKind.SUMMARY)
             case Finish():

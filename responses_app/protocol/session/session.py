@@ -27,7 +27,7 @@ from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.events.frames import connection_expiring, error_frame
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import CONTINUABLE, Status
-from responses_app.protocol.session.steering import Create, Reply, Send, Steering, Stop
+from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Steering, Stop
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, whole
 from responses_app.protocol.transport import (
     concurrent_request,
@@ -109,7 +109,7 @@ class Close:
     reason: str = ""
 
 
-Command = Send | Reply | Start | Stop | CancelRuns | Close
+Command = Send | Reply | Start | Stop | Inject | CancelRuns | Close
 
 
 @dataclass(slots=True)
@@ -277,6 +277,9 @@ class WebSocketSession:
     def _interrupt(self, frame: JsonObject, size: int) -> list[Command]:
         return [*self._steering.interrupt(frame)]
 
+    def _inject(self, frame: JsonObject, size: int) -> list[Command]:
+        return [*self._steering.inject(frame)]
+
     def _cancel(self, frame: JsonObject, size: int) -> list[Command]:
         return [*self._steering.cancel(frame)]
 
@@ -386,6 +389,7 @@ class WebSocketSession:
 _HANDLERS: dict[str, Callable[[WebSocketSession, JsonObject, int], list[Command]]] = {
     "response.create": WebSocketSession._enqueue,
     "response.steer": WebSocketSession._steer,
+    "response.inject": WebSocketSession._inject,
     "response.interrupt": WebSocketSession._interrupt,
     "response.cancel": WebSocketSession._cancel,
 }

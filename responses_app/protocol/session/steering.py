@@ -15,9 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, response_not_found
 from responses_app.protocol.events.frames import (
     error_frame,
+    inject_failed,
     interrupt_accepted,
     interrupt_failed,
     steer_accepted,
@@ -30,6 +31,8 @@ from responses_app.protocol.requests.resources import CONTINUABLE, Status
 from responses_app.protocol.response.calls import required_input
 from responses_app.protocol.response.steps import StopReason
 
+INJECTED = ("function_call_output", "custom_tool_call_output")  # types of items that a `response.inject` may have
+_ENDED = "The response has ended. Continue it with 'response.create'."
 _STEER_FIELDS = frozenset(("type", "previous_response_id", "input"))  # of a `response.steer`
 _MESSAGE_FIELDS = frozenset(("type", "role", "content"))  # of each of its messages
 _PARTS: Mapping[str, str | None] = {"input_text": "text", "input_image": None, "input_file": None}  # and what they need
@@ -146,7 +149,16 @@ class Stop:
     failed: JsonObject | None = None  # sent where its end was decided already
 
 
-Answer = Send | Reply | Stop
+@dataclass(frozen=True, slots=True)
+class Inject:
+    """Give outputs of its client's tools to the response that runs on a lane: all of them, or none."""
+
+    lane: str | None
+    response_id: str
+    input: list[JsonObject]  # as it was sent
+
+
+Answer = Send | Reply | Stop | Inject
 
 
 @dataclass(slots=True)
@@ -162,9 +174,11 @@ class _Target:
     def unsupported(self) -> str | None:
         """Why it cannot be steered."""
         fields = self.create.fields
-        cached = fields.get("prompt_cache_options")
+        cached, agents = fields.get("prompt_cache_options"), fields.get("multi_agent")
         if fields.get("conversation") is not None:
             return "A response of a conversation cannot be steered."
+        if isinstance(agents, dict) and agents.get("enabled"):
+            return "A response with agents cannot be steered. Give it outputs of tools by 'response.inject'."
         if fields.get("context_management"):
             return "A response with automatic compaction cannot be steered."
         if fields.get("generate") is False or (isinstance(cached, dict) and cached.get("prewarm")):
@@ -231,6 +245,26 @@ class Steering:
         reason = StopReason.DISCARDED if mode else StopReason.INTERRUPTED
         failed = interrupt_failed("response_already_completed", "The response is ending by itself.", response_id)
         return [Stop(lane, reason, interrupt_accepted(response_id), failed)]
+
+    def inject(self, frame: JsonObject) -> list[Answer]:
+        """Take a `response.inject`: outputs of the client's tools, with which agents of a response go on."""
+        response_id, items = frame.get("response_id"), frame.get("input")
+        if not isinstance(response_id, str):
+            return [Send(error_frame(wrong_type("response_id", "a string", response_id)))]
+        if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+            return [Send(error_frame(invalid_value("input", "it must be an array of items, one at least.")))]
+        for index, item in enumerate(items):
+            if item.get("type") not in INJECTED:
+                known = ", ".join(INJECTED)
+                error = invalid_value(f"input[{index}].type", f"outputs of the client's tools are taken: {known}.")
+                return [Send(error_frame(error))]
+        target = self._target(response_id)
+        if target is not None:
+            return [Inject(target.create.lane, response_id, items)]
+        if response_id in self._ended:
+            return [Reply(inject_failed("response_already_completed", _ENDED, response_id, items), None)]
+        message = "No response of this connection has this id."
+        return [Reply(inject_failed("response_not_found", message, response_id, items), None)]
 
     def cancel(self, frame: JsonObject) -> list[Answer]:
         """Take a `response.cancel`, which some clients know from other APIs; of one that has ended nothing is said."""

@@ -54,6 +54,16 @@ def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGi
     return OutputGiven(body.tool_call_id, raw if isinstance(raw, str) else kept, text_of(body.output))
 
 
+def parse_injected(item: JsonObject, index: int, *, max_bytes: int) -> OutputGiven:
+    """Validate an item of a `response.inject`: what came of a call. Raises `ApiError` as `parse_tool_output` does."""
+    body = {"tool_call_id": item.get("call_id"), "output": item.get("output")}
+    try:
+        return parse_tool_output(body, max_bytes=max_bytes)
+    except ApiError as error:
+        error.param = f"input[{index}].{str(error.param).replace('tool_call_id', 'call_id')}"
+        raise
+
+
 def as_json(output: OutputGiven) -> JsonObject:
     """Return an output as another worker is told of it; `from_json` reads it."""
     return {"call_id": output.call_id, "output": output.output, "text": output.text}

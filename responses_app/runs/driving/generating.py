@@ -38,7 +38,7 @@ from engine.errors import (
     GrammarCut,
 )
 from engine.formats.base import ItemEnded, Tokens, as_tokens
-from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar
+from engine.types import AnyText, FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.response.steps import Command, Generate, Sampled
 from responses_app.runs.plan.plan import RunPlan
@@ -87,7 +87,7 @@ def request_for(plan: RunPlan, generate: Generate, *, cuts: int = 0, avoid: str 
     return replace(
         generation,
         # For example "resp_1-0" for the first turn, and "resp_1.2-0" for the same turn after two cuts.
-        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}-{generate.turn}",
+        request_id=f"{plan.response_id}{f'.{cuts}' if cuts else ''}{_agent(generate)}-{generate.turn}",
         prompt_token_ids=prompt,
         pictures=plan.pictures.sources(plan.format.pictures_of(draft)),
         sampling=replace(generation.sampling, max_output_tokens=generate.budget),
@@ -135,11 +135,22 @@ async def _checked(
             yield chunk
 
 
+def _agent(generate: Generate) -> str:
+    """Return what tells an agent's turns from those of the response itself: "-a2" for the second agent's."""
+    return f"-a{generate.agent}" if generate.agent else ""
+
+
 def _grammar(plan: RunPlan, generate: Generate) -> TurnGrammar | None:
     """Return what the turn is held to: a call that was demanded is not demanded again, and a summary is free."""
     if plan.rules is None or generate.summary:
         return None
-    rules = plan.rules.after_call if generate.after_call else plan.rules.first
+    # What the request says of calls and of the answer is about the root.
+    is_free = generate.after_call or generate.agent
+    rules = plan.rules.after_call if is_free else plan.rules.first
+    if generate.agent:
+        may_call_client = plan.agents is not None and plan.agents.calls_client
+        calls = tuple(rule for rule in rules.calls if rule.hosted or may_call_client)
+        rules = replace(rules, answer=AnyText(), calls=calls)
     if not generate.hosted:
         rules = replace(rules, calls=tuple(rule for rule in rules.calls if not rule.hosted))
     return plan.format.grammar(rules, generate.sampled)

@@ -37,10 +37,10 @@ class RunMeasure:
     def report(self, journal_bytes: int, remark: str) -> None:
         """Count the response, which has ended; write its line. `remark` says why, where its readers did not hear it."""
         measured, machine, called = self.measured(), self._machine, self._machine.stream.called
-        used, cached = self.used(), sum(turn.cached_tokens for turn in machine.turns)
+        used, cached = self.used(), sum(turn.cached_tokens for turn in machine.all_turns)
         error, first = machine.stream.snapshot()["error"], measured.first_token_ms
         # Calls by their kinds: "function_call", "web_search_call", and so on.
-        kinds = (str(item["type"]) for item in machine.stream.output)
+        kinds = (str(item["type"]) for item in machine.all_output)
         self._meter.ended(
             Outcome(
                 transport=self._plan.origin.transport,
@@ -48,7 +48,7 @@ class RunMeasure:
                 error=None if error is None else str(error["code"]),
                 input_tokens=used.input_tokens,
                 cached_tokens=cached,
-                reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.turns),
+                reasoning_tokens=sum(turn.reasoning_tokens for turn in machine.all_turns),
                 first_token=None if first is None else first / 1000,
                 duration=measured.duration_ms / 1000,
                 calls=[kind for kind in kinds if kind.endswith("_call")],
@@ -90,5 +90,5 @@ class RunMeasure:
 
     def used(self) -> Amount:
         """Return what the response has used of limits."""
-        turns = self._machine.turns
+        turns = self._machine.all_turns
         return Amount(1, sum(turn.input_tokens for turn in turns), sum(turn.output_tokens for turn in turns))

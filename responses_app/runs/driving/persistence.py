@@ -11,7 +11,7 @@ from responses_app.limits.rates import Ticket
 from responses_app.observing.metrics import Measured
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.items import SampledMessage, fingerprint
-from responses_app.protocol.output.stream import ResponseStream
+from responses_app.protocol.items.multi_agent import is_of_root
 from responses_app.protocol.prompt.chain import ChainLink, new_link, with_pictures, with_states
 from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import CONTINUABLE, Ending, ResponseObject, Status, as_failed
@@ -263,7 +263,7 @@ class RunPersistence:
         end = RunEnd(
             response=machine.outcome(ended.at),
             link=link,
-            sampled=_known_items(machine.stream),
+            sampled=_known_items(machine),
             measured=measured,
             log=self._whole_log(ended),
         )
@@ -356,11 +356,16 @@ class RunPersistence:
         )
 
 
-def _known_items(stream: ResponseStream) -> list[SampledMessage]:
+def _known_items(machine: ResponseMachine) -> list[SampledMessage]:
     """Return the items that clients can name by their ids. Those of this server's tools have no tokens of their own:
-    where they come back, they are rendered anew.
+    where they come back, they are rendered anew. Those of agents below the root are not read by the root at all.
     """
+    stream = machine.stream
     known = {item.id for item in stream.sampled}
-    others = (item for item in stream.output if item["type"] in _OF_SERVER_TOOLS and item["id"] not in known)
+    others = (
+        item
+        for item in machine.all_output
+        if item["id"] not in known and (item["type"] in _OF_SERVER_TOOLS or not is_of_root(item))
+    )
     silent = RenderedMessage(MessageKind.OTHER, as_tokens())
     return [*stream.sampled, *(SampledMessage(str(item["id"]), fingerprint(item), silent) for item in others)]

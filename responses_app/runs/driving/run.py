@@ -27,65 +27,48 @@ see. A run belongs to the registry, never to a request or a socket. What must ho
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 
-from engine.errors import EngineError, GenerationCut, PromptTooLong
-from engine.types import FinishReason
+from engine.errors import EngineError
 from responses_app.limits.rates import FREE
-from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, Status
 from responses_app.protocol.response.input_codec import decode
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
-    Await,
     CallTool,
     Command,
     Ended,
     Enqueued,
     Failed,
     Finish,
-    Generate,
     Input,
-    ListTools,
+    OfAgent,
     OutputGiven,
     Prefill,
     Prefilled,
+    Rest,
     Sampled,
     Seal,
     Sealed,
     Stopped,
     StopReason,
+    ToolsFound,
     ToolsListed,
-    TurnBegan,
+    input_of,
 )
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
-from responses_app.runs.driving.generating import (
-    Continuing,
-    as_sampled,
-    delayed,
-    generated,
-    prefill,
-    request_of,
-    span_of,
-    unlogged_finish,
-)
+from responses_app.runs.driving.agents import AgentTasks
+from responses_app.runs.driving.generating import prefill
+from responses_app.runs.driving.hands import Hand, Shared
 from responses_app.runs.driving.measuring import RunMeasure
 from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
-from responses_app.runs.driving.tool_calls import (
-    Effects,
-    cut_call,
-    list_tools,
-    permitted_call,
-    that_fits,
-    wait_for_outputs,
-)
+from responses_app.runs.driving.tool_calls import Effects, cut_call
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import EventSource
 from responses_app.runs.plan.failures import failure, server_stopped, unanswered, unanswered_by_stopped_server
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
-from responses_app.runs.plan.replanning import compacted, go_on, listed_elsewhere, nothing_to_call, with_tools
+from responses_app.runs.plan.replanning import compacted, go_on, learnt_elsewhere
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.queues.turns import BackgroundQueue
@@ -111,7 +94,6 @@ class Run(EventSource):
         super().__init__(plan.response_id, journal, machine)
         # What was decided before it started; a summary, or what a server lists of its tools, makes another one of it.
         self.plan = plan
-        self.place = model.turns.place(*plan.in_queue(persistence.now()))  # what it has of the engine
         self.effects = Effects(plan.response_id, persistence.keep_inputs, may_wait=self._may_wait)
         self.ticket = FREE  # what it takes of its key's and its project's limits
         self.settled: Callable[[], None] = lambda: None  # called once it runs no more, and goes on nowhere
@@ -128,8 +110,37 @@ class Run(EventSource):
         self._measure = RunMeasure(plan, machine, model.meter)
         self._settings = settings
         self._kept: KeptEnd | None = None  # its end, once that is kept
+        self._shared = self._for_hands()
+        self._hand = Hand(machine, self._tell, self._shared)
+        self.place = self._hand.place  # what it has of the engine
+        self._agents = None if plan.agents is None else self._agent_tasks()  # those that its model starts
         self._task: asyncio.Task[None] | None = None  # that it runs in
         self._instead: Command | None = None  # what is to be done in place of what that task does
+
+    def _for_hands(self) -> Shared:
+        return Shared(
+            plan=lambda: self.plan,
+            use=self._use,
+            model=self._model,
+            settings=self._settings,
+            effects=self.effects,
+            now=self._persistence.now,
+            note_speech=self._note_speech,
+        )
+
+    def _agent_tasks(self) -> AgentTasks:
+        return AgentTasks(
+            lambda number, tell: Hand(self._machine.machine_of(number), tell, self._shared),
+            self.give,
+            lost=self._lose,
+            request_id=self.plan.origin.request_id,
+        )
+
+    def _lose(self) -> None:
+        """Another worker has it, as one of its agents was told."""
+        self.lost = True
+        if self._task is not None:
+            self._task.cancel()
 
     # What others see of it.
 
@@ -145,7 +156,7 @@ class Run(EventSource):
     @property
     def waits(self) -> bool:
         """Whether it does nothing but wait for its client."""
-        return isinstance(self._machine.due, Await)
+        return self._machine.waits
 
     @property
     def claim(self) -> Claim | None:
@@ -189,11 +200,13 @@ class Run(EventSource):
             # Read before the input goes in: `receive` replaces what is due.
             seal = self._machine.due
             self.journal.extend(self._machine.receive(input_).events)
+            told = input_of(input_)
             if isinstance(input_, Sealed) and isinstance(seal, Seal):
                 compaction = self._compaction
                 self._go_on_with_summary(go_on(self.plan, compaction, compacted(compaction, seal.summary)))
-            elif isinstance(input_, ToolsListed):
-                self._use(listed_elsewhere(self.plan, input_))
+            elif isinstance(told, ToolsListed | ToolsFound):
+                self._use(learnt_elsewhere(self.plan, told))
+        self._machine.take_orders()  # of another worker; what is due of them is done once this one runs
         self.log.go_on_behind(log)
 
     def begin(self) -> None:
@@ -228,12 +241,19 @@ class Run(EventSource):
         except Exception:
             logger.exception("response %s: its end broke", self.response_id)
         finally:
+            if self._agents is not None:
+                await self._agents.aclose()
             self.end_anyway()
+
+    def _end_agents(self) -> None:
+        if self._agents is not None:
+            self._agents.cancel()
 
     async def _answer_or_fail(self) -> None:
         try:
             await self._answer()
         except asyncio.CancelledError:
+            self._end_agents()
             await self._stop()
         except ClaimLost:
             self._give_up()
@@ -268,7 +288,9 @@ class Run(EventSource):
         due = self._machine.due
         if due is None or self.log is None or not self.log.goes_on:
             return due
-        logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.turns))
+        logger.info("response %s goes on behind %d turns", self.response_id, len(self._machine.all_turns))
+        if self._agents is not None:
+            self._agents.go_on(self._machine.dues())
         if isinstance(due, CallTool) and not due.repeatable:
             return self._tell(cut_call(due))
         return due
@@ -286,27 +308,17 @@ class Run(EventSource):
     async def _do(self, command: Command) -> Command | None:
         """Do one thing; return what is to be done next."""
         match command:
-            case Generate():
-                return await self._generate(command)
             case Prefill():
                 await prefill(self._model.engine, self.plan, self.place)
                 return self._tell(Prefilled())
             case Seal(summary=summary):
                 return await self._seal(summary)
-            case ListTools(server=server):
-                return await self._list_tools(server)
-            case CallTool():
-                returned = await permitted_call(self.plan, command, self.effects, self._settings, tell=self._tell)
-                # Tokens that this response has added to its prompt so far.
-                tokens = sum(len(each.tokens) for each in self._machine.stream.messages)
-                return self._tell(await that_fits(returned, self.plan, command, said=tokens))
-            case Await():
-                # Unix time, not a monotonic clock: the log keeps the deadline, and another worker may have to go by
-                # it.
-                now, seconds = self._persistence.now(), self._settings.responses_tool_timeout
-                return self._tell(await wait_for_outputs(command, seconds, now=now, tell=self._tell))
-        await self._finish(command.ending)
-        return None
+            case Finish(ending=ending):
+                await self._finish(ending)
+                return None
+            case Rest():
+                raise AssertionError("the root does not rest: it ends")
+        return await self._hand.do(command)
 
     def _tell(self, input_: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
@@ -316,6 +328,15 @@ class Run(EventSource):
             self.journal.extend(events)
         else:
             self.log.take(input_, events)
+        return command if self._agents is None else self._with_agents(self._agents, input_, command)
+
+    def _with_agents(self, agents: AgentTasks, input_: Input, command: Command | None) -> Command | None:
+        """Have agents do what is to be done for them now; return what is to be done next for the root."""
+        agents.follow(self._machine.take_orders())
+        # All agents together have sampled what the response may, in the middle of the root's turn.
+        if isinstance(command, Finish) and isinstance(input_, Sampled) and input_.finish is None:
+            self._redirect(command)
+            return None
         return command
 
     def _may_wait(self) -> bool:
@@ -323,72 +344,6 @@ class Run(EventSource):
         return not (self.stopping or self.lost)
 
     # What it does.
-
-    async def _generate(self, generate: Generate) -> Command | None:
-        """Wait for the engine and generate a turn. The engine's work ends with it, however that comes."""
-        # Asking the engine for no tokens, or for tokens behind a stop token, would be an error.
-        if generate.has_begun and (finish := unlogged_finish(self.plan, generate)) is not None:
-            return self._tell(Sampled((), finish))
-        async with self.place.turn():
-            try:
-                return await self._generate_on(generate)
-            except EngineError as error:
-                # A summary of reasoning is not worth failing for: without it the response goes on.
-                if not generate.aside:
-                    raise
-                logger.warning("response %s: no summary: %s: %s", self.response_id, type(error).__name__, error)
-                return self._tell(Sampled((), FinishReason.STOP))
-
-    async def _generate_on(self, generate: Generate) -> Command | None:
-        """Generate a turn, as often as it is cut and can go on."""
-        continuing, meter = Continuing(self._model.engine), self._model.meter.turn()
-        while True:
-            try:
-                return await self._sample(generate, meter, continuing)
-            except EngineError as error:
-                await continuing.wait(error)
-                if isinstance(error, GenerationCut):
-                    logger.warning("response %s: its turn was cut and goes on: %s", self.response_id, error)
-                    self._model.meter.continued()
-            # The machine has counted what was sampled before the cut: what is due now is the rest of the turn.
-            due = self._machine.due
-            assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
-            generate = due
-            if (finish := unlogged_finish(self.plan, generate)) is not None:
-                return self._tell(Sampled((), finish))
-
-    async def _sample(self, generate: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
-        """Ask the engine once, and tell what it samples."""
-        plan, has_begun = self.plan, False
-        request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
-        # Told once a turn: a turn that goes on behind a cut has begun before.
-        if not generate.has_begun:
-            self._tell(TurnBegan(len(request.prompt_token_ids)))
-        try:
-            with span_of(plan, generate.turn, request) as span:
-                async with aclosing(generated(self._model.engine, plan, generate, request, span)) as chunks:
-                    with delayed(self._tell, self._machine.only_adds, seconds=self._settings.delta_seconds) as tell:
-                        async for chunk in chunks:
-                            if plan.details is not None:
-                                plan.details.take(chunk)
-                            if chunk.token_ids:
-                                if meter is not None:
-                                    meter.note(len(chunk.token_ids))
-                                if not has_begun:
-                                    has_begun = True
-                                    # Before the first token is told: nothing is said for a response that another
-                                    # worker has.
-                                    await self._note_speech()
-                            command = tell(as_sampled(chunk, generate))
-                            if command is not None:
-                                return command
-                # An engine that just ends has said all it had to say.
-                return self._tell(Sampled((), FinishReason.STOP))
-        except PromptTooLong:
-            if not (generate.sampled or generate.said):
-                raise
-            # What this response has said and read fills the context.
-            return self._tell(Sampled((), FinishReason.LENGTH))
 
     async def _note_speech(self) -> None:
         """Before anything is said: note that it begins. Raises `ClaimLost` where another worker has it."""
@@ -412,15 +367,6 @@ class Run(EventSource):
         assert self.plan.compaction is not None, "only a plan with a compaction asks for a seal"
         return self.plan.compaction
 
-    async def _list_tools(self, server: str) -> Command | None:
-        """Ask a server which tools it has, and plan anew with them."""
-        listed, offer = await list_tools(self.plan.tools.server(server))
-        # The prompt is written anew, which takes long for a long conversation.
-        self._use(await asyncio.to_thread(with_tools, self.plan, server, offer))
-        command = self._tell(listed)
-        problem = nothing_to_call(self.plan, listed)
-        return command if problem is None else self._tell(Failed(problem))
-
     def _use(self, plan: RunPlan) -> None:
         """Go on with another plan."""
         self.plan = plan
@@ -436,10 +382,17 @@ class Run(EventSource):
     def give(self, input_: Input) -> None:
         """Take what comes from outside; where something else is to be done now, what is being done ends."""
         command = self._tell(input_)
-        if command is not None and self._task is not None:  # one that has not begun begins with it by itself
-            self._instead = command
-            # `_drive` tells this cancellation from one of the run itself by `_instead`.
+        if command is not None:
+            self._redirect(command)
+
+    def _redirect(self, command: Command) -> None:
+        """End what is being done, and do this."""
+        if self._task is None:  # one that has not begun begins with it by itself
+            return
+        # `_drive` tells this cancellation from one of the run itself by `_instead`; two of them are one.
+        if self._instead is None:
             self._task.cancel()
+        self._instead = command
 
     def _interruption(self) -> Command | None:
         """Return what is to be done in place of what was cancelled; None where the run itself was cancelled, too.
@@ -465,16 +418,21 @@ class Run(EventSource):
         self.give(Stopped(reason))
         return True
 
-    def take_output(self, input_: OutputGiven) -> None:
-        """Take what the client says came of a call. Raises `ApiError` where nobody waits for that."""
+    def take_outputs(self, inputs: Sequence[OutputGiven]) -> None:
+        """Take what the client says came of calls, all of it or none. Raises `ApiError` where nobody waits for it."""
         if self.finishing or self.lost or not self._machine.takes_outputs:
             raise not_waiting(self.response_id)
-        match self._machine.calls.state(input_.call_id):
-            case "unknown":
+        machines = [self._machine.agent_of_call(input_.call_id) for input_ in inputs]
+        taken: set[str] = set()
+        for machine, input_ in zip(machines, inputs, strict=True):
+            state = machine.calls.state(input_.call_id)
+            if state == "unknown":
                 raise call_not_found(input_.call_id)
-            case "answered":
+            if state == "answered" or input_.call_id in taken:
                 raise answered_already(input_.call_id)
-        self.give(input_)
+            taken.add(input_.call_id)
+        for machine, input_ in zip(machines, inputs, strict=True):
+            self.give(OfAgent(machine.number, input_) if machine.number else input_)
 
     async def keep_inputs(self) -> None:
         """Return once all that came so far is kept, where it is kept at all. Raises `StoreError`."""

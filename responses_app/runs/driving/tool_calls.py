@@ -31,15 +31,13 @@ import orjson
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.items.offers import Offer
 from responses_app.protocol.response.steps import (
-    Await,
     CallTool,
+    Command,
     Input,
     TimedOut,
     ToolProgressed,
     ToolReturned,
-    ToolsListed,
     WaitBegan,
 )
 from responses_app.runs.driving.looking import Look, blind, look_of
@@ -47,10 +45,20 @@ from responses_app.runs.plan.plan import RunPlan, ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.stores.base import ClaimLost
 from responses_app.stores.clock import own_clock
-from responses_app.tools.base import MAX_STATE_BYTES, BaseTool, ToolCall, ToolFailed, ToolResult, nothing_to_confirm
+from responses_app.tools.base import (
+    MAX_STATE_BYTES,
+    BaseTool,
+    ToolCall,
+    ToolFailed,
+    ToolResult,
+    nothing_to_call,
+    nothing_to_confirm,
+)
 
 logger = logging.getLogger("respsite.runs")
 
+Tell = Callable[[Input], Command | None]  # gives the machine an input, and returns what is to be done next
+Answer = Callable[[JsonObject], Awaitable[JsonObject]]  # see `ToolCall.answer`
 KeepInputs = Callable[[Callable[[], bool]], Awaitable[bool]]  # see `RunPersistence.keep_inputs`
 FRESH_SECONDS = 1.0  # for so long an answer of the store holds: no worker is taken for dead sooner
 
@@ -155,7 +163,7 @@ async def permitted_call(
         return unmade_call(command, str(why))
 
 
-async def call_tool(
+async def call_tool(  # noqa: PLR0913 - what a tool may ask for while it works
     entry: ToolEntry | None,
     command: CallTool,
     *,
@@ -163,13 +171,14 @@ async def call_tool(
     settings: RunSettings,
     confirm: Callable[[], Awaitable[None]] = nothing_to_confirm,
     look: Look = blind,
+    answer: Answer = nothing_to_call,
 ) -> ToolReturned:
     """Call a tool for a response; a cancellation ends its work, and nothing else is raised but what `confirm` raises.
 
     `entry` is None for a tool that is not there. `tell` gives the machine what the tool reports before it returns.
-    `look` shows the model its images.
+    `look` shows the model its images, `answer` makes what a program calls.
     """
-    result = await _result(entry, command, tell, confirm)
+    result = await _result(entry, command, tell, confirm, answer)
     most_shown = entry.tool.max_shown_bytes if entry is not None else BaseTool.max_shown_bytes
     most_bytes = settings.server_tool_max_output_bytes
     returned = _returned(result, command, most_bytes, most_shown)
@@ -184,6 +193,7 @@ async def _result(
     command: CallTool,
     tell: Callable[[Input], object],
     confirm: Callable[[], Awaitable[None]],
+    answer: Answer,
 ) -> ToolResult:
     if entry is None:
         return _failed(command, _GONE)
@@ -207,6 +217,7 @@ async def _result(
                 state=command.state,
                 report=report,
                 confirm=confirm,
+                answer=answer,
             )
             return await tool.call(call)
     except TimeoutError:
@@ -225,28 +236,6 @@ async def _result(
     except Exception:
         logger.exception("response %s: the tool %s broke", response_id, command.name)
         return _failed(command, _BROKE)
-
-
-async def list_tools(entry: ToolEntry) -> tuple[ToolsListed, Offer | None]:
-    """Ask a server which tools it has; nothing is raised but a cancellation. Without an offer it has failed.
-
-    Listing reports no progress, so it may take as long as a call without a report.
-    """
-    tool, use = entry.tool, entry.use
-    seconds = min(tool.max_seconds, tool.idle_seconds)
-    try:
-        async with asyncio.timeout(seconds) as time_left:
-            tools = await tool.list_tools(use)
-        offer = tool.offer_listed(use, tools)
-        return ToolsListed(entry.server, tools, offer.tools), offer
-    except TimeoutError:
-        problem = f"it did not answer within {seconds:g} s" if time_left.expired() else "it broke"
-    except ToolFailed as failed:
-        problem = str(failed)
-    except Exception:
-        logger.exception("response %s: the server %s could not be listed", use.response_id, entry.server)
-        problem = "it broke"
-    return ToolsListed(entry.server, error=f"The tools of '{entry.server}' could not be listed: {problem}"), None
 
 
 def _failed(command: CallTool, text: str) -> ToolResult:
@@ -324,15 +313,16 @@ def _tokens(text: str, command: CallTool, model_format: ModelFormat) -> int:
     return len(model_format.output(command.name, text, hosted=True).tokens)
 
 
-async def wait_for_outputs(command: Await, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:
-    """Return when the client's time is over: `seconds` from `now` on (Unix seconds), or what a takeover has left of it.
+async def wait_until(until: float | None, seconds: float, *, now: float, tell: Callable[[Input], object]) -> TimedOut:
+    """Return when the time is over: `seconds` from `now` on (Unix seconds), or what a takeover has left of it.
 
-    Outputs come by `Run.give`, which ends this once none is missing.
+    `until` is when it ends, where the wait has begun on another worker. What is waited for comes by `Run.give`, or from
+    another agent, and ends this.
     """
-    if command.until is None:
+    if until is None:
         tell(WaitBegan(now + seconds))
         left = seconds
     else:  # it began on another worker
-        left = max(command.until - now, TAKEOVER_SECONDS)
+        left = max(until - now, TAKEOVER_SECONDS)
     await asyncio.sleep(left)
     return TimedOut(seconds)

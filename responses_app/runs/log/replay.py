@@ -7,6 +7,7 @@ is echoed there, and what became of it is made anew from the inputs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from engine.formats.base import ModelFormat
 from responses_app.protocol.errors import ResponseError
@@ -17,12 +18,16 @@ from responses_app.protocol.prompt.sealed_items import PURPOSE, ItemSeals
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, ResponseObject, Status, as_failed
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.root import root_machine
 from responses_app.protocol.response.steps import Ended, Enqueued, Failed, Input, Started
+from responses_app.protocol.response.summaries import Budget
 from responses_app.protocol.sealing import Sealer
 from responses_app.runs.log.journal import EventJournal
 from responses_app.runs.log.reader import EventSource
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.stores.base import AcceptedResponse, StoredLog
+
+Machine = TypeVar("Machine", bound=ResponseMachine)
 
 
 def as_begun(response: ResponseObject) -> ResponseObject:
@@ -78,20 +83,22 @@ def machine_of(
     response_id = response["id"]
     client_tools = ClientTools(read_tools(response["tools"])) if tools is None else tools
     created_ms = milliseconds_of(response_id) or response["created_at"] * 1000
-    stream = ResponseStream(
-        response,
-        new_id=DerivedIds(response_id, created_ms=created_ms, key=key),
-        tools=client_tools,
-        seals=ItemSeals(model_format, seal=seal),
-    )
-    return ResponseMachine(
-        stream,
-        model_format,
-        functions=None if response["tool_choice"] == "none" else client_tools.names,
-        one_call=response["parallel_tool_calls"] is False,
-        summary_style=str(response["reasoning"].get("summary") or "auto"),
-        max_tool_calls=response["max_tool_calls"],
-    )
+    new_id, forbids = DerivedIds(response_id, created_ms=created_ms, key=key), response["tool_choice"] == "none"
+
+    def make(stream: type[ResponseStream], machine: type[Machine], budget: Budget | None) -> Machine:
+        return machine(
+            stream(response, new_id=new_id, tools=client_tools, seals=ItemSeals(model_format, seal=seal)),
+            model_format,
+            functions=None if forbids else client_tools.names,
+            one_call=response["parallel_tool_calls"] is False,
+            summary_style=str(response["reasoning"].get("summary") or "auto"),
+            max_tool_calls=response["max_tool_calls"],
+            budget=budget,
+        )
+
+    if response.get("multi_agent"):
+        return root_machine(make)
+    return make(ResponseStream, ResponseMachine, None)
 
 
 @dataclass(frozen=True, slots=True)

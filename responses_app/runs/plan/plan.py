@@ -1,9 +1,9 @@
 """What was decided before a run starts: `RunPlan`, with the request's `Origin` and its `Toolbox`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from engine.formats.base import ModelFormat, RenderedMessage, Tokens, ToolNamespace, as_tokens
+from engine.formats.base import FunctionTool, ModelFormat, RenderedMessage, Tokens, ToolNamespace, as_tokens
 from engine.types import CallRule, GenerationRequest, SamplingOptions, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.api_keys import Caller
@@ -13,11 +13,14 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.items.offers import ApprovedCall, Offer, OfferedTool
+from responses_app.protocol.items.programs import KIND as PROGRAMS
+from responses_app.protocol.items.programs import about_programs, by_model, by_programs
+from responses_app.protocol.items.tool_search import is_deferred
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
-from responses_app.protocol.response.steps import Asked, Declared, Mode, Offered, Started
+from responses_app.protocol.response.steps import AgentsAllowed, Asked, Declared, Mode, Offered, Started
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
@@ -48,11 +51,43 @@ class Toolbox:
     approved: Sequence[ApprovedCall] = ()  # calls that the user has approved, and that are to be made
     # What tools left in the chain before, by the type of items
     states: Mapping[str, JsonObject] = field(default_factory=dict)
+    search: Offer | None = None  # the search for tools: what is deferred is not told, and called once it is found
+    found: frozenset[str] = frozenset()  # deferred tools that were found, as the model calls them
+    agents: Offer | None = None  # what agents do to each other, which no tool carries out
 
     @property
     def namespaces(self) -> tuple[ToolNamespace, ...]:
-        """What the model is told."""
-        return tuple(offer.namespace for offer in self._offers() if offer.tools)
+        """What the model is told before the conversation; what a search has found stands in that."""
+        told = [self._told(entry, entry.offer) for entry in self.entries if entry.offer and entry.offer.tools]
+        return (*filter(None, told), *(own.namespace for own in self._own))
+
+    @property
+    def _own(self) -> list[Offer]:
+        """What is offered and no entry carries out."""
+        return [own for own in (self.search, self.agents) if own is not None]
+
+    def _told(self, entry: ToolEntry, offer: Offer) -> ToolNamespace | None:
+        declared = entry.use.declared
+        if declared["type"] == PROGRAMS:
+            return replace(offer.namespace, description=about_programs((t.name, f) for t, f in self.of_programs()))
+        return None if self.defers(entry) or not by_model(declared) else offer.namespace
+
+    def of_programs(self) -> Iterator[tuple[OfferedTool, FunctionTool]]:
+        """Yield the tools that programs may call."""
+        for entry in self.entries:
+            if entry.offer is not None and by_programs(entry.use.declared):
+                for tool, function in zip(entry.offer.tools, entry.offer.namespace.functions, strict=True):
+                    if not self.defers(entry) or tool.name in self.found:
+                        yield tool, function
+
+    @property
+    def deferred(self) -> dict[str, Offer]:
+        """What servers offer of which the model is not told, by their labels."""
+        return {entry.server: entry.offer for entry in self.entries if entry.offer and self.defers(entry)}
+
+    def defers(self, entry: ToolEntry) -> bool:
+        """Whether the tools of an entry are to be found before the model is told of them."""
+        return self.search is not None and is_deferred(entry.use.declared)
 
     @property
     def is_pending(self) -> bool:
@@ -62,16 +97,25 @@ class Toolbox:
     @property
     def offered(self) -> Offered | None:
         """What the machine is told; None for nothing."""
-        if not self.entries and not self.states:
+        if not (self.entries or self.states or self._own):
             return None
-        tools = [tool for offer in self._offers() for tool in offer.tools]
+        tools = [tool for tool, _ in self.rules()]
         pending = [entry.server for entry in self.entries if entry.offer is None]
         return Offered(tools, pending, self.approved, self.states)
 
     def rules(self) -> Iterator[tuple[OfferedTool, CallRule]]:
-        """Yield the tools, and what the grammar of a turn knows of them."""
-        for offer in self._offers():
-            yield from zip(offer.tools, offer.rules(), strict=True)
+        """Yield the tools that the model can call, and what the grammar of a turn knows of them."""
+        for entry in self.entries:
+            if entry.offer is not None:
+                for tool, rule in zip(entry.offer.tools, entry.offer.rules(), strict=True):
+                    if self.may_call(entry, tool):
+                        yield tool, rule
+        for own in self._own:
+            yield from zip(own.tools, own.rules(), strict=True)
+
+    def may_call(self, entry: ToolEntry, tool: OfferedTool) -> bool:
+        """Whether the model may call a tool of an entry itself."""
+        return by_model(entry.use.declared) and (not self.defers(entry) or tool.name in self.found)
 
     def entry_of(self, name: str) -> ToolEntry | None:
         """Return the entry whose tool the model calls by this name; None where no entry offers it."""
@@ -94,8 +138,10 @@ class Toolbox:
             ),
         )
 
-    def _offers(self) -> Iterator[Offer]:
-        return (entry.offer for entry in self.entries if entry.offer is not None)
+    def with_found(self, names: Iterable[str], offers: Mapping[str, Offer]) -> "Toolbox":
+        """Return it with deferred tools that were found; `offers` are those of their servers, by label."""
+        entries = tuple(replace(entry, offer=offers.get(entry.server, entry.offer)) for entry in self.entries)
+        return replace(self, entries=entries, found=self.found.union(names))
 
 
 NO_TOOLS = Toolbox()
@@ -204,6 +250,7 @@ class RunPlan:
     tier: ServiceTier = "default"  # the service tier that runs
     priority: int = 0  # how urgent it is, also to an engine that does not ask: less is sooner
     details: EngineDetails | None = None  # what its client wants to know of the engine's work
+    agents: AgentsAllowed | None = None  # how far its agents may go; None: it has none
     chat: StoredChoice | None = None  # what it is as a choice of a chat completion
     background: bool = field(init=False)  # it was asked for in the background
     durable: bool = field(init=False)  # it outlives its readers and its worker: its log is kept from the first on
@@ -223,10 +270,10 @@ class RunPlan:
         return Started(Mode.COMPACT if self.compaction.sampling is None else Mode.COMPACT_AND_ANSWER, budget, waits)
 
     @property
-    def declarations(self) -> list[Declared | Offered]:
+    def declarations(self) -> list[Declared | Offered | AgentsAllowed]:
         """What its machine is told before it says anything."""
-        offered = self.tools.offered
-        return [*([Declared(self.late_tools)] if self.late_tools else []), *([offered] if offered else [])]
+        declared = Declared(self.late_tools) if self.late_tools else None
+        return [each for each in (declared, self.tools.offered, self.agents) if each is not None]
 
     @property
     def amount(self) -> Amount:

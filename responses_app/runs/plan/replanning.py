@@ -2,26 +2,32 @@
 
 Compaction: when it happens, what the model is asked then, and what goes on from its summary.
 
+Tools found by a search are called from then on (`with_found`): the prompt stays, since the model reads of them behind
+everything else.
+
 Tools: a request declares the MCP server `wiki`, say. Its plan begins without any tool of it. Once `wiki` has listed
 `search` and `read`, `with_tools` makes a plan whose prompt shows both, and whose grammar lets the model call them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from engine.contents.budget import SharedBudgetSpent, shared_budget
 from engine.errors import GrammarRefused, PromptTooLong
-from engine.formats.base import MessageKind, RenderedMessage, ToolNamespace
+from engine.formats.base import MessageKind, ModelFormat, RenderedMessage, ToolNamespace
 from engine.types import CallRule, Content, SamplingOptions, TurnRules
 from responses_app.protocol.errors import ApiError, JsonObject, ResponseError, invalid_request
 from responses_app.protocol.items.calls import call_of
+from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.items.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
 from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.items.tool_search import found_on_servers
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Prompt, PromptWriter
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, rules_of_turns
-from responses_app.protocol.response.steps import ToolsListed
+from responses_app.protocol.requests.tools import content_of
+from responses_app.protocol.response.steps import ToolsFound, ToolsListed
 from responses_app.runs.plan.plan import CompactionPlan, RunPlan
 
 _SAID_LAST = (MessageKind.ANALYSIS, MessageKind.COMMENTARY)  # thoughts and calls; an answer would be FINAL
@@ -171,7 +177,10 @@ def _nothing_to_compact() -> ApiError:
 
 def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
     """Return a plan whose model knows what a server has listed; None: it has failed. Raises `PromptTooLong`."""
-    known = Offer(ToolNamespace(server), ()) if offer is None else _without_refused(plan, offer)
+    known = Offer(ToolNamespace(server), ()) if offer is None else offer
+    # What is deferred is looked at once it is found.
+    if not plan.tools.defers(plan.tools.server(server)):
+        known = _without_refused(plan.format, known, known.contents.keys())
     tools = plan.tools.with_offer(server, known)
     writer = replace(plan.writer, namespaces=tools.namespaces)
     plan = replace(plan, tools=tools, writer=writer)
@@ -186,11 +195,41 @@ def with_tools(plan: RunPlan, server: str, offer: Offer | None) -> RunPlan:
     return replace(plan, generation=generation, draft=prompt.draft, rules=_rules(plan))
 
 
-def listed_elsewhere(plan: RunPlan, listed: ToolsListed) -> RunPlan:
-    """Return a plan behind what a server has told another worker. Raises `PromptTooLong`."""
-    entry = plan.tools.server(listed.server)
-    offer = None if listed.error is not None else entry.tool.offer_listed(entry.use, listed.tools)
-    return with_tools(plan, listed.server, offer)
+def learnt_elsewhere(plan: RunPlan, told: ToolsListed | ToolsFound) -> RunPlan:
+    """Return a plan behind what another worker has heard of a server, or found. Raises `PromptTooLong`."""
+    if isinstance(told, ToolsFound):
+        return with_found(plan, told)
+    entry = plan.tools.server(told.server)
+    offer = None if told.error is not None else entry.tool.offer_listed(entry.use, told.tools)
+    return with_tools(plan, told.server, offer)
+
+
+def with_found(plan: RunPlan, found: ToolsFound) -> RunPlan:
+    """Return a plan whose model can call what a search has found; it reads that behind what was said so far."""
+    names = found_on_servers(found.tools).keys()
+    offers = {label: _without_refused(plan.format, offer, names) for label, offer in plan.tools.deferred.items()}
+    plan = replace(
+        plan,
+        tools=plan.tools.with_found(names, offers),
+        client_tools=with_late_tools(plan.client_tools, found.tools, plan.format),
+    )
+    return replace(plan, rules=_rules(plan))
+
+
+def with_late_tools(known: ClientTools, late: Sequence[JsonObject], model_format: ModelFormat) -> ClientTools:
+    """Return a request's tools with those that came later.
+
+    What a search of this server's has found is called without its schema, where no model can be held to that: its
+    declaration was not looked at when the request came.
+    """
+    tools = read_tools(list(late), at="input")
+    found = {tool.called for tool in known if tool.found}
+    return known.joined(
+        replace(tool, strict=False, format=None)
+        if tool.called in found and not _can_hold(model_format, tool.called, content_of(tool))
+        else tool
+        for tool in tools
+    )
 
 
 def _rules(plan: RunPlan) -> RulesOfTurns | None:
@@ -199,26 +238,31 @@ def _rules(plan: RunPlan) -> RulesOfTurns | None:
     return rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
 
 
-def _without_refused(plan: RunPlan, offer: Offer) -> Offer:
-    """Return an offer without the schemas that no model can be held to: a server may say anything of its tools."""
-    return replace(offer, contents={name: each for name, each in offer.contents.items() if _can_hold(plan, name, each)})
+def _without_refused(model_format: ModelFormat, offer: Offer, names: Collection[str]) -> Offer:
+    """Return an offer without the schemas of `names` that no model can be held to: a server may say anything."""
+    contents = {
+        name: each
+        for name, each in offer.contents.items()
+        if name not in names or _can_hold(model_format, name, each, hosted=True)
+    }
+    return replace(offer, contents=contents)
 
 
-def _can_hold(plan: RunPlan, name: str, content: Content) -> bool:
+def _can_hold(model_format: ModelFormat, name: str, content: Content, *, hosted: bool = False) -> bool:
     try:
         with shared_budget():
-            plan.format.grammar(TurnRules(calls=(CallRule(name, content, hosted=True),), must_call=True))
+            model_format.grammar(TurnRules(calls=(CallRule(name, content, hosted=hosted),), must_call=True))
     except (GrammarRefused, SharedBudgetSpent):
         return False
     return True
 
 
-def nothing_to_call(plan: RunPlan, listed: ToolsListed) -> ResponseError | None:
+def nothing_to_call(plan: RunPlan, told: ToolsListed | ToolsFound) -> ResponseError | None:
     """Return the error of a response whose model must call a tool, and has none to call behind what was listed last."""
-    if not plan.request.tool_choice.demands or plan.tools.is_pending:
+    if isinstance(told, ToolsFound) or not plan.request.tool_choice.demands or plan.tools.is_pending:
         return None
     rules = rules_of_turns(plan.request, plan.client_tools, hosted=plan.tools.rules())
     if rules is not None and rules.first.calls:
         return None
-    message = f"A call is demanded by tool_choice, and there is no tool to call. {listed.error or ''}".strip()
+    message = f"A call is demanded by tool_choice, and there is no tool to call. {told.error or ''}".strip()
     return {"code": "server_error", "message": message}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.response.steps import Summaries
 from responses_app.protocol.setting import KIB, MIB, choice, flag, seconds, setting, whole
 from responses_app.protocol.tiers import ServiceTiers
@@ -78,6 +79,25 @@ class RunSettings(ServiceTiers, RetentionSettings):
         64 * KIB, whole(KIB),
         "largest part of the output of a tool run by the server that the model reads; the rest is left out",
     )  # fmt: skip
+    multi_agent_max_concurrent: int = setting(
+        16, whole(1, 1000),
+        "largest `multi_agent.max_concurrent_subagents` of a request: agents of one response that work at once, "
+        "without its root",
+    )  # fmt: skip
+    multi_agent_max_agents: int = setting(
+        64, whole(1, 10_000), "agents that one response may start in all; the model reads that there are no more"
+    )
+    multi_agent_max_depth: int = setting(
+        4, whole(1, 100), "how deep the agents of one response may be: agents that agents have started, and so on"
+    )
+    multi_agent_max_calls: int = setting(
+        1000, whole(1, 100_000),
+        "how often all agents of one response may start, message, wait for, interrupt or list agents; behind that "
+        "they can only answer",
+    )  # fmt: skip
+    multi_agent_wait_seconds: float = setting(
+        600.0, seconds(0.1), "how long an agent waits for a message of another one before it goes on without"
+    )
     reasoning_summaries: str = setting(
         "model", choice("model", "text", "off"),
         "source of reasoning summaries: written by the model (`model`), the first sentences of the reasoning "
@@ -88,6 +108,17 @@ class RunSettings(ServiceTiers, RetentionSettings):
     def delta_seconds(self) -> float:
         """For how long text is gathered into one event."""
         return self.stream_delta_ms / 1000
+
+    @property
+    def agent_limits(self) -> AgentLimits:
+        """How far the agents of one response may go."""
+        return AgentLimits(
+            concurrent=self.multi_agent_max_concurrent,
+            total=self.multi_agent_max_agents,
+            depth=self.multi_agent_max_depth,
+            calls=self.multi_agent_max_calls,
+            wait_seconds=self.multi_agent_wait_seconds,
+        )
 
     @cached_property
     def summaries(self) -> Summaries | None:

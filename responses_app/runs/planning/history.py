@@ -29,6 +29,7 @@ from responses_app.protocol.errors import (
 from responses_app.protocol.events.dialects import OPENAI, Dialect
 from responses_app.protocol.ids import PublicId, TurnLeg, leg_to_continue
 from responses_app.protocol.items.calls import CLIENT_KINDS, answered_calls
+from responses_app.protocol.items.client_tools import late_tools
 from responses_app.protocol.items.items import (
     Exact,
     InputItem,
@@ -79,6 +80,11 @@ class Context:
     def raw(self) -> list[JsonObject]:
         """All items as JSON."""
         return [*self.before.raw, *self.own.raw]
+
+    @property
+    def late_tools(self) -> list[JsonObject]:
+        """The tools that the items of the conversation declare, the latest last."""
+        return [*(self.parent.all_late_tools() if self.parent else ()), *late_tools(self.raw)]
 
 
 class History:

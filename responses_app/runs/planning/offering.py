@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items.multi_agent import agents_offer
 from responses_app.protocol.items.offers import ApprovedCall, approved_calls, state_of_item
+from responses_app.protocol.items.tool_search import found_on_servers, search_offer
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
@@ -44,8 +46,10 @@ class Shelf:
         approved = approved_calls(context.own.raw, earlier)
         states = parent.all_states() if parent else {}  # also of tools that are not declared any more
         _refuse_unserved(approved, served)
+        search = None if request.tool_choice.forbids else search_offer(request.tools_json)
+        agents = agents_offer() if request.with_agents and not request.tool_choice.forbids else None
         if not served:
-            return replace(NO_TOOLS, states=states)
+            return replace(NO_TOOLS, states=states, search=search, agents=agents)
         chain_id = parent.root_id if parent else response_id
         entries: list[ToolEntry] = []
         for index, declared in enumerate(request.tools_json):
@@ -63,7 +67,8 @@ class Shelf:
                 state=states.get(state_of_item(str(item_of(declared)))),
             )
             entries.append(ToolEntry(tool, use, await tool.offer(use)))
-        return Toolbox(tuple(entries), approved, states)
+        found = frozenset(found_on_servers(context.late_tools)) if search is not None else frozenset()
+        return Toolbox(tuple(entries), approved, states, search, found, agents)
 
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
         kind = str(declared["type"])

@@ -15,7 +15,7 @@ from responses_app.protocol.api_keys import DEFAULT_PROJECT
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.calls import check_outputs, no_call
-from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
+from responses_app.protocol.items.client_tools import ClientTools
 from responses_app.protocol.items.compaction import digest
 from responses_app.protocol.items.items import ItemReference, OpenedCompaction
 from responses_app.protocol.items.offers import mcp_name, taken_as_refused, unanswered
@@ -31,10 +31,10 @@ from responses_app.protocol.prompt.prompt import (
     text_size,
 )
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns, with_choice
-from responses_app.protocol.response.steps import Asked
+from responses_app.protocol.response.steps import AgentsAllowed, Asked
 from responses_app.protocol.tiers import BEHIND_ALL, PRIORITIES, ServiceTier
 from responses_app.runs.plan.plan import Origin, RunPlan, Toolbox
-from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling
+from responses_app.runs.plan.replanning import bounded, plan_compaction, summary_sampling, with_late_tools
 from responses_app.runs.plan.served import Tell
 from responses_app.runs.planning.grammars import plan_rules
 from responses_app.runs.planning.history import LONG_INPUT, Context, in_format, is_foreign
@@ -120,6 +120,7 @@ class Draft:
     late_tools: Sequence[JsonObject]  # that the conversation declares
     asked: Asked
     public: PublicId | None = None  # what clients are to call the response; None: its own id
+    agents: AgentsAllowed | None = None  # how far its agents may go
 
     @property
     def size(self) -> int:
@@ -137,6 +138,7 @@ class Draft:
         request = self.request
         held = (
             len(request.tools) > 0
+            or self.tools.agents is not None
             or bool(self.tools.entries)
             or not isinstance(request.answer.content, AnyText)
             or bool(self.late_tools)
@@ -207,6 +209,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         compaction=plan,
         asked=draft.asked,
         public=draft.public,
+        agents=draft.agents,
         shown=draft.format.messages_of(prompt.tokens) if request.enable_response_messages else None,
         tier=draft.tier,
         priority=priority,
@@ -219,7 +222,7 @@ def _held(
     """Return the request with its choice, the tools of its client, what its turns are held to. Raises `ApiError`."""
     tools = draft.request.tools
     if draft.late_tools:
-        tools = tools.joined(read_tools(list(draft.late_tools), at="input"))
+        tools = with_late_tools(tools, draft.late_tools, draft.format)
     request = with_choice(draft.request, tools)
     return (
         request,
@@ -232,12 +235,6 @@ def _in_its_format(draft: Draft) -> Draft:
     """Return a draft whose conversation is written as its model reads it. Raises `ApiError`."""
     context = in_format(draft.context, draft.format, draft.told)
     return replace(draft, context=context)
-
-
-def tools_declared_in(context: Context) -> list[JsonObject]:
-    """Return the tools that the items of a conversation declare, the latest last."""
-    before = context.parent.all_late_tools() if context.parent else []
-    return [*before, *late_tools(context.raw)]
 
 
 def _check_outputs(context: Context, tools: ClientTools) -> None:

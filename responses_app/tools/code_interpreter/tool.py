@@ -1,8 +1,7 @@
 """The code interpreter: Harmony's `python` tool, which runs code in a container's kernel, or at an MCP server.
 
 `CodeInterpreterTool` runs it here. The container is the one that a request names; with `{"type": "auto"}` it is the one
-of the chain, made where there is none any more. Which sandbox this machine has is tried when the tool is first asked
-for.
+of the chain, made where there is none any more.
 
 `GivenFiles`: files of the Files API on their way into containers: `file_ids` of a request, or of a container's own.
 
@@ -16,10 +15,10 @@ variables last from one call to the next is the server's to decide.
 
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 from typing import ClassVar, cast
 
 import orjson
@@ -47,16 +46,17 @@ from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.containers import CellRun, Containers
 from responses_app.tools.sandbox.records import (
     CellEnd,
+    CellRun,
     ContainerFile,
     ContainerNotFound,
     ContainerRecord,
     Execution,
     FileUnknown,
+    HostGone,
     Image,
+    MemoryRefused,
 )
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.skills.given import GivenSkills, told_of
@@ -168,6 +168,7 @@ _ABOUT = (
 _FILES = "\nFiles of the user in '/mnt/data': {names}"
 _NOTHING = "[no output: print what you want to see]"
 _NEW = "[The container of the earlier calls {went}: its variables and files are lost. This is a new one.]"
+_SAVED = "[The container was at rest on disk since the earlier calls: its variables are lost, its files are not.]"
 LOST = "[All processes of the container were ended: its variables are lost, its files are not.]"
 _ENDINGS = {
     CellEnd.TIMED_OUT: "[The code ran for longer than {seconds:g} seconds and was stopped.]",
@@ -181,31 +182,25 @@ _TOO_FAR = (CellEnd.TIMED_OUT, CellEnd.TOO_MUCH_MEMORY, CellEnd.TOO_MUCH_OUTPUT,
 
 
 class CodeInterpreterTool(BaseTool):
-    """Runs code in containers. `choose` tries which sandbox this machine has.
-
-    In `folder` the workers of this machine find each other's containers; None where there is one worker alone.
-    """
+    """Runs code in containers."""
 
     kinds: ClassVar = ("code_interpreter",)
 
     def __init__(
         self,
         *,
-        choose: Callable[[], Awaitable[SandboxChoice]],
+        containers: SharedContainers,
         settings: SandboxSettings,
-        new_id: Callable[[str], str],
         files: BaseFileStore,
         skills: BaseSkills,
-        folder: Path | None = None,
     ) -> None:
         self._settings = settings
-        self.containers = SharedContainers(Containers(choose, settings, new_id=new_id), folder)
+        self.containers = containers
         self.given_files = GivenFiles(files, self.containers, max_bytes=settings.sandbox_disk_bytes)
         self.given_skills = GivenSkills(skills, self.containers)
 
     def problem(self) -> str | None:
-        choice = self.containers.choice
-        return choice.problem or None if choice is not None else None
+        return self.containers.problem
 
     async def aclose(self) -> None:
         await self.containers.aclose()
@@ -213,14 +208,18 @@ class CodeInterpreterTool(BaseTool):
     async def offer(self, use: ToolUse) -> Offer:
         container, has = await self.opened(use, "code interpreter")
         about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + has
-        tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id})
+        tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id}, repeatable=True)
         return Offer(ToolNamespace("python", about), [tool])
 
     async def opened(self, use: ToolUse, tool: str) -> tuple[ContainerRecord, str]:
         """Return the container of a request, and what the model is told of its files and skills. Raises `ApiError`."""
         try:
-            await self.containers.sandbox()
+            await self.containers.check()
             container = await self.container(use)
+        except HostGone as gone:
+            raise overloaded(f"The {tool} cannot be used now: {gone}.", retry_after=2) from None
+        except MemoryRefused as refused:
+            raise invalid_request(f"The container cannot be made: {refused}.", param="tools") from None
         except SandboxError as problem:
             raise unsupported_parameter("tools", f"The {tool} cannot be used here. {problem}") from None
         except ContainerNotFound as unknown:
@@ -257,7 +256,10 @@ class CodeInterpreterTool(BaseTool):
         try:
             container = await self.container(call.use)
             copied = await self.provided(call, container)
-            run = await self.containers.run(container.project, container.id, code_of(call.arguments))
+            code = code_of(call.arguments)
+            # Where another worker has begun the same call, it does not run twice.
+            key = f"{call.use.response_id} {call.item_id} {sha256(code.encode(errors='replace')).hexdigest()}"
+            run = await self.containers.run(container.project, container.id, code, call=key)
         except ContainerNotFound:
             raise ToolFailed("the container has expired.", shown=_failed()) from None
         except SandboxError as problem:
@@ -265,7 +267,7 @@ class CodeInterpreterTool(BaseTool):
             raise ToolFailed(f"{problem}.", shown=_failed()) from None
         notes = notes_of(run.execution, self._settings)
         shown: JsonObject = {"container_id": container.id}
-        text = "\n".join([*loss_of(call, container, run.begun_anew), *notes, told(run)])
+        text = "\n".join([*loss_of(call, container, run.begun_anew, was_saved=run.was_saved), *notes, told(run)])
         failed = run.execution.ended in _TOO_FAR
         files = (*run.files, *await self._kept(container, run.execution.images))
         written = [(file.path, file.id) for file in files]
@@ -350,7 +352,7 @@ def _skills(use: ToolUse) -> tuple[Sequence[JsonObject], str]:
 
 def _keys(use: ToolUse) -> Iterator[str]:
     """Yield by what the container of a chain may be known, the surest first."""
-    # The state says it for sure; the chain's id is known only in the process that made the container.
+    # The state says it for sure; the chain's id is what a first call is known by whose worker has died.
     if use.state is not None:
         yield str(use.state.get("container_id"))
     yield use.chain_id
@@ -366,12 +368,16 @@ def _container_named_by(item: JsonObject) -> object:
     return item.get("container_id") if item.get("type") == ITEM else of_shell
 
 
-def loss_of(call: ToolCall, container: ContainerRecord, begun_anew: str | None) -> list[str]:
-    """Return what the model is told where nothing of the earlier calls is there."""
+def loss_of(
+    call: ToolCall, container: ContainerRecord, begun_anew: str | None, *, was_saved: bool = False
+) -> list[str]:
+    """Return what the model is told where nothing of the earlier calls is there, or no variables are."""
     # Without a state there was no call before: then it is no new container.
     earlier = (call.state or {}).get("container_id", container.id)
     is_new = begun_anew is not None or earlier != container.id
-    return [_NEW.format(went=_went(begun_anew))] if is_new else []
+    if is_new:
+        return [_NEW.format(went=_went(begun_anew))]
+    return [_SAVED] if was_saved else []
 
 
 def _went(why: str | None) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
-from responses_app.tools.sandbox.records import CellEnd, StoredFile, clean
+from responses_app.tools.sandbox.records import CellEnd, ContainerFile, StoredFile, clean
 
 MAX_COMMANDS = 16  # of one call, which run at once
 MAX_TOLD = 64 * 1024  # characters of one command that are told
@@ -43,6 +43,15 @@ class CommandsEnd:
     commands: Sequence[CommandEnd]
     files: Sequence[StoredFile] = ()  # those that they wrote
     variables_lost: bool = False  # the kernel was ended, too
+
+
+@dataclass(frozen=True, slots=True)
+class CommandsRun:
+    """What came of commands in a container."""
+
+    execution: CommandsEnd  # how they ended
+    files: Sequence[ContainerFile]  # those that they wrote
+    begun_anew: str | None  # as in `CellRun`
 
 
 class _Told:

@@ -1,9 +1,10 @@
-"""`Containers`: the containers of a machine: whose they are, how long they live, and how many there may be.
+"""`Containers`: the containers of a host: whose they are, how long they live, and how many there may be.
 
 A container is made at once and started when something is first done in it. It expires when nothing was done in it for
 its idle time, and at the end of its life whatever is done; then it is gone with its variables and files, as if it had
-never been. Where as many are started as there may be, the one that was idle for longest goes, of the project that has
-most of them; one that works never does. How many work at once is shared between projects (`tools.places`).
+never been. Where as many are started as there may be, the one that was idle for longest is put away, of the project
+that has most of them; one that works never is. What is put away has its files on disk
+(`Checkpoints`), or ends. How many work at once is shared between projects (`tools.places`).
 
 A chain of responses keeps its container: `of_chain` finds it by the response that is continued.
 """
@@ -12,89 +13,54 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
-from responses_app.protocol.setting import MIB
 from responses_app.tools.places import NoPlace, SharedPlaces
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
+from responses_app.tools.sandbox.calling import Answer
+from responses_app.tools.sandbox.checkpoints import TAG_DIGITS, Checkpoints, NotSaved, new_tag
 from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.commands import CommandsEnd, Report
+from responses_app.tools.sandbox.commands import CommandsRun, Report
 from responses_app.tools.sandbox.disk import Folders
+from responses_app.tools.sandbox.kept_calls import still_wanted
+from responses_app.tools.sandbox.known import Known, least_missed
+from responses_app.tools.sandbox.living import MEMORY, LivingContainer
 from responses_app.tools.sandbox.records import (
+    CellRun,
+    ChainFound,
     ContainerFile,
     ContainerNotFound,
-    Execution,
+    ContainerRecord,
     FilePart,
     FileSource,
+    HostGone,
+    MemoryRefused,
+    Room,
     StoredFile,
     TooManyContainers,
 )
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
-from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder, contents
+from responses_app.tools.sandbox.skills import MountedSkill, contents
 from responses_app.tools.sandbox.stillness import Cgroups
-
-MAX_WAITING = 64  # calls of one project; each has a request that waits for it
-
 
 logger = logging.getLogger("respsite.sandbox")
 
-LIFE_SECONDS = 86_400.0  # of a container, whatever is done in it
-MAX_CHAIN = 1000  # responses that are remembered of one container
+MAX_WAITING = 64  # calls of one project; each has a request that waits for it
 MAX_NAME = 256  # characters
 PIECE_BYTES = 256 * 1024  # of a file that are in memory at once, for whoever reads or writes it
-MAX_KNOWN = 10_000  # containers, nearly all of which nothing was ever done in
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
-MEMORY = {"1g": 1024 * MIB, "4g": 4096 * MIB, "16g": 16384 * MIB, "64g": 65536 * MIB}  # as OpenAI's API has them
-
-
-@dataclass(slots=True)
-class LivingContainer:
-    """One container. Times are Unix seconds."""
-
-    id: str
-    project: str
-    name: str
-    created_at: int
-    idle: float  # seconds without use, after which it expires
-    memory: MemoryLimit  # how much it may have, as OpenAI's API names it
-    last_active: float  # when something was done in it last
-    files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
-    chain: "OrderedDict[str, None]" = field(default_factory=OrderedDict)  # the responses that used it, oldest first
-    working: int = 0  # calls that use its session now
-    session: SandboxSession | None = None  # None while nothing runs: before the first use, and once it has ended
-    # Held while a session is started, so that calls at once start one.
-    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    has_place: bool = False  # among those that work at once
-    lost: str | None = None  # it had a session, which ended by itself: why, or nothing where that is not known
-    skills: SkillFolder = field(default_factory=SkillFolder)
-
-
-@dataclass(frozen=True, slots=True)
-class CellRun:
-    """What came of a cell in a container."""
-
-    execution: Execution  # how it ended, and what it printed
-    files: Sequence[ContainerFile]  # those that it wrote
-    begun_anew: str | None  # nothing of before is there: why, "" where that is not known; None: all is there
-
-
-@dataclass(frozen=True, slots=True)
-class CommandsRun:
-    """What came of commands in a container."""
-
-    execution: CommandsEnd  # how they ended
-    files: Sequence[ContainerFile]  # those that they wrote
-    begun_anew: str | None  # as in `CellRun`
+ID_DIGITS = 32  # of a container's id, behind its prefix; the last ones tell which host has it
+SAVE_SECONDS = 20.0  # for the files of all containers, when their host stops
 
 
 class Containers:
     """All containers of this process. `choose` tries which sandbox they can have: once, when the first one is wanted.
 
-    `choice` is what came of that; None before.
+    `choice` is what came of that; None before. With `checkpoints`, what is idle, or stops, has its files on disk.
     """
 
     def __init__(
@@ -104,7 +70,9 @@ class Containers:
         *,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
+        self.is_leaving = False  # this process stops: no container is made any more
         self.choice: SandboxChoice | None = None
         self._choose = choose
         self._choosing = asyncio.Lock()  # one trial for all who ask at once
@@ -112,14 +80,36 @@ class Containers:
         self._new_id = new_id
         self._clock = clock
         self._sweeper: asyncio.Task[None] | None = None  # runs while there are containers
-        self._containers: dict[str, LivingContainer] = {}  # by their ids, oldest first
-        self._of_responses: dict[str, str] = {}  # ids of containers, by the ids of responses that use them
+        self._known = Known(clock)
         self._started: set[str] = set()  # ids of containers that have a session, or start one
         self._folders = Folders()  # of their skills, on the host
         most = settings.sandbox_max_containers
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
         wait = settings.sandbox_wait_seconds
         self._places = SharedPlaces(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
+        self._checkpoints = checkpoints
+        self.tag = checkpoints.tag if checkpoints is not None else new_tag()  # the end of the ids of containers
+        for container in checkpoints.load() if checkpoints is not None else ():
+            self._known.add(container)
+
+    def room(self) -> Room:
+        """Return what there is, and what there is room for."""
+        every = list(self._known)
+        return Room(
+            tag=self.tag,
+            known=len(every),
+            started=len(self._started),
+            working=sum(each.working > 0 for each in every),
+            saved=sum(each.is_saved for each in every),
+            most=self._settings.sandbox_max_containers,
+            memory=self._settings.sandbox_memory_bytes,
+            is_leaving=self.is_leaving,
+        )
+
+    async def check(self) -> str:
+        """Return the name of the sandbox. Raises `SandboxError` where this machine has none."""
+        sandbox, _ = await self.sandbox()
+        return sandbox.name
 
     async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
         """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
@@ -130,83 +120,89 @@ class Containers:
             raise SandboxError(self.choice.problem)
         return self.choice.sandbox, self.choice.interpreter
 
+    async def make(self, project: str, name: str, idle: float | None, memory: MemoryLimit | None) -> ContainerRecord:
+        """Make a container, as `create`. Raises `HostGone` where this process stops, and `MemoryRefused`."""
+        if self.is_leaving:
+            raise HostGone("the host of the containers stops now")
+        return (await self.create(project, name=name, idle=idle, memory=memory)).record()
+
     async def create(
-        self,
-        project: str,
-        *,
-        name: str = "auto",
-        idle: float | None = None,
-        memory: MemoryLimit | None = None,
-        tag: str = "",
+        self, project: str, *, name: str = "auto", idle: float | None = None, memory: MemoryLimit | None = None
     ) -> LivingContainer:
-        """Make a container. The last digits of its id are `tag`, by which other workers know whose it is."""
+        """Make a container. The last digits of its id tell who has it. Raises `MemoryRefused`."""
         await self.sweep()
-        # Those that nothing was done in cost little, but their number must end.
-        if len(self._containers) >= MAX_KNOWN:
-            await self._end(self._least_missed(list(self._containers.values())))
+        if memory is not None and not has_memory(memory, self._settings.sandbox_memory_bytes):
+            raise MemoryRefused(memory_refused(memory, self._settings.sandbox_memory_bytes))
+        if self._known.is_full:
+            await self._end(least_missed(self._known))
         now = self._clock()
         id = self._new_id(CONTAINER)
         container = LivingContainer(
-            id=id[: len(id) - len(tag)] + tag,
+            id=id[:-TAG_DIGITS] + self.tag if len(id.rpartition("_")[2]) == ID_DIGITS else id,
             project=project,
             name=name[:MAX_NAME],
             created_at=int(now),
             # A client may ask for less than the server's own, not for more.
             idle=min(idle or self._settings.sandbox_idle_seconds, self._settings.sandbox_idle_seconds),
-            # More than the server allows becomes the least there is, and not an error.
-            memory=memory if memory is not None and MEMORY[memory] <= self._settings.sandbox_memory_bytes else "1g",
+            memory=memory or "1g",
             last_active=now,
         )
-        self._containers[container.id] = container
-        if self._sweeper is None or self._sweeper.done():
-            self._sweeper = asyncio.create_task(self._keep_sweeping())
+        self._known.add(container)
         return container
 
     async def find(self, project: str, id: str) -> LivingContainer:
         """Return a container. Raises `ContainerNotFound`."""
-        container = self._containers.get(id)
-        if container is None or container.project != project or self._has_expired(container):
-            raise ContainerNotFound(id)
-        return container
+        return self._known.find(project, id)
 
-    def has(self, id: str) -> bool:
-        """Whether this is the id of a container of this process, whosever it is."""
-        return id in self._containers
+    async def record(self, project: str, id: str) -> ContainerRecord:
+        """Return a container, as others are told of it. Raises `ContainerNotFound`."""
+        return (await self.find(project, id)).record()
 
-    def id_of(self, key: str) -> str:
-        """Return the id of the container that a response uses (see `join_chain`); else `key` itself."""
-        return self._of_responses.get(key, key)
+    async def records(self, project: str) -> list[ContainerRecord]:
+        """Return the containers of a project, oldest first."""
+        return [each.record() for each in await self.all_of(project)]
+
+    async def of_chain(self, project: str, keys: Sequence[str]) -> ChainFound | None:
+        """Return the first container that one of these names: ids of containers, or responses of `join_chain`."""
+        return self._known.of_chain(project, keys)
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
         """Remember that these responses use a container: the first of each chain stands for all of it."""
-        container = self._containers.get(id)
-        if container is None:
-            return
-        for key in keys:
-            self._of_responses[key] = id
-            container.chain[key] = None
-            container.chain.move_to_end(key)
-            while len(container.chain) > MAX_CHAIN:
-                self._forget_key(container.chain.popitem(last=False)[0], id)
+        self._known.join_chain(id, keys)
 
     async def all_of(self, project: str) -> list[LivingContainer]:
         """Return the containers of a project, oldest first."""
         await self.sweep()
-        return [each for each in self._containers.values() if each.project == project]
+        return self._known.of_project(project)
 
     async def delete(self, project: str, id: str) -> None:
         """End a container. Raises `ContainerNotFound`."""
         await self._end(await self.find(project, id))
 
-    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> CellRun:
-        """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
+    async def run(
+        self,
+        project: str,
+        id: str,
+        code: str,
+        seconds: float | None = None,
+        call: str = "",
+        is_dropped: Callable[[], bool] = still_wanted,
+    ) -> CellRun:
+        """Run a cell; where one of this `call` was run, return what came of it. A cancellation interrupts it.
+
+        Raises `ContainerNotFound`, `SandboxError`.
+        """
         container = await self.find(project, id)
+        return await container.calls.once(call, partial(self._run, container, code, seconds), is_dropped=is_dropped)
+
+    async def _run(self, container: LivingContainer, code: str, seconds: float | None) -> CellRun:
         async with self._at_work(container) as session:
             # Told once, with the first cell behind the loss.
             begun_anew, container.lost = container.lost, None
+            was_saved, container.was_saved = container.was_saved, False
             execution = await session.run(code, seconds)
             files = [self._note_file(container, each, "assistant") for each in execution.files]
-            return CellRun(execution, files, begun_anew)
+            return CellRun(execution, files, begun_anew, was_saved)
 
     async def run_commands(
         self, project: str, id: str, commands: Sequence[str], seconds: float, most: int, report: Report
@@ -221,6 +217,18 @@ class Containers:
             execution = await session.run_commands(commands, seconds=seconds, most=most, report=report)
             files = [self._note_file(container, each, "assistant") for each in execution.files]
             return CommandsRun(execution, files, begun_anew)
+
+    async def run_program(self, project: str, id: str, code: str, seconds: float | None, answer: Answer) -> CellRun:
+        """Run a program in a container that was made for it, and ends with it; it calls tools by `answer`.
+
+        Raises `ContainerNotFound`, `SandboxError`.
+        """
+        container = await self.find(project, id)
+        try:
+            async with self._at_work(container) as session:
+                return CellRun(await session.run(code, seconds, answer), [], None)
+        finally:
+            await self._end(container)
 
     async def put_part(self, project: str, id: str, part: str, begin: int, content: bytes) -> None:
         """Write a part of a file that is not whole yet. Raises `ContainerNotFound`, `SandboxError`."""
@@ -256,15 +264,19 @@ class Containers:
         """Return the files of a container, oldest first. Raises `ContainerNotFound`, `SandboxError`."""
         container = await self.find(project, id)
         if container.session is None:
-            return []
+            return list(container.files.values()) if container.is_saved else []
         async with self._at_work(container) as session:
-            there = {each.path: each for each in await session.list_files()}
-            for path in [path for path in container.files if path not in there]:
-                del container.files[path]
-            for each in there.values():
-                if each.path not in container.files:
-                    self._note_file(container, each, "assistant")
+            self._note_all(container, await session.list_files())
             return list(container.files.values())
+
+    def _note_all(self, container: LivingContainer, files: Sequence[StoredFile]) -> None:
+        """Know these files, and no other ones."""
+        there = {each.path: each for each in files}
+        for path in [path for path in container.files if path not in there]:
+            del container.files[path]
+        for each in there.values():
+            if each.path not in container.files:
+                self._note_file(container, each, "assistant")
 
     async def file(self, project: str, id: str, file_id: str) -> ContainerFile:
         """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
@@ -294,31 +306,51 @@ class Containers:
         """Return the skills of a container, in the order in which they came. Raises `ContainerNotFound`."""
         return list((await self.find(project, id)).skills.mounted.values())
 
-    async def add_skill(self, project: str, id: str, skill: MountedSkill, bundle: bytes) -> None:
+    async def add_skill(self, project: str, id: str, folder: str, name: str, about: str, bundle: bytes) -> None:
         """Have a container see a skill, unless it does; `bundle` is one that `tools.skills.bundles` has made.
 
         Raises `ContainerNotFound`, `SandboxError`.
         """
         container = await self.find(project, id)
         most = self._settings.sandbox_disk_bytes
-        await container.skills.add(skill, contents(bundle), self._folders, most=most)
+        await container.skills.add(MountedSkill(folder, name, about), contents(bundle), self._folders, most=most)
         container.last_active = self._clock()
-        if container.id not in self._containers:  # it has ended meanwhile
+        if container not in self._known:  # it has ended meanwhile
             await container.skills.remove()
             raise ContainerNotFound(id)
 
     async def sweep(self) -> None:
-        """End what has expired."""
-        for container in [each for each in self._containers.values() if self._has_expired(each)]:
+        """End what has expired, and save what has done nothing for long."""
+        # It goes on by itself from now on: those that were loaded expire, too.
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.create_task(self._keep_sweeping())
+        now = self._clock()
+        for container in [each for each in self._known if each.has_expired(now)]:
             await self._end(container)
+        if self._checkpoints is not None:
+            idle = now - self._settings.sandbox_save_seconds
+            for container in self._known:
+                if container.session is not None and not container.working and container.last_active < idle:
+                    await self._put_away(container)
 
     async def aclose(self) -> None:
-        """End all containers."""
+        """End all containers; the files of those that were used are saved, where that can be."""
+        self.is_leaving = True
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        for container in list(self._containers.values()):
-            await self._end(container)
+        # What still runs is stopped, so that the files are at rest.
+        await asyncio.gather(*(each.calls.aclose() for each in self._known))
+        if self._checkpoints is not None:
+            # Those without a session may be known to clients, too.
+            worth = [each for each in self._known if each.session is not None or each.name != "auto"]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_SECONDS):
+                    await asyncio.gather(*(self._put_away(each) for each in worth))
+        for container in self._known:
+            await self._end(container, forget=False)
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
     @contextlib.asynccontextmanager
     async def _at_work(self, container: LivingContainer) -> AsyncIterator[SandboxSession]:
@@ -374,20 +406,38 @@ class Containers:
         except BaseException:
             self._started.discard(container.id)
             raise
-        if container.id not in self._containers:  # it was deleted meanwhile
+        if container not in self._known:  # it was deleted meanwhile
             await session.close()
             await container.skills.remove()
             self._started.discard(container.id)
             raise SandboxGone("the container has ended")
+        try:
+            await self._restore(container, session)
+        except BaseException:
+            self._started.discard(container.id)
+            await session.close()
+            raise
         container.session = session
         return session
+
+    async def _restore(self, container: LivingContainer, session: SandboxSession) -> None:
+        """Give a new session the files that were saved."""
+        if self._checkpoints is None or not container.is_saved:
+            return
+        container.is_saved = False
+        try:
+            await self._checkpoints.restore(container, session, self._folders)
+        except (OSError, ValueError, SandboxError) as problem:
+            logger.warning("container %s: its files cannot be read again: %s", container.id, problem)
+            container.lost, container.was_saved = "its files could not be read again", False
+            container.files.clear()
 
     def _cgroups(self) -> Cgroups | None:
         return self.choice.cgroups if self.choice is not None else None
 
     def _note_ended(self) -> None:
         """Take note of containers whose sessions have ended by themselves: they are in nobody's way."""
-        for each in self._containers.values():
+        for each in self._known:
             if each.session is not None and not each.session.is_alive:
                 each.lost, each.session = each.session.why_ended, None
                 logger.warning("container %s ended by itself: %s", each.id, each.lost or "it broke")
@@ -401,36 +451,54 @@ class Containers:
         container.files[file.path] = noted
         return noted
 
-    def _has_expired(self, container: LivingContainer) -> bool:
-        now = self._clock()
-        if now - container.created_at > LIFE_SECONDS:
-            return True
-        return not container.working and now - container.last_active > container.idle
-
     async def _keep_sweeping(self) -> None:
-        while self._containers:
+        while self._known:
             await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
 
     async def _make_room(self, container: LivingContainer) -> None:
-        """End the container that is missed least, of those that do not work. Raises `TooManyContainers`."""
-        started = [each for each in self._containers.values() if each.session is not None and each is not container]
-        idle = [each for each in started if not each.has_place]
+        """Put away what is missed least, of those that do not work. Raises `TooManyContainers`."""
+        started = [each for each in self._known if each.session is not None and each is not container]
+        idle = [each for each in started if not each.working]
         if not idle:  # those that end now, or start
             raise TooManyContainers("all containers that this server may have are busy now; try again later")
-        await self._end(self._least_missed(idle))
+        await self._put_away(least_missed(idle))
 
-    def _least_missed(self, of: Sequence[LivingContainer]) -> LivingContainer:
-        """Return the one that was idle for longest, of the project that has most; one that works is last."""
-        of_project = Counter(each.project for each in of)
-        # `max`: an idle one before one that works; then of the project with most; then the one used longest ago.
-        return max(of, key=lambda each: (not each.working, of_project[each.project], -each.last_active))
+    async def _put_away(self, container: LivingContainer) -> None:
+        """Have the files of a container on disk, and nothing of it in memory; where that cannot be, it ends."""
+        async with container.starting:
+            session = container.session
+            if container.working or container.is_saved or container not in self._known:
+                return
+            if self._checkpoints is None:
+                await self._end(container)
+                return
+            try:
+                await self._checkpoints.save(container, session, note=partial(self._note_all, container))
+            except NotSaved as problem:
+                logger.warning("container %s cannot be saved, and ends: %s", container.id, problem)
+                await self._end(container)
+                return
+            container.session, container.is_saved = None, True
+            container.was_saved = container.was_saved or session is not None
+            if session is not None:
+                try:
+                    await session.close()
+                finally:
+                    self._started.discard(container.id)
+        await self._bound_saved(container)
 
-    async def _end(self, container: LivingContainer) -> None:
-        # Before anything is awaited: nobody finds it from now on.
-        self._containers.pop(container.id, None)
-        for key in container.chain:
-            self._forget_key(key, container.id)
+    async def _bound_saved(self, newest: LivingContainer) -> None:
+        """Forget those that are missed least, as long as more is saved than may be."""
+        assert self._checkpoints is not None
+        while self._checkpoints.used > self._checkpoints.most:
+            saved = [each for each in self._known if each.is_saved]
+            others = [each for each in saved if each is not newest and self._checkpoints.sizes.get(each.id)]
+            logger.warning("more is saved than SANDBOX_SAVED_BYTES: a container ends")
+            await self._end(least_missed(others or saved))
+
+    async def _end(self, container: LivingContainer, *, forget: bool = True) -> None:
+        self._known.remove(container)  # before anything is awaited
         session, container.session = container.session, None
         if session is not None:
             try:
@@ -438,9 +506,18 @@ class Containers:
             # Counted until its memory is free.
             finally:
                 self._started.discard(container.id)
+        await container.calls.aclose()
         await container.skills.remove()
+        if forget and self._checkpoints is not None:
+            await self._checkpoints.forget(container.id)
 
-    def _forget_key(self, key: str, id: str) -> None:
-        # The response may use another container by now.
-        if self._of_responses.get(key) == id:
-            del self._of_responses[key]
+
+def has_memory(memory: MemoryLimit, most: int) -> bool:
+    """Whether a container may have so much; the least there is, it may have everywhere."""
+    return MEMORY[memory] <= max(most, min(MEMORY.values()))
+
+
+def memory_refused(memory: MemoryLimit, most: int) -> str:
+    """Say what there is instead."""
+    allowed = ", ".join(each for each in MEMORY if has_memory(each, most))
+    return f"memory_limit {memory} is more than a container has here: {allowed} (SANDBOX_MEMORY_BYTES)"

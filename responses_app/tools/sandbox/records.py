@@ -1,6 +1,6 @@
 """Containers, their files and what came of their cells, as data; and the errors of those who ask for them.
 
-The API and other workers know containers by these records. What a warden tells of cells and files is read here, bounded
+The API and web workers know containers by these records. What a warden tells of cells and files is read here, bounded
 and checked: code in a sandbox may have made it say anything, so what is not as it should be is left out. `Output` keeps
 of what a cell prints as much as is worth reading.
 """
@@ -35,6 +35,14 @@ class TooManyContainers(SandboxError):
     """As many containers work as there may be, or as one project may have; asking again later helps."""
 
 
+class MemoryRefused(SandboxError):
+    """No host has a container of so much memory; the text says what there is."""
+
+
+class HostGone(SandboxError):
+    """The host of the containers cannot be reached, or stops; what it had in memory is lost to whoever asks."""
+
+
 class TooManyTransfers(SandboxError):
     """As many files of the project are read and written as may be; asking again later helps."""
 
@@ -44,7 +52,7 @@ class TooManyTransfers(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
-    """A container as it stands now, whichever worker has it. Times are Unix seconds."""
+    """A container as it stands now, whichever host has it. Times are Unix seconds."""
 
     id: str
     project: str
@@ -64,6 +72,28 @@ class ContainerFile:
     size: int  # bytes
     created_at: int  # Unix seconds
     source: FileSource  # who has written it
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFound:
+    """The container of a chain."""
+
+    place: int  # which of the keys that it was looked for by it was found by
+    container: ContainerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a host has, and has room for."""
+
+    tag: str  # the last digits of the ids of its containers
+    known: int  # containers that it has, started or not
+    started: int  # those that hold memory
+    working: int  # those that do something now
+    saved: int  # those whose files lie on disk
+    most: int  # containers that may be started at once
+    memory: int  # bytes that a container may have
+    is_leaving: bool  # it stops: it makes no more containers
 
 
 MAX_FILES = 1000  # of a container that are told of; the warden itself tells of no more
@@ -121,6 +151,16 @@ class Execution:
     images: Sequence[Image] = ()
     files: Sequence[StoredFile] = ()  # those that it wrote
     variables_lost: bool = False  # all processes of the container were ended
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """What came of a cell in a container."""
+
+    execution: Execution  # how it ended, and what it printed
+    files: Sequence[ContainerFile]  # those that it wrote
+    begun_anew: str | None  # nothing of before is there: why, "" where that is not known; None: all is there
+    was_saved: bool = False  # its variables are lost, and its files, which lay on disk meanwhile, are there
 
 
 def clean(text: str) -> str:

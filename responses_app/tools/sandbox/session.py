@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -28,18 +27,10 @@ from typing import Any, TypeVar
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import disk, processes
-from responses_app.tools.sandbox.base import (
-    CPUS,
-    KEPT_OUTPUT,
-    BaseSandbox,
-    Interpreter,
-    Launch,
-    SandboxError,
-    SandboxSettings,
-    UserClaim,
-    claim_user,
-)
+from responses_app.tools.sandbox.base import KEPT_OUTPUT, BaseSandbox, Interpreter, SandboxError, SandboxSettings
+from responses_app.tools.sandbox.calling import Answer, answered
 from responses_app.tools.sandbox.commands import CommandOutputs, CommandsEnd, Report, commands_end
+from responses_app.tools.sandbox.excess import Excess
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 from responses_app.tools.sandbox.records import (
     MAX_IMAGE_BYTES,
@@ -55,6 +46,7 @@ from responses_app.tools.sandbox.records import (
     part_in,
     unfinished,
 )
+from responses_app.tools.sandbox.starting import NO_START, Started, give_cores, make_cgroup, start_process
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, Rest
 
 logger = logging.getLogger("respsite.sandbox")
@@ -70,13 +62,8 @@ REST_SECONDS = 0.25  # how often a container is looked at between cells: 50 us w
 QUICK_SECONDS = 0.05  # in so short a cell nothing grows far: it is not looked at again when it ends
 MAX_PRINTED = 16 * MIB  # more than that is not read to its end: the cell is interrupted
 MAX_CODE = MIB  # bytes of a cell
-MAX_SOCKETS = 256  # of a container: each may hold 0.2 MB in memory that is no process's
-MAX_FILES_IN_MEMORY = 50_000  # of a container, folders and all: each takes 1 KB that is no process's, even if empty
 _READ = 64 * 1024  # bytes read at once
-_NO_START = "the container does not start"
 _ENDED = "the container has ended"
-_NICENESS = 10  # the server itself comes first
-_ROOM = 64 * MIB  # in a cgroup, for what belongs to no process: the host's own watch ends a cell before that
 _RAN_ON = "its code ran on between calls"
 _TOO_LARGE = "it held too much memory between calls"
 _UNSEEN = "it could not be watched"
@@ -89,17 +76,9 @@ class SandboxGone(SandboxError):
 class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
-    def __init__(
-        self,
-        process: "subprocess.Popen[bytes]",
-        settings: SandboxSettings,
-        output: int,
-        *,
-        user: UserClaim,
-        launch: Launch,
-    ) -> None:
+    def __init__(self, started: Started, settings: SandboxSettings) -> None:
         self.why_ended = ""  # why it ended by itself; "" while it lives, and where it was closed
-        self._process = process
+        self._process = started.process
         # Processes that were there before any code ran: the sandbox's own.
         self._attendants: frozenset[int] = frozenset()
         self._cgroup: Cgroup | None = None  # None where there are no groups
@@ -107,10 +86,11 @@ class SandboxSession:
         self._rest: Rest | None = None  # watches that all stands still; None while a cell runs
         self._guard: asyncio.Task[None] | None = None  # watches as long as the container lives
         self._settings = settings
-        self._folder = launch.folder  # on the host, with its files; None where they lie in memory
-        self._ends_together = launch.ends_together
-        self._user = user
-        self._pipe = output  # what is printed comes here
+        self._folder = started.launch.folder  # on the host, with its files; None where they lie in memory
+        self._excess = Excess(started.process.pid, settings, started.launch.folder)
+        self._ends_together = started.launch.ends_together
+        self._user = started.user
+        self._pipe = started.output  # what is printed comes here
         self._lock = asyncio.Lock()  # one call at a time has the warden
         self._output = Output(0)  # of the running cell
         self._halt: asyncio.Future[CellEnd] | None = None  # set to end the running cell; None between cells
@@ -134,37 +114,9 @@ class SandboxSession:
 
         Raises `SandboxError` if it does not start.
         """
-        user = claim_user()
-        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=skills)
-        ours, theirs = socket.socketpair()
-        reading, writing = os.pipe()
-        try:
-            # Not asyncio's: it would need a thread a container, and the end of the channel says that it has ended.
-            process = subprocess.Popen(  # noqa: ASYNC220  # 2 ms
-                launch.argv,
-                env=dict(launch.env),
-                stdin=theirs.fileno(),
-                stdout=writing,
-                stderr=writing,
-                pass_fds=tuple(launch.pass_fds),
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as problem:
-            ours.close()
-            os.close(reading)
-            user.close()
-            if launch.folder is not None:
-                await asyncio.to_thread(disk.remove, launch.folder)
-            raise SandboxError(_NO_START, detail=f"{launch.argv[0]}: {problem.strerror}") from None
-        finally:
-            # The container has its own copies now; with ours open the end of the channel would never be heard.
-            theirs.close()
-            os.close(writing)
-            for descriptor in launch.pass_fds:
-                os.close(descriptor)
-        session = cls(process, settings, reading, user=user, launch=launch)
-        await session._begin(ours, cgroups)
+        started = await start_process(sandbox, interpreter, settings, skills=skills)
+        session = cls(started, settings)
+        await session._begin(started.channel, cgroups)
         return session
 
     async def _begin(self, channel: socket.socket, cgroups: Cgroups | None) -> None:
@@ -181,7 +133,7 @@ class SandboxSession:
             self._hear()
             printed = self._output.text().strip()
             await self.close()
-            raise SandboxError(_NO_START, detail=printed[-500:]) from None
+            raise SandboxError(NO_START, detail=printed[-500:]) from None
         except BaseException:
             await self.close()
             raise
@@ -192,25 +144,15 @@ class SandboxSession:
         """Give its processes the cores, the priority and the group that they keep; no code has run in it yet."""
         started = list(processes.tree(self._process.pid))
         self._attendants = frozenset(pid for pid in started if processes.first_below(pid) is not None)
-        cores = sorted(os.sched_getaffinity(0))
-        # Spread over the cores, so that not all containers share the first one.
-        first = self._process.pid % len(cores)
-        own = {cores[(first + place) % len(cores)] for place in range(min(CPUS, len(cores)))}
-        for pid in started:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(pid, own)
-                os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
-        if cgroups is not None:
-            # Files that lie in memory count as memory.
-            files = 0 if self._folder is not None else 2 * self._settings.sandbox_disk_bytes
-            try:
-                self._cgroup = cgroups.make(
-                    memory=self._settings.sandbox_memory_bytes + files + _ROOM,
-                    processes=self._settings.sandbox_max_processes + len(started),
-                )
-                self._cgroup.take(started[1:])  # the first one ends the others when the server has been killed
-            except OSError as problem:
-                raise SandboxError(_NO_START, detail=f"its cgroup: {problem.strerror}") from None
+        give_cores(started)
+        if cgroups is None:
+            return
+        own = len(started)
+        try:
+            self._cgroup = make_cgroup(cgroups, self._settings, folder=self._folder, processes=own)
+            self._cgroup.take(started[1:])  # the first one ends the others when the server has been killed
+        except OSError as problem:
+            raise SandboxError(NO_START, detail=f"its cgroup: {problem.strerror}") from None
 
     @contextlib.asynccontextmanager
     async def _awake(self, *, runs: bool) -> AsyncIterator[None]:
@@ -235,16 +177,21 @@ class SandboxSession:
     def _begin_rest(self) -> None:
         self._rest = Rest(self._process.pid, self._settings.sandbox_memory_bytes, self._attendants, self._cgroup)
 
-    async def run(self, code: str, seconds: float | None = None) -> Execution:
-        """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`."""
+    async def run(self, code: str, seconds: float | None = None, answer: Answer | None = None) -> Execution:
+        """Run a cell, for at most `seconds`. A cancellation interrupts it. Raises `SandboxError`, `SandboxGone`.
+
+        With `answer` it may call tools: what that is given and returns is JSON, and its time is not the cell's. What it
+        raises ends the cell, and is raised.
+        """
         content = code.encode(errors="replace")
         if len(content) > MAX_CODE:
             raise SandboxError(f"the code is larger than {MAX_CODE} bytes")
         seconds = seconds or self._settings.sandbox_call_seconds
-        answer, ended = await self._undisturbed(partial(self._carry_out, {"do": "run"}, content, seconds))
-        if answer is None:
+        question = {"do": "run", "calls": answer is not None}
+        last, ended = await self._undisturbed(partial(self._carry_out, question, content, seconds, tools=answer))
+        if last is None:
             return Execution(self._output.text(), ended, variables_lost=True)
-        return self._execution(answer, ended)
+        return self._execution(last, ended)
 
     async def run_commands(
         self, commands: Sequence[str], *, most: int, report: Report, seconds: float | None = None
@@ -372,19 +319,30 @@ class SandboxSession:
         halt: "asyncio.Future[CellEnd]",
         *,
         hear: Callable[[frames.Frame], None] | None = None,
+        tools: Answer | None = None,
     ) -> Answered:
         self._check()  # again: this begins as a task of its own
         self._output = Output(KEPT_OUTPUT)
         self._listen()
         self._send(question, content)
         answer, began = asyncio.create_task(self._last_frame(hear)), time.monotonic()
+        left = seconds
         try:
-            either: set[asyncio.Future[Any]] = {answer, halt}
-            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                return await self._interrupt(answer, halt.result() if halt.done() else CellEnd.TIMED_OUT)
+            while True:
+                either: set[asyncio.Future[Any]] = {answer, halt}
+                waits_since = time.monotonic()
+                await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                left -= time.monotonic() - waits_since
+                if not answer.done():
+                    return await self._interrupt(answer, halt.result() if halt.done() else CellEnd.TIMED_OUT)
+                if tools is None or "call" not in (await answer).header:
+                    break
+                # Its next frame is read meanwhile: the cell may die while it waits.
+                called, answer = await answer, asyncio.create_task(self._last_frame(hear))
+                if (said := await answered(called.payload, tools, halt)) is not None:
+                    self._send({"do": "answer"}, said)
             # Something may have grown between the last look and the end.
-            if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess_of_memory()) is not None:
+            if time.monotonic() - began > QUICK_SECONDS and (excess := self._excess.of_memory()) is not None:
                 return await self._interrupt(answer, excess)
             return await answer, CellEnd.DONE
         finally:
@@ -393,7 +351,7 @@ class SandboxSession:
             await asyncio.gather(answer, return_exceptions=True)
 
     async def _last_frame(self, hear: Callable[[frames.Frame], None] | None) -> frames.Frame:
-        """Return the warden's answer; what it says before that is heard."""
+        """Return the warden's answer, or a call; what it says before that is heard."""
         while "command" in (frame := await self._next_frame()).header and hear is not None:
             hear(frame)
         return frame
@@ -461,43 +419,24 @@ class SandboxSession:
         """Halt a cell once the container has more of something than it may."""
         halt = self._halt
         # Processes first: that is quick, and needs no thread.
-        if halt is not None and (excess := self._excess_of_memory() or await self._excess_of_files()) is not None:
+        if halt is not None and (excess := self._excess.of_memory() or await self._excess.of_files()) is not None:
             _resolve(halt, excess)
 
     def _watch_rest(self, rest: Rest) -> str | None:
         """Return why the container must end, if it must."""
         if rest.cgroup is not None and self._lock.locked():  # it is awake, for its files
-            return _TOO_LARGE if self._excess_of_memory() is not None else None
+            return _TOO_LARGE if self._excess.of_memory() is not None else None
         # Looked at once when it comes to rest: it cannot grow while it stands still.
         was_settled = rest.is_settled
         if not rest.is_kept():
             return _RAN_ON
-        if rest.is_settled and not was_settled and self._excess_of_memory() is not None:
+        if rest.is_settled and not was_settled and self._excess.of_memory() is not None:
             return _TOO_LARGE
         return None
 
     async def _end_because(self, why: str) -> None:
         self.why_ended = why
         await self.close()
-
-    def _excess_of_memory(self) -> CellEnd | None:
-        root, most = self._process.pid, self._settings.sandbox_memory_bytes
-        # The quick count first, which may count too much; the right one only where that is exceeded.
-        if processes.memory(root) > most and processes.proportional_memory(root) > most:
-            return CellEnd.TOO_MUCH_MEMORY
-        if self._folder is None and processes.sockets(root) > MAX_SOCKETS:
-            return CellEnd.TOO_MUCH_MEMORY
-        return None
-
-    async def _excess_of_files(self) -> CellEnd | None:
-        root, most = self._process.pid, self._settings.sandbox_disk_bytes
-        if self._folder is None:
-            return CellEnd.TOO_MANY_FILES if disk.files_in_memory(root) > MAX_FILES_IN_MEMORY else None
-        if (
-            await asyncio.to_thread(processes.open_sockets, root, MAX_SOCKETS) > MAX_SOCKETS
-        ):  # its network is the host's
-            return CellEnd.TOO_MUCH_MEMORY
-        return CellEnd.TOO_MUCH_DISK if await asyncio.to_thread(disk.used, self._folder, root, most) > most else None
 
     def _listen(self) -> None:
         """Hear what is printed, also where it was no longer listened to."""

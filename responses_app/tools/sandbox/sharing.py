@@ -1,7 +1,8 @@
-"""`SharedContainers`: the containers of all workers of one machine. Each lives in the worker that made it.
+"""`SharedContainers`: the containers of all hosts, for whoever needs one in this process.
 
-A worker that is asked for a container of another one lets that one do the work (`Neighbours`), so a chain keeps its
-container, and the API finds it, whichever worker a request comes to. A container whose worker has died is not found.
+A container stays where it was made: the end of its id tells which host has it, and the host remembers which chain uses
+it. So a chain keeps its container, and the API finds it, whichever worker a request comes to. A new one is made where
+there is most room. What a host that is gone has had in memory is lost, and whoever asks is told.
 """
 
 import asyncio
@@ -9,130 +10,130 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Sequence,
-)
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 from responses_app.protocol.files.containers import MemoryLimit
-from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError
-from responses_app.tools.sandbox.choosing import SandboxChoice
-from responses_app.tools.sandbox.commands import CommandEnd, CommandsEnd, Report
-from responses_app.tools.sandbox.containers import PIECE_BYTES, CellRun, CommandsRun, Containers, LivingContainer
-from responses_app.tools.sandbox.neighbours import TAG_DIGITS, NeighbourGone, Neighbours
+from responses_app.tools.sandbox.asking import BaseHost
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.calling import Answer, while_called
+from responses_app.tools.sandbox.channel import Callback
+from responses_app.tools.sandbox.checkpoints import TAG_DIGITS
+from responses_app.tools.sandbox.commands import CommandsRun, Report
+from responses_app.tools.sandbox.containers import PIECE_BYTES, has_memory, memory_refused
 from responses_app.tools.sandbox.records import (
-    CellEnd,
+    CellRun,
+    ChainFound,
     ContainerFile,
     ContainerNotFound,
     ContainerRecord,
-    Execution,
     FilePart,
-    Image,
-    StoredFile,
-    TooManyContainers,
+    HostGone,
+    MemoryRefused,
+    Room,
     TooManyTransfers,
     checked_path,
     unfinished,
 )
-from responses_app.tools.sandbox.session import SandboxGone
 from responses_app.tools.sandbox.skills import MountedSkill
 
 logger = logging.getLogger("respsite.sandbox")
 
-Result = TypeVar("Result")
-LOOK_SECONDS = 5.0  # a worker that does not say in this time what it has counts as gone
-FILE_SECONDS = 60.0  # to start a container, and to write or read a file of it
-ID_DIGITS = 32  # of a container's id, behind its prefix; the last ones are the tag
 MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at once, each by parts of `PIECE_BYTES`
 
 
 class SharedContainers:
-    """`own` are those of this process. All workers of a machine have the same `folder`; without it there is one."""
+    """The containers of these hosts."""
 
-    def __init__(self, own: Containers, folder: Path | None = None) -> None:
-        self._own = own
-        self._others = Neighbours(folder, self._answer) if folder is not None else None
-        self._actions: dict[str, Callable[..., Awaitable[Any]]] = {
-            "find": self._found_here,
-            "all_of": self._all_here,
-            "delete": own.delete,
-            "run": own.run,
-            "run_commands": own.run_commands,
-            "put_part": own.put_part,
-            "finish": own.finish,
-            "drop": own.drop,
-            "put_image": own.put_image,
-            "files_of": own.files_of,
-            "file": own.file,
-            "part": own.part,
-            "remove_file": own.remove_file,
-            "skills_of": own.skills_of,
-            "add_skill": self._added_here,
-        }
+    def __init__(self, hosts: Sequence[BaseHost]) -> None:
+        self.hosts = hosts
+        self.problem: str | None = None  # why there is no sandbox, as it was found out last
         self._transfers: Counter[str] = Counter()  # of each project, files that are being read or written
         self._dropping: set[asyncio.Task[None]] = set()  # kept here, as asyncio keeps no task alive
 
-    @property
-    def choice(self) -> SandboxChoice | None:
-        """Which sandbox this machine has; None before it was tried."""
-        return self._own.choice
-
-    async def sandbox(self) -> tuple[BaseSandbox, Interpreter]:
-        """Return what containers are started with. Raises `SandboxError` where this machine has no sandbox."""
-        return await self._own.sandbox()
+    async def check(self) -> None:
+        """Return once one host has a sandbox that holds. Raises `SandboxError` where none has."""
+        if any(host.is_checked and host.room is not None for host in self.hosts):
+            return
+        problems: list[SandboxError] = []
+        for host in self.hosts:
+            try:
+                await host.ask("check")
+            except SandboxError as problem:
+                problems.append(problem)
+                continue
+            host.is_checked, self.problem = True, None
+            return
+        # One that has no sandbox says more than one that is not there.
+        why = next((each for each in problems if not isinstance(each, HostGone)), problems[0])
+        self.problem = str(why)
+        raise why
 
     async def create(
         self, project: str, *, name: str = "auto", idle: float | None = None, memory: MemoryLimit | None = None
     ) -> ContainerRecord:
-        """Make a container, in this process."""
-        if self._others is not None:
-            await self._others.open()
-        tag = self._others.tag if self._others is not None else None
-        return _record(await self._own.create(project, name=name, idle=idle, memory=memory, tag=tag or ""))
+        """Make a container, where there is most room. Raises `MemoryRefused`, and `HostGone` where no host is there."""
+        gone = HostGone("no host of containers can be reached")
+        for host in await self._roomiest(memory):
+            try:
+                made: ContainerRecord = await host.ask("make", project, name, idle, memory)
+            except HostGone as problem:
+                gone = problem
+                continue
+            if host.room is not None:  # it says so itself only when it is heard again
+                host.room = replace(host.room, known=host.room.known + 1)
+            return made
+        raise gone
+
+    async def _roomiest(self, memory: MemoryLimit | None) -> list[BaseHost]:
+        """Return the hosts that may make a container, that with most room first. Raises `MemoryRefused`."""
+        await self._open_all()
+        there = [(host, host.room) for host in self.hosts if host.room is not None and not host.room.is_leaving]
+        enough = [each for each in there if memory is None or has_memory(memory, each[1].memory)]
+        if there and memory is not None and not enough:
+            raise MemoryRefused(memory_refused(memory, max(room.memory for _, room in there)))
+        return [host for host, _ in sorted(enough, key=lambda each: _fullness(each[1]))]
+
+    async def _open_all(self) -> None:
+        await asyncio.gather(*(host.open() for host in self.hosts), return_exceptions=True)
 
     async def find(self, project: str, id: str) -> ContainerRecord:
-        """Return a container. Raises `ContainerNotFound`."""
-        return await self._where_it_is("find", _read_record, project, id, seconds=LOOK_SECONDS)
+        """Return a container. Raises `ContainerNotFound`, and `HostGone`."""
+        found: ContainerRecord = await self._where_it_is("record", project, id)
+        return found
 
     async def of_chain(self, project: str, keys: Iterable[str]) -> ContainerRecord | None:
-        """Return the first container that one of these names; None where none does.
+        """Return the first container that one of these names; None where none does, or its host is gone.
 
-        They are ids of containers, and of responses that `join_chain` has been told of here.
+        They are ids of containers, and of responses that `join_chain` has been told of.
         """
-        for key in keys:
-            # The first that is still there: an earlier key may be of a container that has expired.
-            try:
-                return await self.find(project, self._own.id_of(key))
-            except ContainerNotFound:
-                continue
-        return None
+        # Any host may know the chain; each looks for all of the keys at once.
+        answers = await self._of_all("of_chain", project, list(keys))
+        found: list[ChainFound] = [each for each in answers if each is not None]
+        return min(found, key=lambda each: each.place).container if found else None
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
-        """Remember that these responses use a container, if it is one of this process."""
-        await self._own.join_chain(id, keys)
+        """Remember that these responses use a container."""
+        with contextlib.suppress(ContainerNotFound):
+            await (await self._host_of(id)).ask("join_chain", id, list(keys))
 
     async def all_of(self, project: str) -> list[ContainerRecord]:
-        """Return the containers of a project, oldest first; without those of a worker that does not answer."""
-        others = self._others.others() if self._others is not None else []
-        there = await asyncio.gather(*(self._all_there(tag, project) for tag in others))
-        every = [*await self._all_here(project), *(each for part in there for each in part)]
+        """Return the containers of a project, oldest first; without those of a host that does not answer."""
+        every: list[ContainerRecord] = [each for part in await self._of_all("records", project) for each in part]
         return sorted(every, key=lambda each: (each.created_at, each.id))
 
     async def delete(self, project: str, id: str) -> None:
         """End a container. Raises `ContainerNotFound`."""
-        await self._where_it_is("delete", _as_it_is, project, id, seconds=FILE_SECONDS)
+        await self._where_it_is("delete", project, id)
 
-    async def run(self, project: str, id: str, code: str, seconds: float | None = None) -> CellRun:
-        """Run a cell. A cancellation interrupts it. Raises `ContainerNotFound`, `SandboxError`."""
-        return await self._where_it_is("run", _read_run, project, id, code, seconds)
+    async def run(self, project: str, id: str, code: str, seconds: float | None = None, *, call: str = "") -> CellRun:
+        """Run a cell; where one of this `call` was run already, return what came of it. A cancellation interrupts it.
+
+        Raises `ContainerNotFound`, `SandboxError`.
+        """
+        run: CellRun = await self._where_it_is("run", project, id, code, seconds, call)
+        return run
 
     async def run_commands(
         self, project: str, id: str, commands: Sequence[str], *, seconds: float, most: int, report: Report
@@ -143,7 +144,25 @@ class SharedContainers:
         "stderr"}`. Raises `ContainerNotFound`, `SandboxError`.
         """
         more = (list(commands), seconds, most)
-        return await self._where_it_is("run_commands", _read_commands, project, id, *more, report=report)
+        run: CommandsRun = await self._where_it_is("run_commands", project, id, *more, report=report)
+        return run
+
+    async def run_program(self, project: str, code: str, answer: Answer, seconds: float | None = None) -> CellRun:
+        """Run a program that calls tools, in a container of its own, which ends with it. A cancellation interrupts it.
+
+        `answer` is given each call, and returns what came of it; what it raises ends the program, and is raised. Raises
+        `SandboxError` besides.
+        """
+        id = (await self.create(project, name="program")).id
+
+        async def run(call: Answer) -> CellRun:
+            run: CellRun = await self._where_it_is("run_program", project, id, code, seconds, callback=call)
+            return run
+
+        try:
+            return await while_called(answer, run)
+        except ContainerNotFound:
+            raise SandboxError("the container of the program is gone") from None
 
     async def put_file(self, project: str, id: str, path: str, pieces: AsyncIterable[bytes]) -> ContainerFile:
         """Write a file, part by part. Raises `ContainerNotFound`, `SandboxError`, and `TooManyTransfers`."""
@@ -153,10 +172,11 @@ class SharedContainers:
             try:
                 async for piece in parted(pieces, PIECE_BYTES):
                     arguments = (project, id, part, size, piece)
-                    await self._where_it_is("put_part", _as_it_is, *arguments, seconds=FILE_SECONDS)
+                    await self._where_it_is("put_part", *arguments)
                     size += len(piece)
                 whole = (project, id, part, path, size)
-                return await self._where_it_is("finish", _read_file, *whole, seconds=FILE_SECONDS)
+                file: ContainerFile = await self._where_it_is("finish", *whole)
+                return file
             # Being cancelled, too. Removed by a task of its own, as this one may be over at once.
             except BaseException:
                 dropping = asyncio.create_task(self._drop(project, id, part))
@@ -166,21 +186,24 @@ class SharedContainers:
 
     async def _drop(self, project: str, id: str, part: str) -> None:
         try:
-            await self._where_it_is("drop", _as_it_is, project, id, part, seconds=FILE_SECONDS)
+            await self._where_it_is("drop", project, id, part)
         except (ContainerNotFound, SandboxError) as problem:  # it was not begun, or its container is gone
             logger.info("container %s: nothing of an unfinished file was removed: %s", id, problem)
 
     async def put_image(self, project: str, id: str, media_type: str, content: bytes) -> ContainerFile:
         """Keep an image that code has shown, as a file named after its id. Raises as `put_file` does."""
-        return await self._where_it_is("put_image", _read_file, project, id, media_type, content, seconds=FILE_SECONDS)
+        file: ContainerFile = await self._where_it_is("put_image", project, id, media_type, content)
+        return file
 
     async def files_of(self, project: str, id: str) -> list[ContainerFile]:
         """Return the files of a container, oldest first. Raises `ContainerNotFound`, `SandboxError`."""
-        return await self._where_it_is("files_of", _read_files, project, id, seconds=FILE_SECONDS)
+        files: list[ContainerFile] = await self._where_it_is("files_of", project, id)
+        return files
 
     async def file(self, project: str, id: str, file_id: str) -> ContainerFile:
         """Return a file. Raises `ContainerNotFound`, `SandboxError`."""
-        return await self._where_it_is("file", _read_file, project, id, file_id, seconds=FILE_SECONDS)
+        file: ContainerFile = await self._where_it_is("file", project, id, file_id)
+        return file
 
     async def content(self, project: str, id: str, file_id: str) -> AsyncGenerator[FilePart, None]:
         """Yield what is in a file, part by part, and the first part at once. Raises as `put_file` does.
@@ -191,7 +214,7 @@ class SharedContainers:
         with self._transfer(project):
             while True:
                 arguments = (project, id, file_id, begin)
-                part = await self._where_it_is("part", _read_part, *arguments, seconds=FILE_SECONDS)
+                part: FilePart = await self._where_it_is("part", *arguments)
                 begin += len(part.content)
                 # Another size or time, or an end before the end: somebody writes to it.
                 if written not in (None, (part.size, part.written)) or (not part.content and begin < part.size):
@@ -215,95 +238,71 @@ class SharedContainers:
 
     async def remove_file(self, project: str, id: str, file_id: str) -> None:
         """Remove a file. Raises `ContainerNotFound`, `SandboxError`."""
-        await self._where_it_is("remove_file", _as_it_is, project, id, file_id, seconds=FILE_SECONDS)
+        await self._where_it_is("remove_file", project, id, file_id)
 
     async def skills_of(self, project: str, id: str) -> list[MountedSkill]:
         """Return the skills of a container, in the order in which they came. Raises `ContainerNotFound`."""
-        return await self._where_it_is("skills_of", _read_skills, project, id, seconds=LOOK_SECONDS)
+        skills: list[MountedSkill] = await self._where_it_is("skills_of", project, id)
+        return skills
 
     async def add_skill(self, project: str, id: str, skill: MountedSkill, bundle: bytes) -> None:
         """Have a container see a skill, unless it does. Raises `ContainerNotFound`, `SandboxError`."""
         about = (skill.folder, skill.name, skill.description)
-        await self._where_it_is("add_skill", _as_it_is, project, id, *about, bundle, seconds=FILE_SECONDS)
+        await self._where_it_is("add_skill", project, id, *about, bundle)
 
     async def aclose(self) -> None:
-        """End all containers of this process."""
+        """Let go of all hosts; containers of this process end."""
         for task in self._dropping:
             task.cancel()
         await asyncio.gather(*self._dropping, return_exceptions=True)
-        if self._others is not None:
-            await self._others.aclose()
-        await self._own.aclose()
+        for host in self.hosts:
+            await host.aclose()
 
     # Where a container is.
 
     async def _where_it_is(
         self,
         what: str,
-        read: Callable[[Any], Result],
         project: str,
         id: str,
         *more: Any,
-        seconds: float | None = None,
+        callback: Callback | None = None,
         report: Report | None = None,
-    ) -> Result:
-        tag = self._tag_elsewhere(id)
-        # Made here, or by nobody: then it is not found here.
-        if tag is None or self._others is None:
-            reporting = () if report is None else (report,)
-            return await self._actions[what](project, id, *more, *reporting)  # type: ignore[no-any-return]
-        try:
-            answer = await self._others.ask(tag, what, [project, id, *more], seconds=seconds, report=report)
-        except NeighbourGone:
-            raise ContainerNotFound(id) from None
-        except TimeoutError:
-            logger.warning("container %s: its worker did not answer within %s s", id, seconds)
-            # Whoever only looks for it may go on without it.
-            if what == "find":
-                raise ContainerNotFound(id) from None
-            raise SandboxError("the container did not answer in time") from None
-        if isinstance(answer, dict) and "error" in answer:
-            raise _error(answer)
-        return read(answer["result"])
+    ) -> Any:
+        """Have the host of a container do something with it: one of `actions.ACTIONS`.
 
-    def _tag_elsewhere(self, id: str) -> str | None:
-        """Return the tag of the worker that made a container; None for this one."""
-        _, _, number = id.rpartition("_")
-        # Not an id of ours, or one that was made before this worker had a tag.
-        if len(number) != ID_DIGITS or set(number) - _HEX or self._own.has(id):
-            return None
-        tag = number[-TAG_DIGITS:]
-        return None if self._others is None or tag == self._others.tag else tag
+        `callback` does what the action needs while it works, and `report` is told how far it is.
+        """
+        host = await self._host_of(id)
+        return await host.ask(what, project, id, *more, callback=callback, report=report)
 
-    async def _found_here(self, project: str, id: str) -> ContainerRecord:
-        return _record(await self._own.find(project, id))
+    async def _host_of(self, id: str) -> BaseHost:
+        """Return who has a container. Raises `ContainerNotFound`, and `HostGone` where that cannot be known."""
+        if len(self.hosts) == 1:
+            return self.hosts[0]
+        tag = id[-TAG_DIGITS:]
+        for attempt in range(2):
+            for host in self.hosts:
+                if host.room is not None and host.room.tag == tag:
+                    return host
+            if not attempt:
+                await self._open_all()
+        if all(host.room is not None for host in self.hosts):
+            raise ContainerNotFound(id)
+        raise HostGone("the host of the container cannot be reached")
 
-    async def _all_here(self, project: str) -> list[ContainerRecord]:
-        return [_record(each) for each in await self._own.all_of(project)]
+    async def _of_all(self, what: str, *arguments: Any) -> list[Any]:
+        """Ask every host; leave out what does not answer."""
+        answers = await asyncio.gather(*(host.ask(what, *arguments) for host in self.hosts), return_exceptions=True)
+        for each in answers:
+            if isinstance(each, BaseException) and not isinstance(each, SandboxError):
+                raise each
+        return [each for each in answers if not isinstance(each, BaseException)]
 
-    async def _added_here(self, project: str, id: str, folder: str, name: str, description: str, bundle: bytes) -> None:
-        await self._own.add_skill(project, id, MountedSkill(folder, name, description), bundle)
 
-    async def _all_there(self, tag: str, project: str) -> list[ContainerRecord]:
-        assert self._others is not None
-        try:
-            answer = await self._others.ask(tag, "all_of", [project], seconds=LOOK_SECONDS)
-        except (NeighbourGone, TimeoutError):
-            return []
-        return [_read_record(each) for each in answer["result"]] if "result" in answer else []
-
-    async def _answer(self, what: str, arguments: Sequence[Any], report: Report) -> Any:
-        """Do what another worker asks for, and return what came of it."""
-        # Errors as data: the other worker raises them again (`_error`).
-        try:
-            reporting = (report,) if what in _REPORTING else ()
-            return {"result": await self._actions[what](*arguments, *reporting)}
-        except (ContainerNotFound, SandboxError) as problem:
-            detail = problem.detail if isinstance(problem, SandboxError) else ""
-            return {"error": type(problem).__name__, "text": str(problem), "detail": detail}
-        except Exception:
-            logger.exception("what another worker asked for broke")
-            return {"error": "SandboxError", "text": "the container cannot be used", "detail": ""}
+def _fullness(room: Room) -> float:
+    """Return how full a host is; of two that are equally full, that with fewer containers has more room."""
+    return room.started / room.most + room.known / 1e6
 
 
 async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes]:
@@ -315,81 +314,3 @@ async def parted(pieces: AsyncIterable[bytes], size: int) -> AsyncIterator[bytes
             yield piece[begin : begin + size]
     if is_empty:
         yield b""
-
-
-_REPORTING = frozenset(("run_commands",))  # what says how far it is
-_HEX = set("0123456789abcdef")
-
-
-def _error(answer: dict[str, Any]) -> Exception:
-    match answer["error"]:
-        case "ContainerNotFound":
-            return ContainerNotFound(answer["text"])
-        case "TooManyContainers":
-            return TooManyContainers(answer["text"])
-        case "SandboxGone":
-            return SandboxGone(answer["text"], detail=answer["detail"])
-    return SandboxError(answer["text"], detail=answer["detail"])
-
-
-def _record(container: LivingContainer) -> ContainerRecord:
-    return ContainerRecord(
-        id=container.id,
-        project=container.project,
-        name=container.name,
-        created_at=container.created_at,
-        idle=container.idle,
-        memory=container.memory,
-        last_active=container.last_active,
-    )
-
-
-# What another worker answers in JSON becomes our records again.
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _read_record(value: dict[str, Any]) -> ContainerRecord:
-    return ContainerRecord(**value)
-
-
-def _read_file(value: dict[str, Any]) -> ContainerFile:
-    return ContainerFile(**value)
-
-
-def _read_part(value: dict[str, Any]) -> FilePart:
-    return FilePart(**value)
-
-
-def _read_files(values: list[dict[str, Any]]) -> list[ContainerFile]:
-    return [_read_file(each) for each in values]
-
-
-def _read_skills(values: list[dict[str, Any]]) -> list[MountedSkill]:
-    return [MountedSkill(**each) for each in values]
-
-
-def _read_run(value: dict[str, Any]) -> CellRun:
-    cell = value["execution"]
-    execution = Execution(
-        **{
-            **cell,
-            "ended": CellEnd(cell["ended"]),
-            "images": [Image(**each) for each in cell["images"]],
-            "files": [StoredFile(**each) for each in cell["files"]],
-        }
-    )
-    return CellRun(execution, _read_files(value["files"]), value["begun_anew"])
-
-
-def _read_commands(value: dict[str, Any]) -> CommandsRun:
-    said = value["execution"]
-    execution = CommandsEnd(
-        CellEnd(said["ended"]),
-        [CommandEnd(**each) for each in said["commands"]],
-        [StoredFile(**each) for each in said["files"]],
-        said["variables_lost"],
-    )
-    return CommandsRun(execution, _read_files(value["files"]), value["begun_anew"])

@@ -17,8 +17,9 @@ import contextlib
 import io
 import os
 import secrets
+import shutil
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +71,24 @@ class SkillFolder:
                 raise SandboxError(f"a skill cannot be kept ({problem.strerror})") from None
             self.mounted[skill.folder] = skill
 
+    async def copy_to(self, folder: Path) -> Sequence[MountedSkill]:
+        """Write all of it into a new folder; return what that has. Raises `OSError`."""
+        async with self.changing:
+            if self.path is not None:
+                await asyncio.to_thread(shutil.copytree, self.path, folder)
+            return list(self.mounted.values())
+
+    async def take_from(self, folder: Path, folders: disk.Folders) -> None:
+        """Have what `copy_to` has written there, where it is not here yet. Raises `OSError`."""
+        async with self.changing:
+            path = await self._made(folders)
+            for name in list(self.mounted):
+                try:
+                    await asyncio.to_thread(_copy, folder / name, path / name)
+                except OSError:
+                    del self.mounted[name]  # so it can be added again
+                    raise
+
     async def remove(self) -> None:
         """Remove all of it; nothing sees it any more."""
         async with self.changing:
@@ -98,6 +117,19 @@ def _make(folders: disk.Folders) -> Path:
     path.mkdir()
     path.chmod(0o755)
     return path
+
+
+def _copy(skill: Path, whole: Path) -> None:
+    if whole.exists():
+        return
+    beside = whole.parent.parent / secrets.token_hex(8)
+    try:
+        shutil.copytree(skill, beside)
+        beside.rename(whole)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            disk.remove(beside)
+        raise
 
 
 def _write(path: Path, name: str, content: Content, room: int) -> int:

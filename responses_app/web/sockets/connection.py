@@ -22,12 +22,23 @@ from responses_app.protocol import ids
 from responses_app.protocol.api_keys import NOBODY_ASKED, Caller, key_revoked, session_over
 from responses_app.protocol.errors import ApiError, JsonObject, server_error
 from responses_app.protocol.events.dialects import OPENAI, Dialect
-from responses_app.protocol.events.frames import ERROR_HEAD, error_frame, event_bytes, lane_suffix, ping, reply_frame
+from responses_app.protocol.events.frames import (
+    ERROR_HEAD,
+    error_frame,
+    event_bytes,
+    inject_created,
+    inject_failed,
+    lane_suffix,
+    ping,
+    reply_frame,
+)
 from responses_app.protocol.fields import IgnoredFields, noting
+from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.prompt.chain import ChainLink
-from responses_app.protocol.requests.requests import CreateRequest, only_known
+from responses_app.protocol.requests.requests import CreateRequest, check_beta, only_known
 from responses_app.protocol.session.session import CancelRuns, Close, Command, Start, WebSocketSession
-from responses_app.protocol.session.steering import Create, Reply, Send, Stop
+from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Stop
+from responses_app.protocol.session.tool_outputs import not_waiting, parse_injected
 from responses_app.protocol.transport import message_too_large, not_json
 from responses_app.runs.log.journal import ReaderTooSlow, gather
 from responses_app.runs.log.reader import ResponseReader
@@ -44,6 +55,7 @@ class Terms:
     caller: Caller = NOBODY_ASKED  # whose it is
     dialect: Dialect = OPENAI  # how its events are worded
     awaits_tools: bool = False  # its responses wait for outputs of the client's tools
+    betas: str | None = None  # the `OpenAI-Beta` of the handshake
     span: Span = NO_SPAN  # of who opened it
 
 
@@ -185,17 +197,22 @@ class Connection:
                     frames.append(self._reply(frame, lane, ended))
                 case Stop():
                     frames += self._stop(command)
+                case Inject():
+                    self._spawn(self._inject(command))
                 case Start(create):
                     self._spawn(self._start(create))
                 case CancelRuns():
-                    self._cut = True
-                    for running in self._lanes:
-                        running.reader.cancel(TIME_IS_OVER)
+                    self._cancel_runs()
                 case Close():
                     self._closing = command
                     self._wake_writer()
         if frames:
             self._post(*frames)
+
+    def _cancel_runs(self) -> None:
+        self._cut = True
+        for running in self._lanes:
+            running.reader.cancel(TIME_IS_OVER)
 
     def _reply(self, frame: JsonObject, name: str | None, ended: Lane | None = None) -> str:
         lane = self._lanes.get(name) or ended
@@ -208,14 +225,39 @@ class Connection:
         answer = stop.accepted if in_time else stop.failed
         return [] if answer is None else [self._reply(answer, stop.lane)]
 
+    async def _inject(self, inject: Inject) -> None:
+        """Give outputs to a response, and say what came of that."""
+        lane, site = self._lanes.get(inject.lane), self._site
+        most = site.settings.responses_max_tool_output_bytes
+        try:
+            if not has_beta(self._terms.betas):
+                raise beta_missing("response.inject")
+            outputs = [parse_injected(item, index, max_bytes=most) for index, item in enumerate(inject.input)]
+            if lane is None or lane.reader.source.known_as != inject.response_id:
+                raise not_waiting(inject.response_id)
+            await site.outputs.inject(lane.reader.source, outputs)
+        except ApiError as error:
+            if error.status == 409 and error.param == "response_id":
+                code, message = "response_already_completed", "The response has ended, or waits for no outputs."
+                failed = inject_failed(code, message, inject.response_id, inject.input)
+                self._execute([Reply(failed, inject.lane)])
+            else:
+                self._execute([Send(error_frame(error, inject.lane))])
+        else:
+            self._execute([Reply(inject_created(inject.response_id), inject.lane)])
+
     async def _start(self, create: Create) -> None:
         # Limits and scopes of a key may have changed since the handshake.
         caller = self._site.door.latest(self._terms.caller)
-        awaits_tools, span = self._terms.awaits_tools, self._terms.span
-        origin = Origin.of(caller, "websocket", request_id=self.id, awaits_tools=awaits_tools, span=span)
         try:
             fields = {name: value for name, value in create.fields.items() if name not in IGNORED}
             request, ignored = await self._site.reader.run(caller.project, create.size, partial(self._parsed, fields))
+            check_beta(request, self._terms.betas)
+            # Its agents go on with outputs that come by `response.inject`.
+            awaits_tools = self._terms.awaits_tools or request.with_agents
+            origin = Origin.of(
+                caller, "websocket", request_id=self.id, awaits_tools=awaits_tools, span=self._terms.span
+            )
             reader = await self._site.service.create(
                 request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect
             )

@@ -19,6 +19,7 @@ from responses_app.protocol.api_keys import NOBODY_ASKED, Area, Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
+from responses_app.protocol.items.multi_agent import BETA_HEADER
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
 from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
 from responses_app.protocol.transport import connections_exhausted
@@ -69,7 +70,8 @@ def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
     dialect = site.dialect(_header(scope, DIALECT_HEADER))
     awaits_tools = site.awaits_tools(_header(scope, TOOL_MODE_HEADER), dialect)
     span = site.traces.under(_header(scope, TRACEPARENT))
-    return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools, span=span)
+    betas = _header(scope, BETA_HEADER)
+    return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools, betas=betas, span=span)
 
 
 def _header(scope: Any, name: str) -> str | None:

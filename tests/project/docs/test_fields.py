@@ -66,6 +66,7 @@ TOOL_TYPES = by_kind(sdk_types("responses.tool_param.ToolParam"))
 ITEM_TYPES = by_kind(sdk_types("responses.response_input_item_param.ResponseInputItemParam"))
 PART_TYPES = by_kind(inner_types(each for types in ITEM_TYPES.values() for each in types))
 MESSAGE_TYPES = by_kind(sdk_types("chat.chat_completion_message_param.ChatCompletionMessageParam"), "role")
+OF_AGENTS = {"agent_message", "multi_agent_call", "multi_agent_call_output"}  # a beta, which has types of its own
 FORMAT_TYPES = by_kind(sdk_types("responses.response_format_text_config_param.ResponseFormatTextConfigParam"))
 
 
@@ -145,7 +146,7 @@ def test_the_environment_of_a_shell_has_the_fields_of_the_sdk(environment: str) 
 
 
 def test_every_item_of_the_sdk_has_its_row() -> None:
-    assert MODELS.keys() | PASSED_THROUGH == ITEM_TYPES.keys()
+    assert MODELS.keys() | PASSED_THROUGH == ITEM_TYPES.keys() | OF_AGENTS
 
 
 @pytest.mark.parametrize("item", MODELS)

@@ -40,6 +40,15 @@ SCRIPT: list[Entry] = [
     {"when": "18 °C in Paris", "say": f"{ANSWER}<|return|>"},
     {"when": "[Thanks]", "say": f"{GOOD_NIGHT}<|return|>"},
 ]
+_TO = "<|channel|>commentary to="
+SEARCHES = [  # of `tool_search_example`
+    {"when": "Look up customer_42", "say": f'{_TO}tool_search.search json<|message|>{{ "paths": ["crm"] }}<|call|>'},
+    {
+        "when": '"crm.list_open_orders"',  # which was declared last
+        "say": f'{_TO}functions.crm.list_open_orders json<|message|>{{"customer_id": "customer_42"}}<|call|>',
+    },
+    {"when": "open orders for customer_42", "say": "<|channel|>final<|message|>None is open.<|return|>"},
+]
 # What follows the first prompt when the second run begins: nobody reads the thoughts of a turn that is over.
 SECOND_RUN = (
     f"{CALL}{ARGUMENTS}<|call|>{OUTPUT}<|start|>assistant{ANSWER}<|end|>"
@@ -55,9 +64,9 @@ class Desk:
 
         self.cities: list[str] = []
         self.events: list[Any] = []  # of the last streamed run
-        self.transport = transport
+        self.transport, self.model = transport, model
         self._server, self._begin = server, len(journal(server))
-        self._agent = agents.Agent(
+        self.agent = agents.Agent(
             name="Weather desk", instructions="Be brief.", model=model, tools=[weather_tool(self.cities)]
         )
 
@@ -78,8 +87,8 @@ class Desk:
         import agents
 
         if self.transport == "json":
-            return await agents.Runner.run(self._agent, input, **options)
-        result = agents.Runner.run_streamed(self._agent, input, **options)
+            return await agents.Runner.run(self.agent, input, **options)
+        result = agents.Runner.run_streamed(self.agent, input, **options)
         self.events = [event async for event in result.stream_events()]
         return result
 
@@ -108,7 +117,7 @@ def _no_tracing() -> Iterator[None]:
     agents.set_tracing_disabled(False)
 
 
-server = module_server("agents", script=SCRIPT, model_name=MODEL, journal=True)
+server = module_server("agents", script=[*SCRIPT, *SEARCHES], model_name=MODEL, journal=True)
 
 
 @pytest.fixture(params=["json", "sse", "websocket"])
@@ -172,6 +181,31 @@ async def test_a_second_run_continues_the_first(desk: Desk, way: str) -> None:
     assert decode_tokens(prompt[len(beginning) :]) == SECOND_RUN
     arguments = len(beginning) + len(encode_harmony(CALL))
     assert prompt[arguments : arguments + len(SPELLED_OUT)] == SPELLED_OUT
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["replayed", "by id"])
+async def test_the_example_of_a_search_for_tools_runs_as_it_stands(desk: Desk, *, by_id: bool) -> None:
+    import agents
+
+    from tests.servers.conformance.tool_search_example import QUESTION, agent
+
+    desk.agent = agent
+    config = agents.RunConfig(model=desk.model)
+    result = await desk.run(QUESTION, auto_previous_response_id=by_id, run_config=config)
+    assert result.final_output == "None is open."
+    kinds = [item.type for item in result.new_items]
+    assert kinds == [
+        "tool_search_call_item",
+        "tool_search_output_item",
+        "tool_call_item",
+        "tool_call_output_item",
+        "message_output_item",
+    ]
+    # A turn reads what was sampled before it, token by token, whoever keeps the conversation.
+    prompts = [generation["prompt_tokens"] for generation in desk.generations]
+    assert "list_open_orders" not in decode_tokens(prompts[0])
+    for generation, prompt in zip(desk.generations, prompts[1:], strict=False):
+        assert prompt[: len(history := as_history(generation))] == history
 
 
 async def test_runs_of_a_websocket_session_share_one_connection(server: Server) -> None:

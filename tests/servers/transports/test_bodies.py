@@ -193,7 +193,7 @@ BEYOND = {
     "picture": (lambda: PICTURE % (b"A" * (31 * MIB)), "invalid_image", "input[0].content[0]"),
     "items": (lambda: orjson.dumps({"input": [ITEM] * 5001}), "array_above_max_length", "input"),
     "tools": (
-        lambda: orjson.dumps({"input": "x", "tools": [{"type": "function"}] * 2000}),
+        lambda: orjson.dumps({"input": "x", "tools": [{"type": "function"}] * 5000}),
         "array_above_max_length",
         "tools",
     ),

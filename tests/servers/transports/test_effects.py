@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -22,7 +23,7 @@ from tests.kit.background import is_idle, until
 from tests.kit.clients import Frame, http_client
 from tests.kit.databases import postgres_url
 from tests.kit.raw_streams import RawStream
-from tests.kit.sandboxes import needs_bubblewrap
+from tests.kit.sandboxes import host_process, needs_bubblewrap
 from tests.kit.server import Server, manage
 from tests.kit.stored import stored
 from tests.kit.threads import in_a_thread
@@ -99,9 +100,10 @@ class House:
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """Two workers that live; each test leaves them so."""
     folder = tmp_path_factory.mktemp("effects")
-    with in_a_thread(hearing(folder)) as hears:
+    # Its path is short, as that of a socket has to be.
+    with in_a_thread(hearing(folder)) as hears, TemporaryDirectory() as short, host_process(Path(short)):
         script = hears.script((3 * KILLS + STOPS) * AT_ONCE + SPARE)
-        pair = Pair(folder, script=script, **SETTINGS)
+        pair = Pair(folder, script=script, sandbox_hosts=f"{short}/socket", **SETTINGS)
         try:
             for worker in pair.workers:
                 pair.start(worker)
@@ -209,7 +211,7 @@ async def test_killed_around_calls_that_were_approved_workers_make_none_twice(ho
 
 @needs_bubblewrap
 async def test_killed_around_code_workers_run_none_twice(house: House) -> None:
-    """It runs in a container of the worker that lives on, and writes a letter there each time."""
+    """It runs in a container of a host that both workers ask, and writes a letter there each time."""
     chance, written = random.Random(f"code {KILLS}"), Counter[str]()
     for number in range(KILLS):
         victim = house.pair.workers[number % 2]

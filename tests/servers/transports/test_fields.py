@@ -184,7 +184,6 @@ ELSEWHERE = {  # fields of other APIs, and what the answer says to use
     "reasoning_effort": ("low", "'reasoning.effort'"),
     "guided_json": ({"type": "object"}, "'structured_outputs'"),
     "n": (2, "/v1/chat/completions"),
-    "multi_agent": ({"enabled": True}, "leave it out"),
     "bad_words": (["no"], "leave it out"),
     "allowed_token_ids": ([1], "leave it out"),
     "documents": ([{"text": "a"}], "a message"),

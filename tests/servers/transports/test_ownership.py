@@ -38,10 +38,10 @@ NAMES_NOTHING = set(
     "background background_options held ignore_eos ignored logit_bias min_p renamed repetition_penalty seed stop "
     "stop_token_ids structured_outputs top_k "
     "cache_salt context_management enable_response_messages frequency_penalty generate include input_json "
-    "instructions max_output_tokens max_tool_calls metadata model parallel_tool_calls presence_penalty "
-    "previous_input_messages priority private prompt_cache_key prompt_cache_options prompt_cache_retention reasoning "
-    "request_id safety_identifier service_tier size store stream stream_options temperature text text_format "
-    "tool_choice tools tools_json top_logprobs top_p truncation user".split()
+    "instructions max_output_tokens max_tool_calls metadata model multi_agent parallel_tool_calls "
+    "presence_penalty previous_input_messages priority private prompt_cache_key prompt_cache_options "
+    "prompt_cache_retention reasoning request_id safety_identifier service_tier size store stream stream_options "
+    "temperature text text_format tool_choice tools tools_json top_logprobs top_p truncation user".split()
 )
 
 

@@ -15,7 +15,7 @@ ORDER = {
     "web_search_call": re.compile(r"Aw(?:vV?)?D"),
     "file_search_call": re.compile(r"Aw(?:vV?)?D"),
     "image_generation_call": re.compile(r"Ax(?:y(?:q)*Q?)?D"),
-    **dict.fromkeys(("local_shell_call", "apply_patch_call", "tool_search_call"), re.compile(r"AD")),
+    **dict.fromkeys(("local_shell_call", "apply_patch_call", "tool_search_call", "program"), re.compile(r"AD")),
     "shell_call": re.compile(r"A(?:hH*d)*D"),  # a client's is there at once
     "shell_call_output": re.compile(r"Ao*O*D"),
 }
@@ -68,5 +68,5 @@ LETTERS = {
     "response.shell_call_output_content.delta": "o",
     "response.shell_call_output_content.done": "O",
 }
-AT_ONCE = ("mcp_list_tools", "mcp_approval_request")  # items without a status, and without a text that grows
+AT_ONCE = ("mcp_list_tools", "mcp_approval_request", "program")  # items without a status, and without a text that grows
 TEXTS = {"custom_tool_call": "input", "mcp_call": "arguments", "code_interpreter_call": "code"}  # where they stand

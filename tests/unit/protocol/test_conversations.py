@@ -82,6 +82,27 @@ AS_CLIENTS_SEND_THEM: dict[str, JsonObject] = {  # with what OpenAI requires of 
         "call_id": "call_1",
         "action": {"type": "exec", "command": ["ls"], "env": {}},
     },
+    "multi_agent_call": {
+        "type": "multi_agent_call",
+        "id": "mac_1",
+        "call_id": "call_1",
+        "action": "list_agents",
+        "arguments": "{}",
+    },
+    "multi_agent_call_output": {
+        "type": "multi_agent_call_output",
+        "id": "maco_1",
+        "call_id": "call_1",
+        "action": "list_agents",
+        "output": [{"type": "output_text", "text": "{}", "annotations": []}],
+    },
+    "agent_message": {
+        "type": "agent_message",
+        "id": "amsg_1",
+        "author": "/root/a",
+        "recipient": "/root",
+        "content": [{"type": "input_text", "text": "42"}],
+    },
     "local_shell_call_output": {"type": "local_shell_call_output", "id": "lsho_1", "output": "{}"},
     "shell_call": {"type": "shell_call", "call_id": "call_1", "action": {"commands": ["ls"]}},
     "shell_call_output": {"type": "shell_call_output", "call_id": "call_1", "output": [SHELL]},
@@ -105,6 +126,10 @@ AS_CLIENTS_SEND_THEM: dict[str, JsonObject] = {  # with what OpenAI requires of 
     "custom_tool_call": {"type": "custom_tool_call", "call_id": "call_1", "name": "t", "input": "x"},
     "custom_tool_call_output": {"type": "custom_tool_call_output", "call_id": "call_1", "output": "x"},
 }
+
+
+# OpenAI has no such items in conversations, and none of its own responses with agents can be in one.
+OF_AGENTS = ("multi_agent_call", "multi_agent_call_output", "agent_message")
 
 
 def kept(*items: JsonObject) -> list[JsonObject]:
@@ -133,7 +158,8 @@ def test_what_a_client_sends_is_read_back_as_openai_has_it(name: str) -> None:
     given = AS_CLIENTS_SEND_THEM[name]
     (item,) = kept(given)
     whole = item_object(item, created_at=7)
-    validate_conversation_item(whole)
+    if name not in OF_AGENTS:
+        validate_conversation_item(whole)
     assert whole["created_at"] == 7
     for field, value in given.items():
         if isinstance(value, str) and field != "content":

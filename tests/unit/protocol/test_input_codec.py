@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from engine.formats.base import Picture
 from engine.types import FinishReason, TokenLogprob
+from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.response.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
 from responses_app.protocol.response.steps import (
+    AgentsAllowed,
     Asked,
     Declared,
     Ended,
@@ -18,9 +20,12 @@ from responses_app.protocol.response.steps import (
     Failed,
     Input,
     Mode,
+    OfAgent,
     Offered,
     OutputGiven,
     Prefilled,
+    ProgramCalled,
+    ProgramEnded,
     Sampled,
     Sealed,
     Started,
@@ -30,6 +35,7 @@ from responses_app.protocol.response.steps import (
     TimedOut,
     ToolProgressed,
     ToolReturned,
+    ToolsFound,
     ToolsListed,
     TurnBegan,
     WaitBegan,
@@ -85,6 +91,15 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
         ToolsListed("wiki", [{"name": "ask"}], [OfferedTool(name="wiki.ask", item="mcp_call", asks=True)]),
         long('["listed","wiki",[{"name":"ask"}],[{"name":"wiki.ask","item":"mcp_call","asks":true}],null]'),
     ),
+    (
+        ToolsFound([{"type": "function", "name": "f"}], [OfferedTool(name="wiki.ask", item="mcp_call")]),
+        long('["found",[{"type":"function","name":"f"}],[{"name":"wiki.ask","item":"mcp_call"}]]'),
+    ),
+    (
+        ProgramCalled(OfferedTool(name="wiki.ask", item="mcp_call"), "{}"),
+        long('["program_called",{"name":"wiki.ask","item":"mcp_call"},"{}"]'),
+    ),
+    (ProgramEnded("1"), long('["program_ended","1",false]')),
     (Offered([], [], []), long('["offered",[],[],[],{}]')),
     (
         Offered(
@@ -108,6 +123,12 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
     (TimedOut(300.0), long('["timed_out",300.0]')),
     (Failed(ERROR), long('["failed",{"code":"server_error","message":"It broke: é 👍"}]')),
     *((Stopped(reason), long(f'["stopped","{reason.value}"]')) for reason in StopReason),
+    (
+        AgentsAllowed(AgentLimits(concurrent=3, total=64, depth=4, calls=1000, wait_seconds=600.0), calls_client=True),
+        long('["agents",{"concurrent":3,"total":64,"depth":4,"calls":1000,"wait_seconds":600.0},true]'),
+    ),
+    (OfAgent(258, Sampled([7])), b"\x02\x02\x01" + encode([Sampled([7])])),
+    (OfAgent(1, TurnBegan(9)), b"\x02\x01\x00" + long('["turn",9]')),
     (Ended(1_700_000_001), long('["ended",1700000001,null]')),
     (Ended(1, ERROR), long('["ended",1,{"code":"server_error","message":"It broke: é 👍"}]')),
 ]

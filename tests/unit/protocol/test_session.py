@@ -33,7 +33,7 @@ class TestFrames:
     def test_a_frame_that_is_not_an_object(self, frame: object) -> None:
         assert codes(session().receive(frame, 2)) == [(400, "invalid_json", None)]
 
-    @pytest.mark.parametrize("kind", [None, "response.inject", 7, {}, "", "x" * 500])
+    @pytest.mark.parametrize("kind", [None, "response.processed", 7, {}, "", "x" * 500])
     def test_an_unknown_type(self, kind: object) -> None:
         frame = {} if kind is None else {"type": kind}
         commands = session().receive(frame, 2)

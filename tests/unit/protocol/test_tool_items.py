@@ -61,6 +61,18 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
         {"call_id": "c", "action": {"type": "exec", "command": ["ls"]}},
         [call("functions.local_shell", '{"type":"exec","command":["ls"]}')],
     ),
+    "multi_agent_call": (
+        {"call_id": "c", "action": "wait_agent", "arguments": "{}"},
+        [call("agents.wait_agent", "{}")],
+    ),
+    "multi_agent_call_output": (
+        {"call_id": "c", "action": "wait_agent", "output": [{"type": "output_text", "text": "A message has come."}]},
+        [output("agents.wait_agent", "A message has come.")],
+    ),
+    "agent_message": (
+        {"author": "/root/a", "recipient": "/root", "content": [{"type": "input_text", "text": "42"}]},
+        [note("Message from the agent /root/a:\n42")],
+    ),
     "local_shell_call_output": ({"id": "c", "output": "README"}, [output("functions.local_shell", "README")]),
     "shell_call": (
         {"call_id": "c", "action": {"commands": ["ls"]}},
@@ -110,8 +122,8 @@ ITEMS: dict[str, tuple[JsonObject, list[str]]] = {
             note("[tools omitted, they cannot be called here: mcp]"),
         ],
     ),
-    "program": ({"call_id": "c", "code": "f()"}, [call("functions.program", "f()")]),
-    "program_output": ({"call_id": "c", "result": "1"}, [output("functions.program", "1")]),
+    "program": ({"call_id": "c", "code": "f()"}, [freeform("program", "f()")]),
+    "program_output": ({"call_id": "c", "result": "1"}, [output("program", "1")]),
     "code_interpreter_call": (
         {"code": "1+1", "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "https://x"}]},
         [freeform("python", "1+1"), output("python", f"2\n{IMAGE}")],

@@ -291,7 +291,7 @@ async def test_those_who_follow_one_response_look_at_its_log_together(
     gate.set()
     for reading in readings:
         await reading.to_the_end()
-    await asyncio.sleep(0.1)
+    await eventually(lambda: "cannot be followed" in caplog.text)
     away = False
     for each in followed:
         assert (await each.to_the_end())[-1]["type"] == "response.completed"

@@ -39,8 +39,7 @@ class TokenEngine(FakeEngine):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
-        number = int(request.request_id.rpartition("-")[2])
-        said = self.encode(str(self.turns[min(number, len(self.turns) - 1)][0]))
+        said = self.encode(self._said(request))
         rest = said[self._already(list(request.prompt_token_ids), said) :][: request.sampling.max_output_tokens]
         self.running += 1
         try:
@@ -54,6 +53,10 @@ class TokenEngine(FakeEngine):
                 await asyncio.sleep(0)
         finally:
             self.running -= 1
+
+    def _said(self, request: GenerationRequest) -> str:
+        number = int(request.request_id.rpartition("-")[2])
+        return str(self.turns[min(number, len(self.turns) - 1)][0])
 
     @staticmethod
     def _reason(last: int) -> FinishReason:

@@ -191,9 +191,9 @@ async def test_an_output_and_a_cancellation_at_once(order: str) -> None:
     if order == "cancel first":
         site.registry.cancel(run, reason="test")
         await asyncio.sleep(0)
-        run.take_output(given(call_id))
+        run.take_outputs([given(call_id)])
     else:
-        run.take_output(given(call_id))
+        run.take_outputs([given(call_id)])
         site.registry.cancel(run, reason="test")
     events = await reading.to_the_end()
     assert events[-1]["response"]["status"] == "cancelled"  # type: ignore[index]

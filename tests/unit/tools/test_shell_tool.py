@@ -14,9 +14,8 @@ from responses_app.tools.sandbox.commands import MAX_COMMANDS
 from responses_app.tools.shell.tool import ShellTool
 from tests.kit.fakes import ANSWER, FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
-from tests.kit.sandboxes import SMALL, needs_bubblewrap
+from tests.kit.sandboxes import SMALL, interpreter, needs_bubblewrap
 from tests.unit.runs.test_server_tools import prompt_of
-from tests.unit.tools.test_tool_contract import interpreter
 
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 

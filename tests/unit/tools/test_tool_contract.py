@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import AsyncIterator
-from itertools import count
 
 import pytest
 
 from responses_app.stores.vector_stores import VectorStoreSettings
-from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
 from responses_app.tools.file_search import NAME, FileSearchTool, Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from responses_app.tools.shell.tool import ShellTool
@@ -16,9 +14,7 @@ from tests.contracts.adapters.test_vector_stores import Hands, Kept
 from tests.contracts.tools import ToolCase, ToolContract
 from tests.kit.image_server import image_server, image_tool
 from tests.kit.mcp_servers import mcp_server, mcp_tool
-from tests.kit.memory_files import MemoryFileStore
-from tests.kit.memory_skills import MemorySkills
-from tests.kit.sandboxes import SMALL, has_bubblewrap, needs_bubblewrap
+from tests.kit.sandboxes import SMALL, interpreter, needs_bubblewrap
 from tests.kit.search_servers import searxng
 from tests.kit.web_server import WebServer, answer
 from tests.unit.runs.test_server_tools import ASKED, Shell
@@ -122,15 +118,3 @@ class TestShell(ToolContract):
         ends = ("shell_call_output", "completed", "incomplete")
         yield ToolCase(ShellTool(code, SMALL), declared, good, "1024", endless, slow, ends=ends)
         await code.aclose()
-
-
-def interpreter() -> CodeInterpreterTool:
-    """Return a code interpreter whose ids are numbers."""
-    numbers = count(1)
-    return CodeInterpreterTool(
-        choose=has_bubblewrap,
-        settings=SMALL,
-        new_id=lambda prefix: f"{prefix}{next(numbers)}",
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-    )

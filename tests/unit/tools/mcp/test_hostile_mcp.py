@@ -11,7 +11,8 @@ import pytest
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.steps import CallTool
-from responses_app.runs.driving.tool_calls import call_tool, list_tools
+from responses_app.runs.driving.learning import list_tools
+from responses_app.runs.driving.tool_calls import call_tool
 from responses_app.runs.plan.plan import ToolEntry
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.tools.base import ToolFailed

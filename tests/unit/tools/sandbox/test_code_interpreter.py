@@ -14,9 +14,7 @@ from responses_app.tools.code_interpreter.tool import CodeInterpreterTool, code_
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import assert_laws, counting_ids
-from tests.kit.memory_files import MemoryFileStore
-from tests.kit.memory_skills import MemorySkills
-from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, started
+from tests.kit.sandboxes import SMALL, content_of, interpreter, needs_bubblewrap, started
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import prompt_of
 from tests.unit.tools.sandbox.wakers import WAKERS
@@ -39,13 +37,7 @@ def calling(code: str) -> str:
 async def tool() -> AsyncIterator[CodeInterpreterTool]:
     """Return a tool that the tests of this module share, with its containers."""
     numbers = count(1)
-    made = CodeInterpreterTool(
-        choose=has_bubblewrap,
-        settings=SMALL,
-        new_id=lambda prefix: f"{prefix}{next(numbers)}",
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-    )
+    made = interpreter(lambda prefix: f"{prefix}{next(numbers)}")
     yield made
     await made.aclose()
 
@@ -151,13 +143,7 @@ async def test_images_are_shown_and_the_model_is_told(tool: CodeInterpreterTool)
 
 
 async def test_code_that_does_not_end_fails_and_the_response_goes_on() -> None:
-    slow = CodeInterpreterTool(
-        choose=has_bubblewrap,
-        settings=replace(SMALL, sandbox_call_seconds=0.3),
-        new_id=lambda prefix: f"{prefix}1",
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-    )
+    slow = interpreter(lambda prefix: f"{prefix}1", settings=replace(SMALL, sandbox_call_seconds=0.3))
     site = site_of(slow, calling("import time\ntime.sleep(60)"), ANSWER)
     response = await site.ask(input="hi", tools=AUTO)
     assert (response["status"], calls_of(response)[0]["status"]) == ("completed", "failed")
@@ -218,9 +204,7 @@ async def test_without_a_sandbox_a_request_is_refused_and_told_why() -> None:
     async def nothing() -> SandboxChoice:
         return SandboxChoice(None, None, "No sandbox can be used here. bubblewrap: it is not installed.")
 
-    tool = CodeInterpreterTool(
-        choose=nothing, settings=SMALL, new_id=lambda prefix: prefix, files=MemoryFileStore(), skills=MemorySkills()
-    )
+    tool = interpreter(lambda prefix: prefix, choose=nothing)
     for _ in range(2):  # before it was tried, and behind that
         with pytest.raises(ApiError) as raised:
             await site_of(tool).begin(input="hi", tools=AUTO)

@@ -8,14 +8,14 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
-from responses_app.tools.sandbox import containers as all_containers
+from responses_app.tools.sandbox import known
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
 from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
-from responses_app.tools.sandbox.sharing import MAX_TRANSFERS, SharedContainers
+from responses_app.tools.sandbox.sharing import MAX_TRANSFERS
 from tests.kit.clock import Clock
-from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, started
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
 from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -69,7 +69,7 @@ async def test_one_that_nobody_uses_expires(containers: Containers, clock: Clock
 
 
 async def test_a_chain_keeps_its_container(containers: Containers) -> None:
-    of_one_worker = SharedContainers(containers)
+    of_one_worker = shared(containers)
     first = await containers.create("p")
     await of_one_worker.join_chain(first.id, ["resp_1", "conv_1"])
     for key in ("resp_1", "conv_1", first.id):
@@ -98,17 +98,17 @@ async def test_over_the_limit_the_longest_idle_one_of_the_largest_project_goes(c
 async def test_files_and_state_of_a_container(containers: Containers) -> None:
     one, other = await containers.create("p"), await containers.create("p")
     assert await containers.files_of("p", one.id) == []
-    shared = SharedContainers(containers)
-    up = await shared.put_file("p", one.id, "in.txt", pieces_of(b"hello"))
+    every = shared(containers)
+    up = await every.put_file("p", one.id, "in.txt", pieces_of(b"hello"))
     run = await containers.run("p", one.id, "open('out.txt', 'w').write(open('in.txt').read() * 2);x = 5")
     (out,) = run.files
     assert (up.source, out.source, out.path, out.size) == ("user", "assistant", "out.txt", 10)
-    assert await content_of(shared, "p", one.id, out.id) == b"hellohello"
+    assert await content_of(every, "p", one.id, out.id) == b"hellohello"
     assert {each.id for each in await containers.files_of("p", one.id)} == {up.id, out.id}
     assert (await containers.run("p", other.id, "x")).execution.error == "NameError"
     for project, id, file in (("p", other.id, out.id), ("q", one.id, out.id), ("p", one.id, "cfile_none")):
         with pytest.raises(ContainerNotFound):
-            await content_of(shared, project, id, file)
+            await content_of(every, project, id, file)
     await containers.remove_file("p", one.id, out.id)
     assert [each.id for each in await containers.files_of("p", one.id)] == [up.id]
     assert started(containers) == {one.id, other.id}
@@ -159,7 +159,7 @@ async def test_without_a_sandbox_its_problem_is_said(clock: Clock) -> None:
 
 
 async def test_one_project_cannot_push_out_those_of_another(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_containers, "MAX_KNOWN", 3)
+    monkeypatch.setattr(known, "MAX_KNOWN", 3)
     containers = make(clock)
     small = await containers.create("small")
     for _ in range(5):
@@ -172,20 +172,20 @@ async def test_one_project_cannot_push_out_those_of_another(clock: Clock, monkey
 
 @needs_bubblewrap
 async def test_a_file_comes_and_goes_in_parts(containers: Containers) -> None:
-    shared, one = SharedContainers(containers), await containers.create("p")
+    every, one = shared(containers), await containers.create("p")
     content = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"
-    up = await shared.put_file("p", one.id, "in/big.bin", pieces_of(content[:1000], content[1000:]))
+    up = await every.put_file("p", one.id, "in/big.bin", pieces_of(content[:1000], content[1000:]))
     assert up.size == len(content)
-    sizes = [len(part.content) async for part in shared.content("p", one.id, up.id)]
+    sizes = [len(part.content) async for part in every.content("p", one.id, up.id)]
     assert (sum(sizes), max(sizes)) == (len(content), PIECE_BYTES)
-    assert await content_of(shared, "p", one.id, up.id) == content
-    empty = await shared.put_file("p", one.id, "empty", pieces_of())
-    assert (empty.size, await content_of(shared, "p", one.id, empty.id)) == (0, b"")
+    assert await content_of(every, "p", one.id, up.id) == content
+    empty = await every.put_file("p", one.id, "empty", pieces_of())
+    assert (empty.size, await content_of(every, "p", one.id, empty.id)) == (0, b"")
 
 
 @needs_bubblewrap
 async def test_a_file_that_does_not_come_whole_is_not_there(containers: Containers) -> None:
-    shared, one = SharedContainers(containers), await containers.create("p")
+    every, one = shared(containers), await containers.create("p")
 
     async def broken() -> AsyncIterator[bytes]:
         yield b"x" * PIECE_BYTES
@@ -195,9 +195,9 @@ async def test_a_file_that_does_not_come_whole_is_not_there(containers: Containe
         return (await containers.run("p", one.id, "import os; print(sorted(os.listdir()))")).execution.output
 
     with pytest.raises(EOFError):
-        await shared.put_file("p", one.id, "half.bin", broken())
+        await every.put_file("p", one.id, "half.bin", broken())
     with pytest.raises(SandboxError, match="at most"):
-        await shared.put_file("p", one.id, "large.bin", pieces_of(bytes(SMALL.sandbox_disk_bytes + 1)))
+        await every.put_file("p", one.id, "large.bin", pieces_of(bytes(SMALL.sandbox_disk_bytes + 1)))
 
     async def is_clean() -> bool:
         return await hidden() == "[]\n"
@@ -208,9 +208,9 @@ async def test_a_file_that_does_not_come_whole_is_not_there(containers: Containe
 
 @needs_bubblewrap
 async def test_a_file_that_changes_while_it_is_read_has_no_end(containers: Containers) -> None:
-    shared, one = SharedContainers(containers), await containers.create("p")
-    up = await shared.put_file("p", one.id, "a.bin", pieces_of(bytes(2 * PIECE_BYTES)))
-    parts = shared.content("p", one.id, up.id)
+    every, one = shared(containers), await containers.create("p")
+    up = await every.put_file("p", one.id, "a.bin", pieces_of(bytes(2 * PIECE_BYTES)))
+    parts = every.content("p", one.id, up.id)
     assert len((await anext(parts)).content) == PIECE_BYTES
     await containers.run("p", one.id, "open('a.bin', 'ab').write(b'more');")
     with pytest.raises(SandboxError, match="changed while it was read"):
@@ -220,11 +220,11 @@ async def test_a_file_that_changes_while_it_is_read_has_no_end(containers: Conta
 @needs_bubblewrap
 async def test_whoever_leaves_a_file_ends_no_container(containers: Containers) -> None:
     """What the warden still says is not the answer to the next question."""
-    shared, one = SharedContainers(containers), await containers.create("p")
+    every, one = shared(containers), await containers.create("p")
     await containers.run("p", one.id, "x = 42; open('a.bin', 'wb').write(bytes(3_000_000));")
     (file,) = await containers.files_of("p", one.id)
     for turns in range(8):
-        reading = asyncio.create_task(content_of(shared, "p", one.id, file.id))
+        reading = asyncio.create_task(content_of(every, "p", one.id, file.id))
         for _ in range(turns):
             await asyncio.sleep(0)
         reading.cancel()
@@ -234,16 +234,16 @@ async def test_whoever_leaves_a_file_ends_no_container(containers: Containers) -
 
 @needs_bubblewrap
 async def test_only_so_many_files_of_a_project_are_on_their_way(containers: Containers) -> None:
-    shared, one = SharedContainers(containers), await containers.create("p")
+    every, one = shared(containers), await containers.create("p")
     other = await containers.create("q")
-    up = await shared.put_file("p", one.id, "a.bin", pieces_of(bytes(2 * PIECE_BYTES)))
-    readers = [shared.content("p", one.id, up.id) for _ in range(MAX_TRANSFERS)]
+    up = await every.put_file("p", one.id, "a.bin", pieces_of(bytes(2 * PIECE_BYTES)))
+    readers = [every.content("p", one.id, up.id) for _ in range(MAX_TRANSFERS)]
     for reader in readers:
         await anext(reader)
     with pytest.raises(TooManyTransfers):
-        await content_of(shared, "p", one.id, up.id)
-    await shared.put_file("q", other.id, "a", pieces_of(b"x"))
+        await content_of(every, "p", one.id, up.id)
+    await every.put_file("q", other.id, "a", pieces_of(b"x"))
     await readers.pop().aclose()
-    assert len(await content_of(shared, "p", one.id, up.id)) == 2 * PIECE_BYTES
+    assert len(await content_of(every, "p", one.id, up.id)) == 2 * PIECE_BYTES
     for reader in readers:
         await reader.aclose()

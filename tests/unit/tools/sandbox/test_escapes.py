@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from responses_app.tools.sandbox import choosing as attempts
-from responses_app.tools.sandbox import processes
-from responses_app.tools.sandbox import session as sessions
+from responses_app.tools.sandbox import excess, processes
 from responses_app.tools.sandbox.base import (
     INSIDE,
     BaseSandbox,
@@ -152,7 +151,7 @@ async def test_what_forks_without_end_stands_still_between_cells() -> None:
 @needs_sandlock
 @needs_root
 async def test_sockets_are_bounded_where_the_network_is_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_SOCKETS", 100)
+    monkeypatch.setattr(excess, "MAX_SOCKETS", 100)
     session = await SandboxSession.start(Sandlock(), find_interpreter(SYSTEM_PYTHON), SMALL)
     try:
         code = "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"

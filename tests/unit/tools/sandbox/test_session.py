@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import processes
+from responses_app.tools.sandbox import excess, processes
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import (
     INSIDE,
@@ -311,7 +311,7 @@ def left_over() -> list[str]:
     ["for each in range(400): open(f'{each}', 'w').close()", "for each in range(400): os.mkdir(f'/dev/shm/{each}')"],
 )
 async def test_a_container_may_have_so_many_files(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(sessions, "MAX_FILES_IN_MEMORY", 300)
+    monkeypatch.setattr(excess, "MAX_FILES_IN_MEMORY", 300)
     async with session_of() as container:
         with pytest.raises(SandboxGone, match="too many files"):
             await container.run(f"import os, time\n{code}\ntime.sleep(20)")
@@ -325,7 +325,7 @@ async def test_a_container_may_have_so_many_timers(container: SandboxSession) ->
 
 
 async def test_a_container_may_have_so_many_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MAX_SOCKETS", 100)
+    monkeypatch.setattr(excess, "MAX_SOCKETS", 100)
     async with session_of() as container:
         done = await container.run(
             "import socket, time\nheld = [socket.socketpair() for _ in range(80)]\ntime.sleep(20)"

@@ -1,9 +1,10 @@
-"""Containers of several workers of one machine: two in this process that know each other by their folder alone."""
+"""Containers of a host, as several workers have them: two in this process, each with a connection of its own."""
 
 import asyncio
-import os
-import socket
+import tempfile
+import zipfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,18 @@ import pytest_asyncio
 from responses_app.protocol.errors import JsonObject
 from responses_app.stores.clock import id_factory
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
-from responses_app.tools.sandbox import sharing
-from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.records import ContainerNotFound
+from responses_app.tools.sandbox.asking import RemoteHost
+from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError, SandboxSettings
+from responses_app.tools.sandbox.checkpoints import Checkpoints
+from responses_app.tools.sandbox.containers import Containers
+from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, HostGone, MemoryRefused
 from responses_app.tools.sandbox.sharing import SharedContainers
+from responses_app.tools.sandbox.skills import MountedSkill
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_skills import MemorySkills
-from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of
+from tests.kit.skills import MANIFEST, zipped
 from tests.kit.waiting import eventually
 from tests.unit.runs.test_server_tools import prompt_of
 from tests.unit.tools.sandbox.test_code_interpreter import ANSWER, AUTO, NEW_ID, OUTPUTS, calling, calls_of
@@ -29,25 +34,25 @@ from tests.unit.tools.sandbox.test_code_interpreter import ANSWER, AUTO, NEW_ID,
 pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
 
 
-def worker(folder: Path) -> CodeInterpreterTool:
+def containers_of(checkpoints: Checkpoints | None = None, settings: SandboxSettings = SMALL) -> Containers:
+    """Return the containers of a host."""
+    return Containers(has_bubblewrap, settings, new_id=id_factory(lambda: 1.0), checkpoints=checkpoints)
+
+
+def worker(*paths: Path) -> CodeInterpreterTool:
     """Return the tool of one worker."""
-    return CodeInterpreterTool(
-        choose=has_bubblewrap,
-        settings=SMALL,
-        new_id=id_factory(lambda: 1.0),
-        folder=folder,
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-    )
+    shared = SharedContainers([RemoteHost(str(path)) for path in paths])
+    return CodeInterpreterTool(containers=shared, settings=SMALL, files=MemoryFileStore(), skills=MemorySkills())
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two workers."""
+    """Two workers, and the host of their containers."""
 
     one: CodeInterpreterTool
     other: CodeInterpreterTool
-    folder: Path
+    host: Containers
+    path: Path
 
     @property
     def ours(self) -> SharedContainers:
@@ -58,15 +63,23 @@ class Pair:
         return self.other.containers
 
 
+@asynccontextmanager
+async def a_pair() -> AsyncIterator[Pair]:
+    """Start a host with two workers."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, host = Path(folder) / "socket", containers_of()
+        async with host_at(path, host):
+            made = Pair(worker(path), worker(path), host, path)
+            yield made
+            for tool in (made.one, made.other):
+                await tool.aclose()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pair]:
-    """Two workers, whose folder has a longer name than a socket may have."""
-    folder = tmp_path_factory.mktemp("shared") / ("long" * 30) / "containers"
-    made = Pair(worker(folder), worker(folder), folder)
-    yield made
-    for tool in (made.one, made.other):
-        await tool.aclose()
-    assert list(folder.iterdir()) == []
+async def pair() -> AsyncIterator[Pair]:
+    """Return a host and workers that the tests of this module share."""
+    async with a_pair() as made:
+        yield made
 
 
 async def test_a_chain_keeps_its_variables_whichever_worker_it_comes_to(pair: Pair) -> None:
@@ -86,7 +99,7 @@ async def test_a_chain_keeps_its_variables_whichever_worker_it_comes_to(pair: Pa
     assert carried["outputs"] == [{"type": "logs", "logs": "43\n"}]
 
 
-async def test_all_that_a_container_can_do_it_does_for_other_workers(pair: Pair) -> None:
+async def test_all_that_a_container_can_do_it_does_for_every_worker(pair: Pair) -> None:
     ours, theirs = pair.ours, pair.theirs
     here, there = await ours.create("p", name="a"), await theirs.create("p")
     assert await theirs.find("p", here.id) == here
@@ -110,9 +123,42 @@ async def test_all_that_a_container_can_do_it_does_for_other_workers(pair: Pair)
         await content_of(theirs, "p", here.id, up.id)
     with pytest.raises(SandboxError, match="not the path of a file"):
         await theirs.put_file("p", here.id, "../x", pieces_of())
+    with pytest.raises(MemoryRefused, match="memory_limit 64g is more than a container has here: 1g"):
+        await ours.create("p", memory="64g")
     await theirs.delete("p", here.id)
     with pytest.raises(ContainerNotFound):
         await ours.find("p", here.id)
+
+
+async def test_commands_are_told_of_while_they_run_and_end_with_their_worker(pair: Pair) -> None:
+    here, dies = await pair.ours.create("p"), worker(pair.path)
+    told: list[dict[str, Any]] = []
+    asked: dict[str, Any] = {"seconds": 30.0, "most": 100, "report": told.append}
+    work = asyncio.create_task(dies.containers.run_commands("p", here.id, ["echo one; sleep 60"], **asked))
+    await eventually(lambda: bool(told))
+    assert told == [{"command_index": 0, "stdout": "one\n"}]
+    await dies.aclose()
+    with pytest.raises(HostGone):
+        await work
+    # None of them is a `sleep` any more.
+    look = "cat /proc/[0-9]*/comm | grep -c sleep"
+    run = await pair.ours.run_commands("p", here.id, [look, "echo a > file; echo b >&2; exit 3"], **asked)
+    assert [(each.exit_code, each.killed) for each in run.execution.commands] == [(1, False), (3, False)]
+    assert (run.execution.ended, [file.path for file in run.files]) == (CellEnd.DONE, ["file"])
+    # All was told before the end, in whatever order the two have printed it.
+    assert sorted(told[1:], key=str) == [{"command_index": 0, "stdout": "0\n"}, {"command_index": 1, "stderr": "b\n"}]
+
+
+async def test_skills_come_into_containers_of_a_host(pair: Pair) -> None:
+    here, skill = await pair.ours.create("p"), MountedSkill("basic-math-1", "basic-math", "Adds.")
+    noise = bytes(range(251)) * 20_000  # 5 MB: more than one message of most kinds has
+    bundle = zipped({"s/SKILL.md": MANIFEST, "s/noise": noise}, method=zipfile.ZIP_STORED)
+    await pair.theirs.add_skill("p", here.id, skill, bundle)
+    assert await pair.ours.skills_of("p", here.id) == [skill]
+    look = f"import os; print(os.listdir({SKILLS_FOLDER!r}), os.path.getsize('{SKILLS_FOLDER}/basic-math-1/noise'))"
+    assert (await pair.ours.run("p", here.id, look)).execution.output == f"['basic-math-1'] {len(noise)}\n"
+    with pytest.raises(ContainerNotFound):
+        await pair.theirs.add_skill("q", here.id, skill, bundle)
 
 
 async def test_another_projects_is_not_found_on_any_worker(pair: Pair) -> None:
@@ -121,9 +167,8 @@ async def test_another_projects_is_not_found_on_any_worker(pair: Pair) -> None:
         with pytest.raises(ContainerNotFound):
             await ask("theirs", mine.id)
     assert await pair.theirs.all_of("theirs") == []
+    assert await pair.theirs.of_chain("theirs", [mine.id]) is None
     assert (await pair.theirs.find("mine", mine.id)).id == mine.id
-    (folder,) = {path.parent for path in pair.folder.iterdir()}
-    assert folder.stat().st_mode & 0o077 == 0, "no other user reaches it"
 
 
 @pytest.mark.parametrize("id", ["cntr_0", f"cntr_{'0' * 32}", f"cntr_{'/' * 32}", f"cntr_{'.' * 30}/a", "", "x" * 5000])
@@ -132,55 +177,53 @@ async def test_ids_that_nobody_has_made(pair: Pair, id: str) -> None:
         await pair.theirs.find("p", id)
 
 
-async def test_a_cancelled_call_stops_its_code_in_the_other_worker(pair: Pair) -> None:
+async def test_a_cancelled_call_stops_its_code(pair: Pair) -> None:
     here = await pair.ours.create("p")
-    work = asyncio.create_task(pair.theirs.run("p", here.id, "open('begun', 'w').close()\nwhile True: pass"))
-    own = pair.ours._own._containers[here.id]
-    await eventually(lambda: own.working > 0 and own.session is not None)
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
+    for call in ("", "resp_1 ci_1"):
+        work = asyncio.create_task(pair.theirs.run("p", here.id, "while True: pass", call=call))
+        own = pair.host._known._containers[here.id]
+        await eventually(lambda own=own: own.working > 0 and own.session is not None)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert (await asyncio.wait_for(pair.theirs.run("p", here.id, "1"), 20)).execution.output == "1\n"
+        await eventually(lambda own=own: own.working == 0)
+    with pytest.raises(SandboxError, match="the code was stopped"):
+        await pair.ours.run("p", here.id, "2", call="resp_1 ci_1")
+
+
+async def test_a_call_whose_worker_dies_goes_on_and_is_not_made_twice(pair: Pair) -> None:
+    doomed, here = worker(pair.path), await pair.ours.create("p")
+    await pair.ours.run("p", here.id, "n = 0")
+    code = "import time\nn += 1\nopen('begun', 'w').close()\ntime.sleep(0.5)\nprint(n)"
+    work = asyncio.create_task(doomed.containers.run("p", here.id, code, call="resp_1 ci_2"))
+    own = pair.host._known._containers[here.id]
+    await eventually(lambda: own.working > 0)
+    await doomed.aclose()
+    with pytest.raises(SandboxError, match="went away"):
         await work
-    assert (await asyncio.wait_for(pair.theirs.run("p", here.id, "1"), 20)).execution.output == "1\n"
-    await eventually(lambda: own.working == 0)
+    for workers in (pair.ours, pair.theirs):
+        again = await workers.run("p", here.id, code, call="resp_1 ci_2")
+        assert again.execution.output == "1\n"
+    assert (await pair.ours.run("p", here.id, "n", call="resp_1 ci_3")).execution.output == "1\n"
 
 
-async def test_one_whose_worker_has_ended_is_gone_and_the_model_is_told(pair: Pair) -> None:
-    gone = worker(pair.folder)
-    site = Site(FakeEngine([calling("x = 40"), ANSWER]), tools=[gone], new_id=NEW_ID)
-    first = await site.ask(input="hi", tools=AUTO)
-    (call,) = calls_of(first)
-    await gone.aclose()
-    with pytest.raises(ContainerNotFound):
-        await content_of(pair.ours, "default", str(call["container_id"]), "cfile_1")
-    site = Site(FakeEngine([calling("x"), ANSWER]), tools=[pair.one], new_id=NEW_ID, store=site.store)
-    await site.ask(input="on", tools=AUTO, previous_response_id=first["id"])
-    assert "its variables and files are lost" in prompt_of(site, -1)
-
-
-async def test_workers_that_were_killed_or_stand_still_are_left_out(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of them has left its socket, the other one accepts and says nothing."""
-    here = await pair.ours.create("p")
-    folder = os.open(pair.folder, os.O_PATH)
-    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as still:
-        for each, tag in ((dead, "0" * 7 + "1"), (still, "0" * 7 + "2")):
-            each.bind(f"/proc/self/fd/{folder}/{tag}.sock")
-        still.listen()
-        monkeypatch.setattr(sharing, "LOOK_SECONDS", 0.2)
-        for tag in ("0" * 7 + "1", "0" * 7 + "2"):
-            with pytest.raises(ContainerNotFound):
-                await pair.ours.find("p", f"cntr_{'0' * 24}{tag}")
-        assert here.id in [each.id for each in await pair.ours.all_of("p")]
-        assert not (pair.folder / "00000001.sock").exists(), "a dead one's is taken away"
-    os.close(folder)
-    (pair.folder / "00000002.sock").unlink()
-
-
-async def test_where_no_socket_can_be_each_worker_is_alone(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    alone = worker(tmp_path / "file")
-    made = await alone.containers.create("p")
-    assert (await alone.containers.find("p", made.id)).id == made.id
-    assert (await alone.containers.run("p", made.id, "1")).execution.output == "1\n"
-    await alone.aclose()
+async def test_a_host_that_ended_is_told_of_and_the_next_one_is_used(tmp_path: Path) -> None:
+    """The chain goes on in a new container; a call that was under way fails with the reason."""
+    asked: dict[str, Any] = {"input": "on", "tools": AUTO}
+    path = Path(tempfile.mkdtemp()) / "socket"
+    tool = worker(path)
+    async with host_at(path, containers_of()) as server:
+        site = Site(FakeEngine([calling("x = 40"), ANSWER]), tools=[tool], new_id=NEW_ID)
+        first = await site.ask(**asked)
+        endless = Site(FakeEngine([calling("while True: pass"), ANSWER]), tools=[tool], new_id=NEW_ID)
+        work = asyncio.create_task(endless.ask(**asked))
+        await eventually(lambda: server._busy > 0)
+    assert (await work)["status"] == "completed"
+    assert "the host of the container went away while it worked" in prompt_of(endless, -1)
+    path.unlink()
+    async with host_at(path, containers_of()):
+        site = Site(FakeEngine([calling("x"), ANSWER]), tools=[tool], new_id=NEW_ID, store=site.store)
+        await site.ask(previous_response_id=first["id"], **asked)
+        assert "its variables and files are lost" in prompt_of(site, -1)
+        await tool.aclose()

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from itertools import count
 
 import pytest
 
@@ -18,9 +17,7 @@ from responses_app.tools.skills.bundles import read_zip
 from responses_app.tools.skills.given import GivenSkill, told_of
 from tests.kit.fakes import FakeEngine, Site
 from tests.kit.laws import counting_ids
-from tests.kit.memory_files import MemoryFileStore
-from tests.kit.memory_skills import MemorySkills
-from tests.kit.sandboxes import SMALL
+from tests.kit.sandboxes import SMALL, interpreter, own
 from tests.kit.skills import MANIFEST, SCRIPT, inline, manifest, zipped
 from tests.unit.runs.test_server_tools import prompt_of
 from tests.unit.tools.sandbox.nobody import SYSTEM_PYTHON
@@ -66,19 +63,12 @@ async def tool(request: pytest.FixtureRequest) -> AsyncIterator[CodeInterpreterT
     sandbox: BaseSandbox = request.param()
     if sandbox.missing() is not None or not os.path.exists(SYSTEM_PYTHON):  # noqa: ASYNC240
         pytest.skip(str(sandbox.missing()))
-    numbers = count(1)
 
     async def choice() -> SandboxChoice:
         # The other one may be where the container's user may not go.
         return SandboxChoice(sandbox, find_interpreter(SYSTEM_PYTHON))
 
-    made = CodeInterpreterTool(
-        choose=choice,
-        settings=SMALL,
-        new_id=lambda prefix: f"{prefix}{next(numbers)}",
-        files=MemoryFileStore(),
-        skills=MemorySkills(),
-    )
+    made = interpreter(choose=choice)
     yield made
     await made.aclose()
 
@@ -148,7 +138,8 @@ async def test_they_are_bounded_and_gone_with_the_container(tool: CodeInterprete
     with pytest.raises(SandboxError, match="larger than its files may be"):
         await tool.given_skills.provide(PROJECT, container.id, [second])
     assert await tool.containers.skills_of(PROJECT, container.id) == [first.mounted]
-    path = tool.containers._own._containers[container.id].skills.path
+    (here,) = own(tool.containers.hosts)
+    path = (await here.find(PROJECT, container.id)).skills.path
     assert path is not None
     assert [each.name for each in path.parent.iterdir()] == ["skills"], "nothing is left of the one that did not fit"
     await tool.containers.delete(PROJECT, container.id)

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 
 from responses_app.protocol.setting import MIB
-from responses_app.tools.sandbox import processes, stillness
+from responses_app.tools.sandbox import excess, processes, stillness
 from responses_app.tools.sandbox import session as sessions
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.records import CellEnd
@@ -231,7 +231,7 @@ async def main() -> None:
             said[name] = (await came_of(session, code, then, ends=ends)).why
         finally:
             await session.close()
-    sessions.MAX_FILES_IN_MEMORY, sessions.MAX_SOCKETS = 300, 200
+    excess.MAX_FILES_IN_MEMORY, excess.MAX_SOCKETS = 300, 200
     for name, (code, _) in TOO_MUCH.items():
         session = await SandboxSession.start(Bubblewrap(), python, LIMITS)
         try:

@@ -63,6 +63,15 @@ class Kernel:
                 stream.flush()
         return error, self._display.take()
 
+    def give_calls(self, channel: socket.socket) -> Any:
+        """Let the next cell call the host's tools; return what ends that."""
+        # Imported here: most containers run no program, and all would wait for it.
+        from respsite_kernel.calls import Calls, ToolError
+
+        calls = Calls(channel)
+        self._names.update(call_tool=calls.call_tool, ToolError=ToolError)
+        return calls
+
     def _run(self, code: str, name: str) -> None:
         tree, source = _parsed(code, name)
         # For tracebacks, which read the lines of a cell there as those of a file.
@@ -99,12 +108,15 @@ def serve(channel: socket.socket, folder: str) -> None:
     while (frame := read_frame(channel)) is not None:
         # From here on Ctrl-C is `KeyboardInterrupt` in the cell.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        calls = kernel.give_calls(channel) if frame.header.get("calls") else None
         try:
             error, images = kernel.run(frame.payload.decode())
         except KeyboardInterrupt:  # it came as the cell ended
             error, images = None, []
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if calls is not None:
+                calls.end()
         if os.getpid() != own:  # a process that the cell has forked, and that ran on behind it
             os._exit(0)
         header = {"error": error, "images": [[kind, len(content)] for kind, content in images]}

@@ -102,8 +102,7 @@ class Warden:
         if action == "run":
             self._signal_all(signal.SIGCONT)
             self._running = True
-            with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, which is heard next
-                self._kernel.sendall(packed(frame.header, frame.payload))
+            self._tell_kernel(frame.header, frame.payload)
         elif action == "commands":
             self._signal_all(signal.SIGCONT)
             self._lost_kernel = False
@@ -111,24 +110,30 @@ class Warden:
             self._shell.start(json.loads(frame.payload))
         elif action == "interrupt" and self._shell is not None:
             self._shell.kill()
-        elif action == "interrupt":
-            # Else the signal would meet the next cell.
-            if self._running:
-                os.kill(self._pid, signal.SIGINT)
+        elif action in ("answer", "interrupt"):
+            if self._running:  # else nobody waits for the answer, and the signal would meet the next cell
+                self._tell_kernel({}, frame.payload) if action == "answer" else os.kill(self._pid, signal.SIGINT)
         elif action == "restart":
-            self._running = False
-            self._restart()
-            if self._shell is not None:
-                self._shell.close()
-                self._shell = None
-            if frame.header.get("clear"):
-                self._clear()
-            self._say({"restarted": True})
+            self._begin_anew(clear=bool(frame.header.get("clear")))
         else:
             try:
                 self._say(*self._do(str(action), frame))
             except OSError as problem:
                 self._say({"problem": problem.strerror or "it cannot be done"})
+
+    def _tell_kernel(self, header: dict[str, Any], payload: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has died meanwhile, which is heard next
+            self._kernel.sendall(packed(header, payload))
+
+    def _begin_anew(self, *, clear: bool) -> None:
+        self._running = False
+        self._restart()
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+        if clear:
+            self._clear()
+        self._say({"restarted": True})
 
     def _do(self, action: str, frame: Frame) -> tuple[dict[str, Any], bytes]:
         path = self._inside(str(frame.header.get("path", "")))
@@ -161,6 +166,8 @@ class Warden:
             if self._running:
                 self._running = False
                 self._say({"died": how, "files": self._changed()})
+        elif self._running and "call" in frame.header:  # it waits for the host's answer
+            self._say({"call": True}, frame.payload)
         elif self._running:  # else it speaks without having been asked, and nobody waits for it
             self._running = False
             # Before the answer: when the host reads it, nothing runs any more.

@@ -1,0 +1,125 @@
+"""`SandboxKeeper`: a host of containers beside `respsite serve`, which outlives every worker.
+
+It is a process of its own (`respsite sandboxes`), found by a Unix socket in a folder of this server's own. The socket
+is bound here, once; the process is started when somebody first connects, and again when somebody does behind its end:
+whoever connected waits meanwhile. A server that runs no code has no such process. It ends with the server: its end of a
+pipe is closed then, whatever ends the server. No signal for the workers reaches it.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from engine.backends.base import restart_pause
+from responses_app.settings.conf import Settings
+from responses_app.web.servers.listening import BACKLOG
+
+logger = logging.getLogger("respsite.supervisor")
+
+CLOSE_SECONDS = 30.0  # that a host may take behind its grace, to save files
+STEADY_SECONDS = 60.0  # one that has lived so long did not fail at its start
+_PROGRAM = "import sys\nfrom responses_app.command_line import main\nsys.exit(main())"
+
+
+class SandboxKeeper:
+    """Keeps a host, as a context: workers that are started inside of it find it by SANDBOX_HOSTS."""
+
+    def __init__(self, own: Settings) -> None:
+        self._grace = own.shutdown_grace_seconds
+        # Where somebody else has containers, or nobody may, there is nothing to keep.
+        self._is_needed = own.sandbox != "off" and not own.sandbox_mcp and not own.sandbox_hosts
+
+    def __enter__(self) -> "SandboxKeeper":
+        if self._is_needed:
+            self._folder = Path(tempfile.mkdtemp(prefix="respsite-sandboxes-"))  # mode 0700
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(str(self._folder / "socket"))
+            (self._folder / "socket").chmod(0o600)
+            self._listener.listen(BACKLOG)
+            os.environ["SANDBOX_HOSTS"] = str(self._folder / "socket")
+            self._lifeline, self._own_end = os.pipe()  # nothing is ever written: it ends with this process
+            self._woken, self._wakes = os.pipe()
+            self._stopping = False
+            self._host: subprocess.Popen[bytes] | None = None
+            self._thread = threading.Thread(target=self._keep, name="sandboxes", daemon=True)
+            self._thread.start()
+        return self
+
+    def found_by(self, own: Settings) -> Settings:
+        """Return settings of a worker in this process, by which it finds the host."""
+        return replace(own, sandbox_hosts=(os.environ["SANDBOX_HOSTS"],)) if self._is_needed else own
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_needed:
+            return
+        self._stopping = True
+        os.close(self._own_end)  # it hears the end
+        os.close(self._wakes)
+        self._thread.join(self._grace + CLOSE_SECONDS)
+        if self._host is not None:
+            _kill_group(self._host)
+            self._thread.join()
+        for descriptor in (self._lifeline, self._woken):
+            os.close(descriptor)
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _keep(self) -> None:
+        """Runs on a thread: start a host whenever somebody connects and there is none."""
+        failed = 0
+        while True:
+            readable, _, _ = select.select([self._listener, self._woken], [], [])
+            if self._woken in readable or self._stopping:
+                return
+            began = threading.Event()
+            timer = threading.Timer(STEADY_SECONDS, began.set)
+            timer.daemon = True
+            timer.start()
+            status = self._live()
+            timer.cancel()
+            if self._stopping:
+                return
+            failed = 0 if began.is_set() else failed + 1
+            pause = restart_pause(failed - 1) if failed else 0
+            logger.error("the host of containers is gone (status %d): what they had in memory is lost", status)
+            # Woken where the server ends meanwhile.
+            select.select([self._woken], [], [], pause)
+
+    def _live(self) -> int:
+        """Run a host to its end; return its exit status."""
+        descriptors = (self._listener.fileno(), self._lifeline)
+        flags = ("--listener", str(descriptors[0]), "--lifeline", str(descriptors[1]))
+        # Not a host's: it has its own containers.
+        environ = {name: value for name, value in os.environ.items() if name != "SANDBOX_HOSTS"}
+        try:
+            self._host = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, "sandboxes", *flags],
+                env=environ,
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C in a terminal is not for it.
+                start_new_session=True,
+            )
+        except OSError as problem:  # no memory, no process, no descriptor is left, for now
+            logger.error("the host of containers cannot be started: %s", problem)
+            return os.EX_OSERR
+        try:
+            return self._host.wait()
+        finally:
+            _kill_group(self._host)
+            self._host = None
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,170 @@
+"""`Hand`: does for one machine what it wants of the engine, of tools and of its client, and tells it what came of that.
+
+A response has one. Where its model has started agents, each of them has one of its own: they work at the same time, and
+share nothing but the plan and what was permitted.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from engine.errors import EngineError, GenerationCut, PromptTooLong
+from engine.types import FinishReason
+from responses_app.observing.metrics import TurnMeter
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import (
+    Await,
+    AwaitAgents,
+    CallTool,
+    Command,
+    Failed,
+    Generate,
+    Input,
+    ListTools,
+    RunProgram,
+    Sampled,
+    SearchTools,
+    TurnBegan,
+)
+from responses_app.runs.driving.generating import (
+    Continuing,
+    as_sampled,
+    delayed,
+    generated,
+    request_of,
+    span_of,
+    unlogged_finish,
+)
+from responses_app.runs.driving.learning import learn_tools
+from responses_app.runs.driving.programs import run_tool
+from responses_app.runs.driving.tool_calls import Effects, wait_until
+from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.plan.replanning import learnt_elsewhere, nothing_to_call
+from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.settings import RunSettings
+
+logger = logging.getLogger("respsite.runs")
+
+Work = Generate | ListTools | SearchTools | CallTool | RunProgram | Await | AwaitAgents
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all hands of one response share."""
+
+    plan: Callable[[], RunPlan]  # the present one
+    use: Callable[[RunPlan], None]  # go on with another plan
+    model: ServedModel
+    settings: RunSettings
+    effects: Effects  # what was permitted
+    now: Callable[[], float]  # Unix seconds
+    note_speech: Callable[[], Awaitable[None]]  # awaited before the first token of a turn is told
+
+
+class Hand:
+    """What works for one machine. `tell` gives the machine an input, and returns what is to be done next."""
+
+    def __init__(self, machine: ResponseMachine, tell: Callable[[Input], Command | None], shared: Shared) -> None:
+        self.machine = machine
+        self.tell = tell
+        self._plan = shared.plan
+        self._use = shared.use
+        self._served = shared.model
+        self._settings = shared.settings
+        self._effects = shared.effects
+        self._now = shared.now
+        self._note_speech = shared.note_speech
+        # What it has of the engine.
+        self.place = shared.model.turns.place(*shared.plan().in_queue(shared.now()))
+
+    async def do(self, command: Work) -> Command | None:
+        """Do one thing; return what is to be done next."""
+        match command:
+            case Generate():
+                return await self._generate(command)
+            case ListTools() | SearchTools():
+                return await self._learn(command)
+            case CallTool() | RunProgram():
+                plan, said, tell = self._plan(), self.machine.stream.said_tokens, self.tell
+                return tell(await run_tool(plan, command, self._effects, self._settings, tell=tell, said=said))
+        # Unix time, not a monotonic clock: the log keeps the deadline, and another worker may have to go by it.
+        seconds = self._settings.responses_tool_timeout if isinstance(command, Await) else command.seconds
+        return self.tell(await wait_until(command.until, seconds, now=self._now(), tell=self.tell))
+
+    async def _generate(self, generate: Generate) -> Command | None:
+        """Wait for the engine and generate a turn. The engine's work ends with it, however that comes."""
+        # Asking the engine for no tokens, or for tokens behind a stop token, would be an error.
+        if generate.has_begun and (finish := unlogged_finish(self._plan(), generate)) is not None:
+            return self.tell(Sampled((), finish))
+        async with self.place.turn():
+            try:
+                return await self._generate_on(generate)
+            except EngineError as error:
+                # A summary of reasoning is not worth failing for: without it the response goes on.
+                if not generate.aside:
+                    raise
+                logger.warning("response %s: no summary: %s: %s", self._plan().response_id, type(error).__name__, error)
+                return self.tell(Sampled((), FinishReason.STOP))
+
+    async def _generate_on(self, generate: Generate) -> Command | None:
+        """Generate a turn, as often as it is cut and can go on."""
+        continuing, meter = Continuing(self._served.engine), self._served.meter.turn()
+        while True:
+            try:
+                return await self._sample(generate, meter, continuing)
+            except EngineError as error:
+                await continuing.wait(error)
+                if isinstance(error, GenerationCut):
+                    logger.warning("response %s: its turn was cut and goes on: %s", self._plan().response_id, error)
+                    self._served.meter.continued()
+            # The machine has counted what was sampled before the cut: what is due now is the rest of the turn.
+            due = self.machine.due
+            assert isinstance(due, Generate), "a turn that is cut stands until something ends it, and this task with it"
+            generate = due
+            if (finish := unlogged_finish(self._plan(), generate)) is not None:
+                return self.tell(Sampled((), finish))
+
+    async def _sample(self, generate: Generate, meter: TurnMeter | None, continuing: Continuing) -> Command | None:
+        """Ask the engine once, and tell what it samples."""
+        plan, has_begun = self._plan(), False
+        request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
+        # Told once a turn: a turn that goes on behind a cut has begun before.
+        if not generate.has_begun:
+            self.tell(TurnBegan(len(request.prompt_token_ids)))
+        try:
+            with span_of(plan, generate.turn, request) as span:
+                async with aclosing(generated(self._served.engine, plan, generate, request, span)) as chunks:
+                    with delayed(self.tell, self.machine.only_adds, seconds=self._settings.delta_seconds) as tell:
+                        async for chunk in chunks:
+                            if plan.details is not None:
+                                plan.details.take(chunk)
+                            if chunk.token_ids:
+                                if meter is not None:
+                                    meter.note(len(chunk.token_ids))
+                                if not has_begun:
+                                    has_begun = True
+                                    # Before the first token is told: nothing is said for a response that another
+                                    # worker has.
+                                    await self._note_speech()
+                            command = tell(as_sampled(chunk, generate))
+                            if command is not None:
+                                return command
+                # An engine that just ends has said all it had to say.
+                return self.tell(Sampled((), FinishReason.STOP))
+        except PromptTooLong:
+            if not (generate.sampled or generate.said):
+                raise
+            # What this response has said and read fills the context.
+            return self.tell(Sampled((), FinishReason.LENGTH))
+
+    async def _learn(self, command: ListTools | SearchTools) -> Command | None:
+        """Ask a server which tools it has, or search those that are deferred, and plan anew with them."""
+        before = self._plan()
+        told, plan = await learn_tools(before, command, said=self.machine.stream.said_tokens)
+        # Another agent of the response has learnt something at the same time: both hold.
+        if self._plan() is not before:
+            plan = learnt_elsewhere(self._plan(), told)
+        self._use(plan)
+        due, problem = self.tell(told), nothing_to_call(plan, told)
+        return due if problem is None else self.tell(Failed(problem))

@@ -1,0 +1,300 @@
+"""`Channel`: two processes ask each other, many things at once, over one connection.
+
+    {"ask": 7, "what": "run", "arguments": […]}      ──>
+                     <──  {"call": 7, "turn": 1, "value": …}      the asked one needs something while it works
+    {"reply": 7, "turn": 1, "value": …}              ──>
+                     <──  {"told": 7, "value": …}                 how far it is: nothing is said to that
+                     <──  {"answer": 7, "value": …}, or {"failed": 7, "error": [name, text, detail]}
+    {"cancel": 7}                                    ──>          nobody waits for it any more
+    {"ping": true}                                   ──>   {"pong": …}
+
+A question ends with its answer, with the end of the connection, or in its time. Whoever is not heard for too long is
+gone: a process that stands still keeps its connections open.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from responses_app.tools.sandbox.messages import MessageError, packed, received
+
+logger = logging.getLogger("respsite.sandbox")
+
+Callback = Callable[[dict[str, Any]], Awaitable["dict[str, Any] | None"]]  # what is needed while an action runs
+Report = Callable[[dict[str, Any]], None]  # how far an action is
+MAX_ASKED = 1024  # questions of the other side that are worked on at once; each further one fails
+SEND_SECONDS = 30.0  # for the other side to take what is sent to it
+
+
+class ChannelClosed(Exception):
+    """The other side is gone, or does not answer any more."""
+
+
+class Refused(Exception):
+    """The other side could not do it: `name` of the error, its text, and what is for the log."""
+
+    def __init__(self, name: str, text: str, detail: str) -> None:
+        super().__init__(text)
+        self.name = name
+        self.detail = detail
+
+
+class Asked:
+    """A question of the other side that is worked on."""
+
+    def __init__(self, channel: "Channel", number: int) -> None:
+        self._channel = channel
+        self._number = number
+        self._turns = 0  # how often something was needed
+        self._replies: dict[int, asyncio.Future[Any]] = {}
+        self.is_dropped = False  # its connection has ended: nobody has said that it is not wanted any more
+
+    async def call(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Have the asking side do something while this works; return what it says. Raises `ChannelClosed`."""
+        self._turns += 1
+        turn, reply = self._turns, asyncio.get_running_loop().create_future()
+        self._replies[turn] = reply
+        try:
+            await self._channel.send({"call": self._number, "turn": turn, "value": value})
+            said = await reply
+        finally:
+            del self._replies[turn]
+        return said if isinstance(said, dict) else {}
+
+    def tell(self, value: dict[str, Any]) -> None:
+        """Say how far it is: before the answer, and in this order. Whoever tells bounds how much."""
+        if self._channel.is_open:
+            self._channel.put({"told": self._number, "value": value})
+
+    def replied(self, turn: object, value: object) -> None:
+        """Take what the asking side says."""
+        reply = self._replies.get(turn) if isinstance(turn, int) else None
+        if reply is not None and not reply.done():
+            reply.set_result(value)
+
+
+Work = Callable[[str, Sequence[Any], Asked], Awaitable[Any]]  # raises `Refused`
+
+
+async def nothing_asked(what: str, arguments: Sequence[Any], asked: Asked) -> Any:
+    """Do nothing: only the other side is asked here."""
+    raise Refused("SandboxError", "nothing is done here", "")
+
+
+class Channel:
+    """One end of a connection. `work` does what the other side asks for; `news` is what a ping is answered with.
+
+    `heard` is called with what a pong says. With `silence` seconds of silence the other side is gone; with `pings` it
+    is asked before that.
+    """
+
+    def __init__(
+        self,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        *,
+        work: Work = nothing_asked,
+        news: Callable[[], object] = dict,
+        heard: Callable[[Any], object] = bool,
+        silence: float,
+        pings: float = 0.0,
+    ) -> None:
+        self._reader, self._writer = streams
+        self._work = work
+        self._news = news
+        self._heard = heard
+        self._silence = silence
+        self._pings = pings
+        self._number = 0
+        self._asking: dict[int, asyncio.Future[Any]] = {}  # our questions, by their numbers
+        self._callbacks: dict[int, Callback] = {}  # what does what is needed while they are worked on
+        self._reports: dict[int, Report] = {}  # what is told how far they are
+        self._called: set[asyncio.Task[None]] = set()  # callbacks that work now
+        self._asked: dict[int, tuple[asyncio.Task[None], Asked]] = {}  # questions of the other side
+        self._last = 0.0  # when the other side was heard last, on the loop's clock
+        self._watch: asyncio.Task[None] | None = None
+        self.is_open = True
+
+    async def ask(
+        self,
+        what: str,
+        arguments: Sequence[Any],
+        *,
+        callback: Callback | None = None,
+        report: Report | None = None,
+        seconds: float | None = None,
+    ) -> Any:
+        """Return what the other side answers; where this is cancelled or late, it is told to stop.
+
+        Raises `ChannelClosed`, `Refused`, `MessageError` for what is too long to be sent, and `TimeoutError`.
+        """
+        self._number += 1
+        number, answer = self._number, asyncio.get_running_loop().create_future()
+        self._asking[number] = answer
+        if callback is not None:
+            self._callbacks[number] = callback
+        if report is not None:
+            self._reports[number] = report
+        try:
+            async with asyncio.timeout(seconds):
+                await self.send({"ask": number, "what": what, "arguments": arguments})
+                return await answer
+        finally:
+            del self._asking[number]
+            self._callbacks.pop(number, None)
+            self._reports.pop(number, None)
+            if answer.cancelled() or not answer.done():
+                answer.cancel()
+                # Not awaited: whoever is cancelled must not wait for a connection that stands still.
+                if self.is_open:
+                    self._writer.write(packed({"cancel": number}))
+            else:
+                answer.exception()  # where nobody waits any more, nobody is told
+
+    def put(self, message: dict[str, object]) -> None:
+        """Send something soon, without waiting until it is taken. Raises `MessageError` for what is too long."""
+        self._writer.write(packed(message))
+
+    async def send(self, message: dict[str, object]) -> None:
+        """Send something. Raises `ChannelClosed`, and `MessageError` for what is too long."""
+        if not self.is_open:
+            raise ChannelClosed
+        self._writer.write(packed(message))
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._writer.drain()
+        except (OSError, TimeoutError):
+            self.close()
+            raise ChannelClosed from None
+
+    async def live(self) -> None:
+        """Read until the connection ends; then nothing of it is left."""
+        self._last = asyncio.get_running_loop().time()
+        self._watch = asyncio.create_task(self._keep_watch())
+        try:
+            while self.is_open:
+                message = await received(self._reader)
+                self._last = asyncio.get_running_loop().time()
+                self._take(message)
+        except MessageError as problem:
+            logger.warning("a connection between a worker and a host of containers is ended: %s", problem)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # the other side is gone
+        finally:
+            self.close()
+            self._watch.cancel()
+            tasks = [task for task, _ in self._asked.values()]
+            await asyncio.gather(*tasks, *self._called, self._watch, return_exceptions=True)
+
+    def close(self) -> None:
+        """End the connection: our questions fail, and those of the other side are worked on no more."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._writer.close()
+        for answer in self._asking.values():
+            if not answer.done():
+                answer.set_exception(ChannelClosed())
+        for task, asked in self._asked.values():
+            asked.is_dropped = True
+            task.cancel()
+        for task in self._called:
+            task.cancel()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"ask": int(number), "what": str(what), "arguments": list(arguments)}:
+                self._begin(number, what, arguments)
+            case {"answer": int(number), "value": value}:
+                self._resolve(number, value, None)
+            case {"failed": int(number), "error": [str(name), str(text), str(detail)]}:
+                self._resolve(number, None, Refused(name, text, detail))
+            case {"call": int(number), "turn": int(turn), "value": dict(value)}:
+                task = asyncio.create_task(self._call_back(number, turn, value))
+                self._called.add(task)
+                task.add_done_callback(self._called.discard)
+            case {"told": int(number), "value": dict(value)}:
+                self._hear(number, value)
+            case {"cancel": int(number)} | {"reply": int(number)}:
+                self._take_of_question(number, message)
+            case {"ping": True}:
+                self._writer.write(packed({"pong": self._news()}))
+            case {"pong": news}:
+                self._heard(news)
+            case _:
+                raise MessageError("it says nothing that is known here")
+
+    def _take_of_question(self, number: int, message: dict[str, Any]) -> None:
+        """Take what belongs to a question of the other side, if it is still worked on."""
+        task, asked = self._asked.get(number, (None, None))
+        if task is None or asked is None:
+            return
+        if "cancel" in message:
+            task.cancel()
+        else:
+            asked.replied(message.get("turn"), message.get("value"))
+
+    def _hear(self, number: int, value: dict[str, Any]) -> None:
+        report = self._reports.get(number)
+        if report is None:  # nobody waits for it any more
+            return
+        try:
+            report(value)
+        except Exception:
+            logger.exception("how far a host of containers is could not be told")
+
+    def _resolve(self, number: int, value: Any, problem: Exception | None) -> None:
+        answer = self._asking.get(number)
+        if answer is None or answer.done():  # nobody waits for it any more
+            return
+        answer.set_exception(problem) if problem is not None else answer.set_result(value)
+
+    def _begin(self, number: int, what: str, arguments: list[Any]) -> None:
+        if number in self._asked:
+            raise MessageError("two questions have one number")
+        if len(self._asked) >= MAX_ASKED:
+            self._writer.write(packed({"failed": number, "error": ["SandboxError", "too much is asked at once", ""]}))
+            return
+        asked = Asked(self, number)
+        task = asyncio.create_task(self._answer(number, what, arguments, asked))
+        self._asked[number] = (task, asked)
+
+    async def _answer(self, number: int, what: str, arguments: list[Any], asked: Asked) -> None:
+        try:
+            try:
+                said: dict[str, object] = {"answer": number, "value": await self._work(what, arguments, asked)}
+                content = packed(said)
+            except Refused as problem:
+                content = packed({"failed": number, "error": [problem.name, str(problem), problem.detail]})
+            except MessageError as problem:
+                content = packed({"failed": number, "error": ["SandboxError", f"the answer: {problem}", ""]})
+            self._writer.write(content)
+            with contextlib.suppress(OSError):  # who reads hears of it, too
+                await self._writer.drain()
+        except asyncio.CancelledError:
+            pass  # nobody waits for it
+        finally:
+            del self._asked[number]
+
+    async def _call_back(self, number: int, turn: int, value: dict[str, Any]) -> None:
+        callback, said = self._callbacks.get(number), None
+        if callback is not None:
+            try:
+                said = await callback(value)
+            except Exception:
+                logger.exception("what a host of containers needed while it worked could not be done")
+        with contextlib.suppress(ChannelClosed, MessageError):
+            await self.send({"reply": number, "turn": turn, "value": said or {}})
+
+    async def _keep_watch(self) -> None:
+        """End the connection once nothing was heard for too long."""
+        now = asyncio.get_running_loop().time
+        while self.is_open:
+            await asyncio.sleep(self._pings or self._silence / 4)
+            if now() - self._last > self._silence:
+                logger.warning("the other side of a connection has said nothing for %g s", self._silence)
+                self.close()
+                return
+            if self._pings:
+                self._writer.write(packed({"ping": True}))

@@ -1,0 +1,203 @@
+"""`Checkpoints`: the files of containers that take no memory, on disk: of those that were idle, or whose host stopped.
+
+    FOLDER/0/lock                   held by the process whose containers these are, as long as it lives
+    FOLDER/0/tag                    the end of the ids of its containers: the same when it is started again
+    FOLDER/0/cntr_…/about.json      what is known of the container, and of its files
+    FOLDER/0/cntr_…/0, 1, …         the files themselves
+    FOLDER/0/cntr_…/skills/         its skills
+
+Files and skills alone are kept. What is in a process, its variables, is not: there is no snapshot of a process that
+could be trusted to come back in another sandbox. Hidden files are left out, as everywhere; so are those behind the
+first 1000. A process takes the first folder that no other one holds. All that lies there is bounded, by its bytes.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.disk import Folders
+from responses_app.tools.sandbox.living import LivingContainer
+from responses_app.tools.sandbox.records import ContainerFile, StoredFile, checked_path
+from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
+
+logger = logging.getLogger("respsite.sandbox")
+
+TAG_DIGITS = 8  # hexadecimal
+MAX_SLOTS = 1000  # processes that share a folder
+PIECE = 256 * 1024  # bytes of a file that are in memory at once
+_ABOUT, _SKILLS = "about.json", "skills"
+# Of a container, what is the same when it comes back.
+_KEPT = ("id", "project", "name", "created_at", "idle", "memory", "last_active")
+
+
+class NotSaved(Exception):
+    """The files of a container could not be saved; the text says why."""
+
+
+class Checkpoints:
+    """Below `folder`, at most `most` bytes. Raises `OSError` where there can be none."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.most = most
+        self.sizes: dict[str, int] = {}  # bytes of each container that is saved, by its id
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # What code and users have written: nobody else reads it.
+        folder.chmod(0o700)
+        self._folder, self._lock = _claimed(folder)
+        self.tag = _tag(self._folder)
+
+    @property
+    def used(self) -> int:
+        """Bytes on disk."""
+        return sum(self.sizes.values())
+
+    def load(self) -> Iterator[LivingContainer]:
+        """Yield the containers that are saved; what cannot be read is removed."""
+        for folder in sorted(self._folder.iterdir()):
+            if not folder.is_dir():
+                continue
+            try:
+                if folder.name.startswith("."):
+                    raise ValueError("it was not written to its end")
+                yield self._loaded(folder)
+            except (OSError, ValueError, TypeError, KeyError) as problem:
+                logger.warning("the files of container %s are removed, they cannot be read: %s", folder.name, problem)
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _loaded(self, folder: Path) -> LivingContainer:
+        about = json.loads((folder / _ABOUT).read_text())
+        container = LivingContainer(**{name: about[name] for name in _KEPT}, is_saved=True)
+        container.files = {each["path"]: ContainerFile(**each) for each in about["files"]}
+        container.chain = OrderedDict.fromkeys(about["chain"])
+        container.was_saved = about["was_used"]
+        mounted = [MountedSkill(**each) for each in about["skills"]]
+        container.skills = SkillFolder(mounted={each.folder: each for each in mounted}, used=about["used_by_skills"])
+        self.sizes[container.id] = sum(each.size for each in container.files.values()) + container.skills.used
+        return container
+
+    async def save(
+        self,
+        container: LivingContainer,
+        session: SandboxSession | None,
+        *,
+        note: Callable[[Sequence[StoredFile]], object],
+    ) -> None:
+        """Write down what a container has; `note` makes its files known, and gives them ids. Raises `NotSaved`."""
+        part = self._folder / f".{container.id}"
+        try:
+            await asyncio.to_thread(self._begin, part)
+            sizes: dict[str, int] = {}
+            if session is not None:
+                files = await session.list_files()
+                note(files)
+                if sum(each.size for each in files) + container.skills.used > self.most:
+                    raise NotSaved("its files are larger than SANDBOX_SAVED_BYTES")
+                for number, path in enumerate(container.files):
+                    with await asyncio.to_thread(open, part / str(number), "wb") as file:
+                        sizes[path] = await _written(session, path, file)
+            about = {name: getattr(container, name) for name in _KEPT}
+            # In the order of the files beside it, which have numbers for names.
+            about["files"] = [asdict(replace(container.files[path], size=size)) for path, size in sizes.items()]
+            about["skills"] = [asdict(each) for each in await container.skills.copy_to(part / _SKILLS)]
+            about["used_by_skills"] = container.skills.used
+            about |= {"chain": list(container.chain), "was_used": session is not None or container.was_saved}
+            await asyncio.to_thread((part / _ABOUT).write_text, json.dumps(about))
+            # Whole, or not at all.
+            await asyncio.to_thread(os.replace, part, self._folder / container.id)
+            self.sizes[container.id] = sum(sizes.values()) + about["used_by_skills"]
+        except (OSError, SandboxError) as problem:
+            raise NotSaved(str(problem)) from None
+        finally:
+            await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
+
+    def _begin(self, part: Path) -> None:
+        for each in (part, self._folder / part.name[1:]):
+            if each.exists():
+                shutil.rmtree(each)
+        part.mkdir(mode=0o700)
+
+    async def restore(self, container: LivingContainer, session: SandboxSession, folders: Folders) -> None:
+        """Write the files of a container into its new session, and forget them here. Raises `OSError`, `SandboxError`.
+
+        Its skills are put into its folder of those, below `folders`. What cannot be written back is forgotten all the
+        same.
+        """
+        folder = self._folder / container.id
+        try:
+            await container.skills.take_from(folder / _SKILLS, folders)
+            about = json.loads(await asyncio.to_thread((folder / _ABOUT).read_text))
+            for number, each in enumerate(about["files"]):
+                with await asyncio.to_thread(open, folder / str(number), "rb") as file:
+                    begin, piece = 0, await asyncio.to_thread(file.read, PIECE)
+                    # Also an empty one: a file of no bytes is one.
+                    while piece or not begin:
+                        await session.put_part(checked_path(each["path"]), begin, piece)
+                        begin += max(1, len(piece))
+                        piece = await asyncio.to_thread(file.read, PIECE)
+        finally:
+            await self.forget(container.id)
+
+    async def forget(self, id: str) -> None:
+        """Remove what is saved of a container."""
+        if self.sizes.pop(id, None) is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder / id, ignore_errors=True)
+
+    def close(self) -> None:
+        """Leave the folder to the next process."""
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+
+async def _written(session: SandboxSession | None, path: str, file: BinaryIO) -> int:
+    """Write a file of a container to the disk; return how long it is."""
+    assert session is not None, "it has files"
+    begin = 0
+    while True:
+        part = await session.get_part(path, begin, PIECE)
+        await asyncio.to_thread(file.write, part.content)
+        begin += len(part.content)
+        if begin >= part.size or not part.content:
+            return begin
+
+
+def _claimed(folder: Path) -> tuple[Path, int]:
+    """Return the first folder that no other process holds, and its lock. Raises `OSError`."""
+    for number in range(MAX_SLOTS):
+        slot = folder / str(number)
+        slot.mkdir(exist_ok=True, mode=0o700)
+        lock = os.open(slot / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process has it
+            os.close(lock)
+            continue
+        return slot, lock
+    raise OSError("all folders are taken")
+
+
+def new_tag() -> str:
+    """Return the end of the ids of one process's containers."""
+    return secrets.token_hex(TAG_DIGITS // 2)
+
+
+def _tag(folder: Path) -> str:
+    file = folder / "tag"
+    with contextlib.suppress(OSError):
+        tag = file.read_text().strip()
+        if len(tag) == TAG_DIGITS:
+            return tag
+    tag = new_tag()
+    file.write_text(tag)
+    return tag

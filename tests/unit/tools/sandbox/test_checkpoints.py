@@ -1,0 +1,123 @@
+"""The files of containers that rest on disk: what comes back, what does not, and how much there may be."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from responses_app.protocol.setting import MIB
+from responses_app.stores.clock import id_factory
+from responses_app.tools.sandbox.base import SKILLS_FOLDER
+from responses_app.tools.sandbox.checkpoints import Checkpoints
+from responses_app.tools.sandbox.containers import Containers
+from responses_app.tools.sandbox.records import ContainerNotFound
+from tests.kit.clock import Clock
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
+from tests.kit.skills import MANIFEST, zipped
+from tests.kit.waiting import eventually
+
+pytestmark = [needs_bubblewrap, pytest.mark.asyncio(loop_scope="module")]
+
+
+def saving(folder: Path, clock: Clock, most: int = 64 * MIB, **more: float) -> Containers:
+    """Return containers that are saved in a folder."""
+    settings = replace(SMALL, **more)  # type: ignore[arg-type]
+    checkpoints = Checkpoints(folder, most)
+    return Containers(has_bubblewrap, settings, new_id=id_factory(clock), clock=clock, checkpoints=checkpoints)
+
+
+async def test_files_outlive_their_host_and_variables_do_not(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    before = saving(tmp_path, clock)
+    one, big = await before.create("p", name="mine"), bytes(range(256)) * 3000
+    await shared(before).put_file("p", one.id, "in/big.bin", pieces_of(big))
+    await shared(before).put_file("p", one.id, "empty", pieces_of())
+    await before.run("p", one.id, "x = 1; open('a.txt', 'w').write('hello');")
+    await before.join_chain(one.id, ["resp_1"])
+    files = await before.files_of("p", one.id)
+    await before.aclose()
+    assert before.tag == one.id[-8:]
+    behind = saving(tmp_path, clock)
+    assert behind.tag == before.tag
+    found = await behind.of_chain("p", ["resp_1"])
+    assert found is not None
+    assert found.container == one.record()
+    assert await behind.files_of("p", one.id) == files
+    assert started(behind) == set(), "it takes no memory"
+    with pytest.raises(ContainerNotFound):
+        await behind.find("q", one.id)
+    for file, content in zip(files, (big, b"", b"hello"), strict=True):
+        assert await content_of(shared(behind), "p", one.id, file.id) == content
+    run = await behind.run("p", one.id, "print('x' in globals(), open('a.txt').read())")
+    assert (run.was_saved, run.begun_anew, run.execution.output) == (True, None, "False hello\n")
+    assert not (await behind.run("p", one.id, "1")).was_saved
+    await behind.delete("p", one.id)
+    await behind.aclose()
+    assert list((tmp_path / "0").glob("cntr_*")) == []
+
+
+async def test_skills_outlive_their_host_and_what_is_asked_of_those_at_rest(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    before = saving(tmp_path, clock)
+    one = await before.create("p", name="mine")
+    for name in ("first", "second"):
+        await before.add_skill("p", one.id, name, name.title(), "Adds.", zipped())
+    await before.aclose()
+    behind = saving(tmp_path, clock)
+    await behind.add_skill("p", one.id, "third", "Third", "Adds.", zipped())
+    await behind.add_skill("p", one.id, "first", "First", "Adds.", zipped())
+    assert [each.folder for each in await behind.skills_of("p", one.id)] == ["first", "second", "third"]
+    look = f"import os; print(sorted(os.listdir({SKILLS_FOLDER!r})), open('{SKILLS_FOLDER}/second/SKILL.md').read())"
+    assert (await behind.run("p", one.id, look)).execution.output == f"['first', 'second', 'third'] {MANIFEST}\n"
+    await behind.aclose()
+
+
+async def test_idle_ones_and_those_in_the_way_are_saved(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_max_containers=1, sandbox_save_seconds=60.0)
+    one, other = await containers.create("p"), await containers.create("p")
+    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
+    await containers.run("p", other.id, "open('a.txt', 'w').write('2');")
+    assert (started(containers), containers.room().saved) == ({other.id}, 1)
+    clock.now += 61
+    await containers.sweep()
+    assert (started(containers), containers.room().saved, containers.room().started) == (set(), 2, 0)
+    for each, text in ((one, "1"), (other, "2")):
+        assert (await containers.run("p", each.id, "print(open('a.txt').read())")).execution.output == f"{text}\n"
+    clock.now += SMALL.sandbox_idle_seconds + 1
+    await containers.sweep()
+    assert containers.room().known == 0
+    assert list((tmp_path / "0").glob("cntr_*")) == []
+    await containers.aclose()
+
+
+async def test_only_so_much_is_saved(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, most=3000, sandbox_save_seconds=60.0)
+    made = [await containers.create("p") for _ in range(3)]
+    for each, size in zip(made, (2000, 2000, 5000), strict=True):
+        clock.now += 1
+        await containers.run("p", each.id, f"open('a.bin', 'wb').write(bytes({size}));")
+    clock.now += 61
+    await containers.sweep()
+    assert [each.id for each in await containers.all_of("p")] == [made[1].id], "the newest that has room"
+    await containers.aclose()
+
+
+async def test_nobody_else_reads_what_is_saved(tmp_path: Path) -> None:
+    Checkpoints(tmp_path / "containers", MIB).close()
+    assert os.stat(tmp_path / "containers").st_mode & 0o077 == 0
+
+
+async def test_what_lies_there_broken_is_removed_and_a_second_process_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    for name in ("cntr_1", ".cntr_2"):
+        (tmp_path / "0" / name).mkdir(parents=True)
+    (tmp_path / "0" / "cntr_1" / "about.json").write_text('{"id": "cntr_1"}')
+    first, second = saving(tmp_path, clock), saving(tmp_path, clock)
+    assert await first.all_of("p") == await second.all_of("p") == []
+    assert first.tag != second.tag
+    await eventually(lambda: not list((tmp_path / "0").glob("*cntr_*")))
+    await first.aclose()
+    await second.aclose()

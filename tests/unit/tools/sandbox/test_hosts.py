@@ -1,0 +1,244 @@
+"""Hosts of containers: several, hung, leaving, over TLS; who may ask them, and what strangers send."""
+
+import asyncio
+import socket
+import ssl
+import struct
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from responses_app.tools.sandbox import actions, asking
+from responses_app.tools.sandbox import serving as host_side
+from responses_app.tools.sandbox.actions import Action
+from responses_app.tools.sandbox.asking import BaseHost, RemoteHost
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.messages import VERSION, MessageError, packed, read_as, received
+from responses_app.tools.sandbox.records import CellRun, ChainFound, ContainerNotFound, HostGone, Room
+from responses_app.tools.sandbox.serving import Door, HostServer
+from responses_app.tools.sandbox.sharing import SharedContainers
+from tests.kit.sandboxes import host_at, needs_bubblewrap, serving
+from tests.kit.waiting import eventually
+from tests.unit.tools.sandbox.test_sharing import containers_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SECRET = "a secret of some length"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def path(folder: Path) -> AsyncIterator[Path]:
+    """Return where a host listens that has no container."""
+    async with host_at(folder / "host", containers_of()):
+        yield folder / "host"
+
+
+def among(*hosts: BaseHost) -> SharedContainers:
+    """Return the containers of these hosts."""
+    return SharedContainers(hosts)
+
+
+async def test_each_container_is_found_at_its_host_and_new_ones_lie_where_there_is_room(folder: Path) -> None:
+    one, other = containers_of(), containers_of()
+    async with host_at(folder / "1", one), host_at(folder / "2", other) as leaving:
+        every = among(RemoteHost(str(folder / "1")), RemoteHost(str(folder / "2")))
+        made = [await every.create("p") for _ in range(4)]
+        assert (len(one._known._containers), len(other._known._containers)) == (2, 2)
+        assert {each.id for each in await every.all_of("p")} == {each.id for each in made}
+        for each in made:
+            assert await every.find("p", each.id) == each
+            await every.join_chain(each.id, [f"resp_{each.id}"])
+            found = await every.of_chain("p", ["resp_0", f"resp_{each.id}"])
+            assert found == each
+        with pytest.raises(ContainerNotFound):
+            await every.find("p", f"cntr_{'0' * 32}")
+        leaving.leave()
+        await eventually(lambda: not leaving._channels)
+        later = await every.create("p")
+        assert one._known._containers.keys() >= {later.id}
+        assert len(await every.all_of("p")) == 3, "without those of the host that is gone"
+        lost = next(each for each in made if each.id[-8:] == other.tag)
+        with pytest.raises(HostGone):
+            await every.find("p", lost.id)
+        assert await every.of_chain("p", [lost.id]) is None
+        await every.aclose()
+
+
+async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(asking, "PING_SECONDS", 0.05)
+    room = containers_of().room()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(packed({"hello": VERSION, "problem": "", "room": room}))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(mute, folder / "mute"):
+        host = RemoteHost(str(folder / "mute"))
+        with pytest.raises(HostGone, match="went away"):
+            await host.ask("run", "p", "cntr_1", "1", None, "")
+        await host.aclose()
+
+
+async def test_where_no_host_is_there_all_say_so(folder: Path) -> None:
+    nobody = among(RemoteHost(str(folder / "none")), RemoteHost(str(folder / "none2")))
+    for ask in (nobody.check(), nobody.create("p"), nobody.find("p", f"cntr_{'0' * 32}")):
+        with pytest.raises(HostGone):
+            await ask
+    assert nobody.problem is not None
+    assert await nobody.all_of("p") == []
+
+
+@needs_bubblewrap
+async def test_one_that_leaves_lets_code_end_and_begins_none(folder: Path) -> None:
+    own = containers_of()
+    async with host_at(folder / "host", own, grace=30) as server:
+        every = among(RemoteHost(str(folder / "host")))
+        made = await every.create("p")
+        await every.run("p", made.id, "1")
+        work = asyncio.create_task(every.run("p", made.id, "import time; time.sleep(0.5); print('done')"))
+        await eventually(lambda: own._known._containers[made.id].working > 0)
+        server.leave()
+        with pytest.raises(HostGone):
+            await every.run("p", made.id, "2")
+        with pytest.raises(HostGone):
+            await every.create("p")
+        assert (await work).execution.output == "done\n"
+        await every.aclose()
+
+
+async def test_an_action_may_need_the_worker_while_it_works(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count(self: object, most: int, call: Any) -> list[int]:
+        return [(await call({"number": number}))["double"] for number in range(most)]
+
+    monkeypatch.setitem(actions.ACTIONS, "count", Action(list[int], needs=True))
+    monkeypatch.setattr("responses_app.tools.sandbox.containers.Containers.count", count, raising=False)
+
+    async def double(value: dict[str, Any]) -> dict[str, Any]:
+        return {"double": 2 * value["number"]}
+
+    host = RemoteHost(str(path))
+    assert await asyncio.gather(*(host.ask("count", 3, callback=double) for _ in range(5))) == [[0, 2, 4]] * 5
+    await host.aclose()
+
+
+async def test_only_actions_can_be_asked_for(path: Path) -> None:
+    host = RemoteHost(str(path))
+    await host.open()
+    assert host._channel is not None
+    for what in ("aclose", "_end", "__init__", "sandbox"):
+        with pytest.raises(Exception, match="this host knows no"):
+            await host._channel.ask(what, [])
+    await host.aclose()
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Make a certificate for localhost; return its file and that of its key."""
+    names = str(folder / "cert"), str(folder / "key")
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    named = ("-out", names[0], "-keyout", names[1], "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    subprocess.run(["openssl", *made.split(), *named], check=True, capture_output=True)
+    return names
+
+
+async def test_over_tls_with_the_secret_and_not_without(folder: Path) -> None:
+    cert, key = certificate(folder)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(cert, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"localhost:{listener.getsockname()[1]}"
+    async with serving(HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)):
+
+        def trusting() -> ssl.SSLContext:
+            return ssl.create_default_context(cafile=cert)
+
+        known = among(RemoteHost(address, secret=SECRET, tls=trusting))
+        made = await known.create("p")
+        assert await known.find("p", made.id) == made
+        await known.aclose()
+        for secret in ("", "another secret of it", f"{SECRET}x"):
+            with pytest.raises(HostGone, match="the secret is wrong"):
+                await RemoteHost(address, secret=secret, tls=trusting).open()
+        with pytest.raises(HostGone):  # it is not known who that is
+            await RemoteHost(address, secret=SECRET, tls=ssl.create_default_context).open()
+
+
+HELLO = packed({"hello": VERSION, "secret": ""})
+NO_BYTES = b'{"ask": 1, "what": "run", "arguments": [{"\\u0000bytes": [0, 9]}]}'
+STRANGE = {
+    "nothing": b"",
+    "garbage": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100,
+    "a huge length": struct.pack(">II", 2**32 - 1, 0),
+    "huge bytes": struct.pack(">II", 2, 2**32 - 1),
+    "half a hello": HELLO[:9],
+    "no JSON": struct.pack(">II", 3, 0) + b"{]}",
+    "no object": struct.pack(">II", 2, 0) + b"[]",
+    "another version": packed({"hello": 99, "secret": ""}),
+    "deep JSON": HELLO + struct.pack(">II", 200_000, 0) + b"[" * 200_000,
+    "an unknown word": HELLO + packed({"say": 1}),
+    "bytes that are not there": HELLO
+    + struct.pack(">II", 48, 0)
+    + b'{"ask":1,"what":"run","arguments":[{"\\u0000bytes":[0,9]}]}',
+    "a number twice": HELLO + 2 * packed({"ask": 1, "what": "check", "arguments": []}),
+    "a call of nothing": HELLO + packed({"cancel": 5}) + packed({"reply": 5, "turn": 1, "value": 1}) + b"\xff" * 8,
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_whatever_strangers_send_ends_their_connection_alone(
+    name: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_side, "HELLO_SECONDS", 0.3)
+    friend = among(RemoteHost(str(path)))
+    made = await friend.create("p")
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(STRANGE[name])
+    if name in ("nothing", "half a hello"):
+        await asyncio.wait_for(reader.read(), 10)  # it is too slow
+    else:
+        writer.write_eof()
+        await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert await friend.find("p", made.id) == made
+    await friend.aclose()
+
+
+async def test_a_wrong_call_of_an_action_fails_alone(path: Path) -> None:
+    host = RemoteHost(str(path))
+    for wrong in ([], [1, 2, 3, 4, 5, 6, 7], [None, {"a": 1}]):
+        with pytest.raises((SandboxError, ContainerNotFound)):
+            await host.ask("record", *wrong)
+    with pytest.raises(SandboxError):
+        await host.ask("put_part", "p", "cntr_1", "x", 0, b"x" * (65 * 2**20))
+    assert await host.ask("records", "p") == []
+    await host.aclose()
+
+
+@pytest.mark.parametrize("value", [None, [], {}, {"tag": "x"}, {"tag": 5}, "x"])
+async def test_what_is_not_of_its_type_is_refused(value: object) -> None:
+    with pytest.raises(MessageError):
+        read_as(Room, value)
+    with pytest.raises(MessageError):
+        read_as(CellRun, value)
+    assert read_as(ChainFound | None, None) is None
+
+
+async def test_a_frame_that_does_not_come_to_its_end_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("responses_app.tools.sandbox.messages.FRAME_SECONDS", 0.05)
+    reader = asyncio.StreamReader()
+    reader.feed_data(HELLO[:9])
+    with pytest.raises(TimeoutError):
+        await received(reader)

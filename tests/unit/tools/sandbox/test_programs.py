@@ -1,0 +1,182 @@
+"""Programs in a container that call tools outside of it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from responses_app.stores.clock import id_factory
+from responses_app.tools.sandbox.asking import OwnHost, RemoteHost
+from responses_app.tools.sandbox.base import SandboxError
+from responses_app.tools.sandbox.calling import MAX_ANSWER
+from responses_app.tools.sandbox.containers import Containers
+from responses_app.tools.sandbox.records import CellEnd, HostGone
+from responses_app.tools.sandbox.sharing import SharedContainers
+from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap
+from tests.kit.waiting import eventually
+
+pytestmark = needs_bubblewrap
+
+
+class Tools:
+    """Answers calls with what they were given."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.hangs = False
+        self.breaks: Exception | None = None
+        self.cancelled = False
+        self.called = asyncio.Event()
+
+    async def __call__(self, call: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(call)
+        self.called.set()
+        if self.hangs:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.cancelled = True
+        if self.breaks:
+            raise self.breaks
+        if call.get("name") == "long":
+            return {"output": "x" * (MAX_ANSWER + 1)}
+        if call.get("name") == "bad":
+            return {"error": "it may not be called"}
+        return {"output": f'{{"n": {len(self.calls)}}}' if call.get("name") == "json" else str(call.get("arguments"))}
+
+
+def of_a_host() -> Containers:
+    return Containers(has_bubblewrap, SMALL, new_id=id_factory(time.time))
+
+
+@pytest.fixture(params=["this process", "another"])
+async def containers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SharedContainers]:
+    host = of_a_host()
+    if request.param == "another":
+        async with host_at(tmp_path / "socket", host):
+            made = SharedContainers([RemoteHost(str(tmp_path / "socket"))])
+            yield made
+            await none_is_left(made, host)
+    else:
+        made = SharedContainers([OwnHost(host)])
+        yield made
+        await none_is_left(made, host)
+
+
+async def none_is_left(containers: SharedContainers, host: Containers) -> None:
+    # Whoever has cancelled a program of another process has not waited for its container to end.
+    await eventually(lambda: host.room().known + host.room().started == 0)
+    await containers.aclose()
+
+
+async def output_of(containers: SharedContainers, code: str, tools: Tools, seconds: float | None = None) -> str:
+    return (await containers.run_program("default", code, tools, seconds)).execution.output
+
+
+async def test_a_program_calls_tools_in_a_loop(containers: SharedContainers) -> None:
+    tools = Tools()
+    code = "print(sum(call_tool('json', {'a': n})['n'] for n in range(100)), call_tool('text', b=1))"
+    assert await output_of(containers, code, tools) == "5050 {'b': 1}\n"
+    assert [call["arguments"] for call in tools.calls[:2]] == [{"a": 0}, {"a": 1}]
+
+
+async def test_a_tool_that_fails_is_an_exception(containers: SharedContainers) -> None:
+    code = "try:\n    call_tool('bad')\nexcept ToolError as problem:\n    print(problem)\ncall_tool('bad')"
+    output = await output_of(containers, code, Tools())
+    assert output.startswith("it may not be called\n")
+    assert "ToolError: it may not be called" in output
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "call_tool({1})",
+        "call_tool('a', 'x' * 2_000_000)",
+        "call_tool('a', {'b': 'x' * 2_000_000})",
+        "import os; call_tool.__self__._channel.sendall(b'x' * 99); import time; time.sleep(9)",
+        "call_tool.__self__._channel.close(); call_tool('a')",
+        "import os; os._exit(1)",
+        "import os; os.fork(); call_tool('a')",
+    ],
+)
+async def test_whatever_a_program_does_it_ends(containers: SharedContainers, code: str) -> None:
+    tools = Tools()
+    with contextlib.suppress(SandboxError):
+        await output_of(containers, code, tools, seconds=3.0)
+    assert all(len(str(call)) < 2_000_000 for call in tools.calls)
+
+
+async def test_threads_call_one_after_another_and_not_behind_the_end(containers: SharedContainers) -> None:
+    code = """
+import threading
+done = []
+threads = [threading.Thread(target=lambda: done.append(call_tool('json')['n'])) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(sorted(done))
+threading.Thread(target=lambda: (__import__('time').sleep(0.2), call_tool('late'))).start()
+"""
+    tools = Tools()
+    assert await output_of(containers, code, tools) == "[1, 2, 3, 4, 5, 6, 7, 8]\n"
+    assert len(tools.calls) == 8
+
+
+async def test_time_in_which_a_tool_works_is_not_the_programs(containers: SharedContainers) -> None:
+    tools = Tools()
+    code = "while True:\n    call_tool('a')"
+    run = await containers.run_program("default", code, tools, 0.5)
+    assert run.execution.ended is CellEnd.TIMED_OUT
+    assert tools.calls
+
+
+async def test_what_the_host_raises_ends_the_program(containers: SharedContainers) -> None:
+    tools = Tools()
+    tools.breaks = LookupError("gone")
+    with pytest.raises(LookupError, match="gone"):
+        await output_of(containers, "call_tool('a')", tools)
+
+
+async def test_a_program_that_waits_for_a_tool_can_be_cancelled(containers: SharedContainers) -> None:
+    tools = Tools()
+    tools.hangs = True
+    task = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
+    await tools.called.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert tools.cancelled, "no call outlives its program"
+
+
+async def test_what_a_tool_gives_is_bounded(containers: SharedContainers) -> None:
+    code = "try:\n    call_tool('long')\nexcept ToolError as problem:\n    print(problem)"
+    assert "the tool gave more than" in await output_of(containers, code, Tools())
+
+
+async def test_a_program_whose_host_goes_away_has_failed_and_so_has_what_it_called(tmp_path: Path) -> None:
+    tools = Tools()
+    tools.hangs = True
+    async with host_at(tmp_path / "socket", of_a_host()):
+        containers = SharedContainers([RemoteHost(str(tmp_path / "socket"))])
+        task = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
+        await tools.called.wait()
+    with pytest.raises(HostGone):
+        await task
+    assert tools.cancelled
+    await containers.aclose()
+
+
+async def test_a_program_whose_worker_goes_away_ends(tmp_path: Path) -> None:
+    tools, host = Tools(), of_a_host()
+    tools.hangs = True
+    async with host_at(tmp_path / "socket", host):
+        containers = SharedContainers([RemoteHost(str(tmp_path / "socket"))])
+        task = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
+        await tools.called.wait()
+        await containers.aclose()
+        with pytest.raises(HostGone):
+            await task
+        await eventually(lambda: host.room().known + host.room().started == 0)
