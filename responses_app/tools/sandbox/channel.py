@@ -1,7 +1,7 @@
 """`Channel`: two processes ask each other, many things at once, over one connection.
 
     {"ask": 7, "what": "run", "arguments": […]}      ──>
-                     <──  {"call": 7, "turn": 1, "value": …}      the asked one needs something while it works
+                     <──  {"call": 7, "turn": 1, "value": "{…}"}  the asked one needs something while it works
     {"reply": 7, "turn": 1, "value": …}              ──>
                      <──  {"told": 7, "value": …}                 how far it is: nothing is said to that
                      <──  {"answer": 7, "value": …}, or {"failed": 7, "error": [name, text, detail]}
@@ -10,10 +10,13 @@
 
 A question ends with its answer, with the end of the connection, or in its time. Whoever is not heard for too long is
 gone: a process that stands still keeps its connections open.
+
+What is needed is JSON within JSON: a program has made it, so it may be of any shape, and must not break the message.
 """
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -26,6 +29,7 @@ Callback = Callable[[dict[str, Any]], Awaitable["dict[str, Any] | None"]]  # wha
 Report = Callable[[dict[str, Any]], None]  # how far an action is
 MAX_ASKED = 1024  # questions of the other side that are worked on at once; each further one fails
 SEND_SECONDS = 30.0  # for the other side to take what is sent to it
+_NOT_DONE = {"error": "it could not be done"}  # the reply where what was needed broke
 
 
 class ChannelClosed(Exception):
@@ -57,7 +61,7 @@ class Asked:
         turn, reply = self._turns, asyncio.get_running_loop().create_future()
         self._replies[turn] = reply
         try:
-            await self._channel.send({"call": self._number, "turn": turn, "value": value})
+            await self._channel.send({"call": self._number, "turn": turn, "value": json.dumps(value)})
             said = await reply
         finally:
             del self._replies[turn]
@@ -210,7 +214,7 @@ class Channel:
                 self._resolve(number, value, None)
             case {"failed": int(number), "error": [str(name), str(text), str(detail)]}:
                 self._resolve(number, None, Refused(name, text, detail))
-            case {"call": int(number), "turn": int(turn), "value": dict(value)}:
+            case {"call": int(number), "turn": int(turn), "value": str(value)}:
                 task = asyncio.create_task(self._call_back(number, turn, value))
                 self._called.add(task)
                 task.add_done_callback(self._called.discard)
@@ -277,15 +281,15 @@ class Channel:
         finally:
             del self._asked[number]
 
-    async def _call_back(self, number: int, turn: int, value: dict[str, Any]) -> None:
+    async def _call_back(self, number: int, turn: int, value: str) -> None:
         callback, said = self._callbacks.get(number), None
         if callback is not None:
             try:
-                said = await callback(value)
+                said = await callback(json.loads(value))
             except Exception:
                 logger.exception("what a host of containers needed while it worked could not be done")
         with contextlib.suppress(ChannelClosed, MessageError):
-            await self.send({"reply": number, "turn": turn, "value": said or {}})
+            await self.send({"reply": number, "turn": turn, "value": said or _NOT_DONE})
 
     async def _keep_watch(self) -> None:
         """End the connection once nothing was heard for too long."""

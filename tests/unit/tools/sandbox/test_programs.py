@@ -1,5 +1,6 @@
 """Programs in a container that call tools outside of it."""
 
+import ast
 import asyncio
 import contextlib
 import time
@@ -108,6 +109,29 @@ async def test_whatever_a_program_does_it_ends(containers: SharedContainers, cod
     with contextlib.suppress(SandboxError):
         await output_of(containers, code, tools, seconds=3.0)
     assert all(len(str(call)) < 2_000_000 for call in tools.calls)
+
+
+SHAPES = {
+    "as bytes are sent": '{"\\0bytes": [0, 9]}',
+    "as empty bytes are sent": '{"a": {"\\0bytes": [0, 0]}}',
+    "half characters": '{"\\ud800": "\\udfff"}',
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+async def test_a_call_of_any_shape_comes_as_it_was_made_and_breaks_nothing_of_others(
+    containers: SharedContainers, name: str
+) -> None:
+    tools = Tools()
+    tools.hangs = True
+    other = asyncio.create_task(output_of(containers, "call_tool('a')", tools))
+    await tools.called.wait()
+    heard = Tools()
+    await output_of(containers, f"call_tool('text', {SHAPES[name]})", heard)
+    assert heard.calls == [{"name": "text", "arguments": ast.literal_eval(SHAPES[name])}]
+    assert not other.done(), "it goes over the same connection"
+    other.cancel()
+    await asyncio.gather(other, return_exceptions=True)
 
 
 async def test_threads_call_one_after_another_and_not_behind_the_end(containers: SharedContainers) -> None:
