@@ -114,8 +114,8 @@ class Checkpoints:
             about["used_by_skills"] = container.skills.used
             about |= {"chain": list(container.chain), "was_used": session is not None or container.was_saved}
             await asyncio.to_thread((part / _ABOUT).write_text, json.dumps(about))
-            # Whole, or not at all.
-            await asyncio.to_thread(os.replace, part, self._folder / container.id)
+            # Whole, or not at all; and noted whenever it is there, as nothing can be cancelled between the two.
+            os.replace(part, self._folder / container.id)
             self.sizes[container.id] = sum(sizes.values()) + about["used_by_skills"]
         except (OSError, SandboxError) as problem:
             raise NotSaved(str(problem)) from None
@@ -129,25 +129,21 @@ class Checkpoints:
         part.mkdir(mode=0o700)
 
     async def restore(self, container: LivingContainer, session: SandboxSession, folders: Folders) -> None:
-        """Write the files of a container into its new session, and forget them here. Raises `OSError`, `SandboxError`.
+        """Write the files of a container into its new session; they stay here. Raises `OSError`, `SandboxError`.
 
-        Its skills are put into its folder of those, below `folders`. What cannot be written back is forgotten all the
-        same.
+        Its skills are put into its folder of those, below `folders`.
         """
         folder = self._folder / container.id
-        try:
-            await container.skills.take_from(folder / _SKILLS, folders)
-            about = json.loads(await asyncio.to_thread((folder / _ABOUT).read_text))
-            for number, each in enumerate(about["files"]):
-                with await asyncio.to_thread(open, folder / str(number), "rb") as file:
-                    begin, piece = 0, await asyncio.to_thread(file.read, PIECE)
-                    # Also an empty one: a file of no bytes is one.
-                    while piece or not begin:
-                        await session.put_part(checked_path(each["path"]), begin, piece)
-                        begin += max(1, len(piece))
-                        piece = await asyncio.to_thread(file.read, PIECE)
-        finally:
-            await self.forget(container.id)
+        await container.skills.take_from(folder / _SKILLS, folders)
+        about = json.loads(await asyncio.to_thread((folder / _ABOUT).read_text))
+        for number, each in enumerate(about["files"]):
+            with await asyncio.to_thread(open, folder / str(number), "rb") as file:
+                begin, piece = 0, await asyncio.to_thread(file.read, PIECE)
+                # Also an empty one: a file of no bytes is one.
+                while piece or not begin:
+                    await session.put_part(checked_path(each["path"]), begin, piece)
+                    begin += max(1, len(piece))
+                    piece = await asyncio.to_thread(file.read, PIECE)
 
     async def forget(self, id: str) -> None:
         """Remove what is saved of a container."""

@@ -406,25 +406,28 @@ class Containers:
         except BaseException:
             self._started.discard(container.id)
             raise
-        if container not in self._known:  # it was deleted meanwhile
-            await session.close()
-            await container.skills.remove()
-            self._started.discard(container.id)
-            raise SandboxGone("the container has ended")
         try:
-            await self._restore(container, session)
+            # A container that was deleted meanwhile has nothing to be restored.
+            if container in self._known:
+                await self._restore(container, session)
+            if container not in self._known:
+                await container.skills.remove()
+                raise SandboxGone("the container has ended")
         except BaseException:
             self._started.discard(container.id)
             await session.close()
             raise
         container.session = session
+        if container.is_saved and self._checkpoints is not None:
+            # Last: whoever is cancelled before has taken nothing away.
+            container.is_saved = False
+            await self._checkpoints.forget(container.id)
         return session
 
     async def _restore(self, container: LivingContainer, session: SandboxSession) -> None:
-        """Give a new session the files that were saved."""
+        """Give a new session the files that were saved; they are still on disk behind this."""
         if self._checkpoints is None or not container.is_saved:
             return
-        container.is_saved = False
         try:
             await self._checkpoints.restore(container, session, self._folders)
         except (OSError, ValueError, SandboxError) as problem:
@@ -478,6 +481,9 @@ class Containers:
             except NotSaved as problem:
                 logger.warning("container %s cannot be saved, and ends: %s", container.id, problem)
                 await self._end(container)
+                return
+            if container not in self._known:  # it was deleted meanwhile
+                await self._checkpoints.forget(container.id)
                 return
             container.session, container.is_saved = None, True
             container.was_saved = container.was_saved or session is not None

@@ -1,17 +1,21 @@
 """The files of containers that rest on disk: what comes back, what does not, and how much there may be."""
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from responses_app.protocol.setting import MIB
 from responses_app.stores.clock import id_factory
-from responses_app.tools.sandbox.base import SKILLS_FOLDER
+from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.records import ContainerNotFound
+from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.skills import SkillFolder
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
 from tests.kit.skills import MANIFEST, zipped
@@ -89,6 +93,90 @@ async def test_idle_ones_and_those_in_the_way_are_saved(tmp_path: Path) -> None:
     await containers.sweep()
     assert containers.room().known == 0
     assert list((tmp_path / "0").glob("cntr_*")) == []
+    await containers.aclose()
+
+
+class Gate:
+    """Holds the first call of a method, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, of: type, method: str) -> None:
+        self.reached, self._open = asyncio.Event(), asyncio.Event()
+        held = getattr(of, method)
+
+        async def call(*arguments: Any) -> Any:
+            self.reached.set()
+            await self._open.wait()
+            return await held(*arguments)
+
+        monkeypatch.setattr(of, method, call)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+async def at_rest(containers: Containers, clock: Clock) -> str:
+    """Return a container whose one file lies on disk."""
+    one = await containers.create("p")
+    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
+    clock.now += 61
+    await containers.sweep()
+    assert containers.room().saved == 1
+    return one.id
+
+
+async def test_who_is_cancelled_while_files_come_back_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    id = await at_rest(containers, clock)
+    gate = Gate(monkeypatch, SandboxSession, "put_part")
+    work = asyncio.create_task(containers.run("p", id, "1"))
+    await gate.reached.wait()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    gate.open()
+    assert [each.path for each in await containers.files_of("p", id)] == ["a.txt"]
+    run = await containers.run("p", id, "print(open('a.txt').read())")
+    assert (run.execution.output, run.was_saved, run.begun_anew) == ("1\n", True, None)
+    assert list((tmp_path / "0").glob("*cntr_*")) == []
+    await containers.aclose()
+
+
+async def test_one_that_is_deleted_while_its_files_come_back_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    id = await at_rest(containers, clock)
+    gate = Gate(monkeypatch, SandboxSession, "put_part")
+    work = asyncio.create_task(containers.run_commands("p", id, ["cat a.txt"], 10.0, 1000, bool))
+    await gate.reached.wait()
+    await containers.delete("p", id)
+    gate.open()
+    with pytest.raises(SandboxError, match="has ended"):
+        await work
+    assert (containers.room().known, containers.room().started) == (0, 0), "nothing of it runs on"
+    await containers.aclose()
+    assert list((tmp_path / "0").glob("*cntr_*")) == []
+
+
+async def test_one_that_is_deleted_while_it_is_saved_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    one = await containers.create("p")
+    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
+    clock.now += 61
+    gate = Gate(monkeypatch, SkillFolder, "copy_to")
+    saves = asyncio.create_task(containers.sweep())
+    await gate.reached.wait()
+    await containers.delete("p", one.id)
+    gate.open()
+    await saves
+    assert containers.room().known == containers.room().saved == 0
+    assert list((tmp_path / "0").glob("*cntr_*")) == [], "nor is it on disk"
     await containers.aclose()
 
 
