@@ -37,6 +37,7 @@ logger = logging.getLogger("respsite.sandbox")
 TAG_DIGITS = 8  # hexadecimal
 MAX_SLOTS = 1000  # processes that share a folder
 PIECE = 256 * 1024  # bytes of a file that are in memory at once
+SAVE_SECONDS = 60.0  # for the files of one container: those that wait for its room wait so long
 _ABOUT, _SKILLS = "about.json", "skills"
 # Of a container, what is the same when it comes back.
 _KEPT = ("id", "project", "name", "created_at", "idle", "memory", "last_active")
@@ -93,8 +94,12 @@ class Checkpoints:
         session: SandboxSession | None,
         *,
         note: Callable[[Sequence[StoredFile]], object],
+        most: int,
     ) -> None:
-        """Write down what a container has; `note` makes its files known, and gives them ids. Raises `NotSaved`."""
+        """Write down what a container has, at most so many bytes of files, and within `SAVE_SECONDS`.
+
+        `note` makes its files known, and gives them ids. Raises `NotSaved`.
+        """
         part = self._folder / f".{container.id}"
         try:
             await asyncio.to_thread(self._begin, part)
@@ -102,11 +107,18 @@ class Checkpoints:
             if session is not None:
                 files = await session.list_files()
                 note(files)
-                if sum(each.size for each in files) + container.skills.used > self.most:
+                listed = {each.path: each.size for each in files}
+                # In the order in which they are told of, which is not that of the list.
+                sizes = {path: listed[path] for path in container.files}
+                total = sum(sizes.values())
+                if total > most:
+                    raise NotSaved("its files are larger than SANDBOX_DISK_BYTES")
+                if total + container.skills.used > self.most:
                     raise NotSaved("its files are larger than SANDBOX_SAVED_BYTES")
-                for number, path in enumerate(container.files):
-                    with await asyncio.to_thread(open, part / str(number), "wb") as file:
-                        sizes[path] = await _written(session, path, file)
+                async with asyncio.timeout(SAVE_SECONDS):
+                    for number, (path, size) in enumerate(sizes.items()):
+                        with await asyncio.to_thread(open, part / str(number), "wb") as file:
+                            await _write(session, path, size, file)
             about = {name: getattr(container, name) for name in _KEPT}
             # In the order of the files beside it, which have numbers for names.
             about["files"] = [asdict(replace(container.files[path], size=size)) for path, size in sizes.items()]
@@ -117,8 +129,8 @@ class Checkpoints:
             # Whole, or not at all; and noted whenever it is there, as nothing can be cancelled between the two.
             os.replace(part, self._folder / container.id)
             self.sizes[container.id] = sum(sizes.values()) + about["used_by_skills"]
-        except (OSError, SandboxError) as problem:
-            raise NotSaved(str(problem)) from None
+        except (OSError, SandboxError) as problem:  # and `TimeoutError`, which has no text
+            raise NotSaved(str(problem) or "it takes too long") from None
         finally:
             await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
 
@@ -156,16 +168,16 @@ class Checkpoints:
             os.close(self._lock)
 
 
-async def _written(session: SandboxSession | None, path: str, file: BinaryIO) -> int:
-    """Write a file of a container to the disk; return how long it is."""
-    assert session is not None, "it has files"
+async def _write(session: SandboxSession, path: str, size: int, to: BinaryIO) -> None:
+    """Write a file of a container to the disk. Raises `NotSaved` where it is not of the size that was told."""
     begin = 0
-    while True:
+    while begin < size:
         part = await session.get_part(path, begin, PIECE)
-        await asyncio.to_thread(file.write, part.content)
+        # Code may have its warden say anything: no more is written than was counted.
+        if part.size != size or not part.content:
+            raise NotSaved("a file changes while it is saved")
+        await asyncio.to_thread(to.write, part.content)
         begin += len(part.content)
-        if begin >= part.size or not part.content:
-            return begin
 
 
 def _claimed(folder: Path) -> tuple[Path, int]:

@@ -130,7 +130,7 @@ class Containers:
         self, project: str, *, name: str = "auto", idle: float | None = None, memory: MemoryLimit | None = None
     ) -> LivingContainer:
         """Make a container. The last digits of its id tell who has it. Raises `MemoryRefused`."""
-        await self.sweep()
+        await self._end_expired()
         if memory is not None and not has_memory(memory, self._settings.sandbox_memory_bytes):
             raise MemoryRefused(memory_refused(memory, self._settings.sandbox_memory_bytes))
         if self._known.is_full:
@@ -172,7 +172,7 @@ class Containers:
 
     async def all_of(self, project: str) -> list[LivingContainer]:
         """Return the containers of a project, oldest first."""
-        await self.sweep()
+        await self._end_expired()
         return self._known.of_project(project)
 
     async def delete(self, project: str, id: str) -> None:
@@ -321,17 +321,21 @@ class Containers:
 
     async def sweep(self) -> None:
         """End what has expired, and save what has done nothing for long."""
+        await self._end_expired()
+        if self._checkpoints is not None:
+            idle = self._clock() - self._settings.sandbox_save_seconds
+            for container in self._known:
+                if container.session is not None and not container.working and container.last_active < idle:
+                    await self._put_away(container)
+
+    async def _end_expired(self) -> None:
+        """End what has expired. Nothing is saved here: that takes long, and whoever makes a container waits."""
         # It goes on by itself from now on: those that were loaded expire, too.
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.create_task(self._keep_sweeping())
         now = self._clock()
         for container in [each for each in self._known if each.has_expired(now)]:
             await self._end(container)
-        if self._checkpoints is not None:
-            idle = now - self._settings.sandbox_save_seconds
-            for container in self._known:
-                if container.session is not None and not container.working and container.last_active < idle:
-                    await self._put_away(container)
 
     async def aclose(self) -> None:
         """End all containers; the files of those that were used are saved, where that can be."""
@@ -395,7 +399,8 @@ class Containers:
         memory = min(MEMORY[container.memory], self._settings.sandbox_memory_bytes)
         settings = replace(self._settings, sandbox_memory_bytes=memory)
         # Started ones count, not those at work: each holds memory, also an idle one.
-        if len(self._started) >= self._settings.sandbox_max_containers:
+        # Again, as others take the room that is made, too.
+        while len(self._started) >= self._settings.sandbox_max_containers:
             await self._make_room(container)
         # Before the start, which awaits: others that look meanwhile must count it.
         self._started.add(container.id)
@@ -477,7 +482,9 @@ class Containers:
                 await self._end(container)
                 return
             try:
-                await self._checkpoints.save(container, session, note=partial(self._note_all, container))
+                # What has more than it may have, as sparse files do, would not fit in when it comes back.
+                most = self._settings.sandbox_disk_bytes
+                await self._checkpoints.save(container, session, note=partial(self._note_all, container), most=most)
             except NotSaved as problem:
                 logger.warning("container %s cannot be saved, and ends: %s", container.id, problem)
                 await self._end(container)

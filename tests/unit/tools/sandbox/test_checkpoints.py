@@ -13,7 +13,7 @@ from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.records import ContainerNotFound
+from responses_app.tools.sandbox.records import ContainerNotFound, FilePart
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
 from tests.kit.clock import Clock
@@ -177,6 +177,78 @@ async def test_one_that_is_deleted_while_it_is_saved_does_not_come_back(
     await saves
     assert containers.room().known == containers.room().saved == 0
     assert list((tmp_path / "0").glob("*cntr_*")) == [], "nor is it on disk"
+    await containers.aclose()
+
+
+async def test_nobody_waits_for_files_that_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    one = await containers.create("p")
+    await containers.run("p", one.id, "open('a.txt', 'w').write('1');")
+    clock.now += 61
+    gate = Gate(monkeypatch, SandboxSession, "get_part")
+    saves = asyncio.create_task(containers.sweep())
+    await gate.reached.wait()
+    other = await containers.create("q")
+    assert [each.id for each in await containers.all_of("q")] == [other.id]
+    assert (await containers.run("q", other.id, "1")).execution.output == "1\n"
+    assert not saves.done()
+    gate.open()
+    await saves
+    await containers.aclose()
+
+
+@pytest.mark.parametrize(("said", "why"), [(5, "changes while"), (0, "changes while"), (-1, "too long")])
+async def test_what_a_warden_says_that_lies_fills_no_disk_and_takes_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: int, why: str
+) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    monkeypatch.setattr("responses_app.tools.sandbox.checkpoints.SAVE_SECONDS", 0.2)
+    one = await containers.create("p")
+    await containers.run("p", one.id, "open('a.txt', 'w').write('123');")
+
+    async def lie(self: SandboxSession, path: str, begin: int, most: int) -> FilePart:
+        if said < 0:
+            await asyncio.Event().wait()
+        return FilePart(b"x" * min(said, 1), said or 3, 1)
+
+    monkeypatch.setattr(SandboxSession, "get_part", lie)
+    clock.now += 61
+    await containers.sweep()
+    assert containers.room().known == 0, "it ends"
+    assert why in caplog.text
+    assert list((tmp_path / "0").glob("*cntr_*")) == []
+    await containers.aclose()
+
+
+async def test_files_that_would_not_fit_in_again_are_not_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    one = await containers.create("p")
+    await containers.run("p", one.id, "for n in range(9): open(f'{n}', 'wb').truncate(4 * 2 ** 20)")
+    Gate(monkeypatch, SandboxSession, "get_part")
+    clock.now += 61
+    await containers.sweep()
+    assert containers.room().known == 0
+    assert "larger than SANDBOX_DISK_BYTES" in caplog.text
+    await containers.aclose()
+
+
+async def test_many_starts_at_once_take_no_more_room_than_there_is(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_max_containers=3, sandbox_project_containers=3)
+    made = [await containers.create("p") for _ in range(6)]
+    most = 0
+    for some in (made[:3], made[3:]):
+        work = asyncio.gather(*(containers.run("p", each.id, "1") for each in some))
+        while not work.done():
+            most = max(most, containers.room().started)
+            await asyncio.sleep(0)
+        await work
+    assert most == 3
     await containers.aclose()
 
 
