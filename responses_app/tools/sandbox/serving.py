@@ -1,7 +1,8 @@
 """`HostServer`: containers, for whoever may ask: over a Unix socket that this user alone may open, or over TLS.
 
 Whoever connects says hello first: the version of the protocol, and over TLS the secret. Before that nothing else of
-theirs is read, and little of that. With SIGTERM a host leaves: it begins nothing new, lets what runs end within its
+theirs is read, and little of that; and there are few of them, of each address fewer, as a handshake of TLS takes 0.3 MB
+of memory from its beginning on. With SIGTERM a host leaves: it begins nothing new, lets what runs end within its
 time, and saves the files of its containers on disk.
 """
 
@@ -12,6 +13,7 @@ import json
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +30,10 @@ logger = logging.getLogger("respsite.sandbox")
 HELLO_SECONDS = 5.0  # for whoever connects to say who they are
 WORKER_SECONDS = 60.0  # that a worker may say nothing; it pings every two
 MAX_CONNECTIONS = 1024  # each worker has one
-MAX_STRANGERS = 64  # of them that have not said hello yet
-BACKLOG = 1024
+MAX_STRANGERS = 256  # of them that have not said hello yet
+MAX_STRANGERS_OF_ADDRESS = 64  # over TCP; all workers of a machine may come at once
+NO_FILE_SECONDS = 1.0  # where no descriptor is left: until the next connection is accepted
+BACKLOG = 1024  # of who waits to be accepted
 _BROKEN = "the container cannot be used"
 
 
@@ -52,7 +56,8 @@ class HostServer:
         self._leaves = asyncio.Event()
         self._channels: set[Channel] = set()
         self._connections: set[asyncio.Task[None]] = set()
-        self._strangers = 0  # connections without a hello
+        self._strangers: Counter[str] = Counter()  # connections without a hello, by their addresses
+        self._refused = 0  # connections that were not let in since that was logged last
         self._busy = 0  # actions that work
         self._idle = asyncio.Event()  # none does
         self._idle.set()
@@ -64,22 +69,16 @@ class HostServer:
 
     async def serve(self) -> None:
         """Serve until `leave`."""
-        server = await asyncio.start_server(
-            self._connected,
-            sock=self._door.listener,
-            ssl=self._door.tls,
-            backlog=BACKLOG,
-            # A handshake that takes long is a stranger's, too.
-            ssl_handshake_timeout=HELLO_SECONDS if self._door.tls is not None else None,
-        )
+        accepts = asyncio.create_task(self._accept())
         try:
             await self._leaves.wait()
-            server.close()
+            accepts.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._grace):
                     await self._idle.wait()
         finally:
-            server.close()
+            accepts.cancel()
+            await asyncio.gather(accepts, return_exceptions=True)
             for channel in list(self._channels):
                 channel.close()
             for task in self._connections:
@@ -87,12 +86,53 @@ class HostServer:
             await asyncio.gather(*self._connections, return_exceptions=True)
             await self._containers.aclose()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
+    async def _accept(self) -> None:
+        """Let in who connects. Not `asyncio.start_server`: its strangers are counted behind their handshake."""
+        listener, loop = self._door.listener, asyncio.get_running_loop()
+        listener.setblocking(False)
+        with listener:
+            while True:
+                try:
+                    connection, address = await loop.sock_accept(listener)
+                except OSError as problem:
+                    logger.error("no connection can be accepted: %s", problem)
+                    await asyncio.sleep(NO_FILE_SECONDS)
+                    continue
+                place = str(address[0]) if isinstance(address, tuple) else ""
+                if self._is_crowded(place):
+                    connection.close()
+                else:
+                    self._strangers[place] += 1
+                    self._connections.add(asyncio.create_task(self._connected(connection, place)))
+                # One that is there already is accepted without a wait: the others have their turn here.
+                await asyncio.sleep(0)
+
+    def _is_crowded(self, place: str) -> bool:
+        most = MAX_STRANGERS_OF_ADDRESS if place else MAX_STRANGERS
+        if (
+            self._strangers[place] < most
+            and self._strangers.total() < MAX_STRANGERS
+            and len(self._connections) < MAX_CONNECTIONS
+        ):
+            return False
+        # Told by the connection that is let in next: a flood of them is not to be a flood of lines.
+        self._refused += 1
+        return True
+
+    async def _connected(self, connection: socket.socket, place: str) -> None:
+        task, writer = asyncio.current_task(), None
         assert task is not None
-        self._connections.add(task)
         try:
-            if await self._is_known(reader, writer):
+            try:
+                reader, writer = await self._opened(connection)
+                is_known = await self._is_known(reader, writer)
+            finally:
+                self._strangers[place] -= 1
+                self._strangers += Counter()  # nothing is kept of who is gone
+            if self._refused:
+                logger.warning("%d connections were refused: too many were there", self._refused)
+                self._refused = 0
+            if is_known:
                 await self._live(reader, writer)
         except asyncio.CancelledError:
             pass  # the host ends
@@ -100,22 +140,28 @@ class HostServer:
             logger.info("a connection broke: %s", problem)
         finally:
             self._connections.discard(task)
-            writer.close()
+            if writer is not None:
+                writer.close()
+
+    async def _opened(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return the streams of a connection, behind its handshake. Raises `OSError`."""
+        loop, tls = asyncio.get_running_loop(), self._door.tls
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        seconds = HELLO_SECONDS if tls is not None else None
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=seconds
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _is_known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Hear who it is, and answer; whether it may ask."""
-        if self._strangers >= MAX_STRANGERS or len(self._connections) > MAX_CONNECTIONS:
-            logger.warning("a connection is refused: %d are there already", len(self._connections) - 1)
-            return False
-        self._strangers += 1
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 hello = await received(reader, max_json=MAX_HELLO, max_bytes=0)
         except (MessageError, TimeoutError, asyncio.IncompleteReadError):
             logger.warning("a connection is ended: it does not say hello as a worker does")
             return False
-        finally:
-            self._strangers -= 1
         problem = self._problem(hello)
         answer = {"hello": VERSION, "problem": problem, "room": self._containers.room() if not problem else None}
         writer.write(packed(answer))
@@ -126,7 +172,8 @@ class HostServer:
 
     def _problem(self, hello: dict[str, Any]) -> str:
         # In constant time: how long it takes must not tell how much of it was right.
-        if not hmac.compare_digest(str(hello.get("secret", "")).encode(), self._door.secret.encode()):
+        said = str(hello.get("secret", "")).encode(errors="replace")  # half a character is not the secret's
+        if not hmac.compare_digest(said, self._door.secret.encode()):
             return "the secret is wrong (SANDBOX_SECRET)"
         if hello.get("hello") != VERSION:
             return f"it speaks version {json.dumps(hello.get('hello'))[:20]} of the protocol, and this host {VERSION}"

@@ -176,6 +176,33 @@ async def test_over_tls_with_the_secret_and_not_without(folder: Path) -> None:
             await RemoteHost(address, secret=SECRET, tls=ssl.create_default_context).open()
 
 
+async def test_those_who_say_nothing_keep_no_worker_of_another_address_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_side, "HELLO_SECONDS", 60.0)
+    cert, key = certificate(folder)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(cert, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    server = HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)
+    async with serving(server):
+        # Not one handshake: before its own, a connection was not counted.
+        strangers = [
+            socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+            for _ in range(2 * host_side.MAX_STRANGERS_OF_ADDRESS)
+        ]
+        await eventually(lambda: server._refused == host_side.MAX_STRANGERS_OF_ADDRESS)
+        assert len(server._connections) == host_side.MAX_STRANGERS_OF_ADDRESS
+        made = RemoteHost(f"localhost:{port}", secret=SECRET, tls=lambda: ssl.create_default_context(cafile=cert))
+        await made.open()
+        assert f"{host_side.MAX_STRANGERS_OF_ADDRESS} connections were refused" in caplog.text
+        await made.aclose()
+        for each in strangers:
+            each.close()
+        await eventually(lambda: not server._strangers)
+
+
 HELLO = packed({"hello": VERSION, "secret": ""})
 NO_BYTES = b'{"ask": 1, "what": "run", "arguments": [{"\\u0000bytes": [0, 9]}]}'
 STRANGE = {
@@ -186,6 +213,7 @@ STRANGE = {
     "half a hello": HELLO[:9],
     "no JSON": struct.pack(">II", 3, 0) + b"{]}",
     "no object": struct.pack(">II", 2, 0) + b"[]",
+    "half a character": packed({"hello": VERSION, "secret": "\ud800"}),
     "another version": packed({"hello": 99, "secret": ""}),
     "deep JSON": HELLO + struct.pack(">II", 200_000, 0) + b"[" * 200_000,
     "an unknown word": HELLO + packed({"say": 1}),
@@ -199,7 +227,7 @@ STRANGE = {
 
 @pytest.mark.parametrize("name", STRANGE)
 async def test_whatever_strangers_send_ends_their_connection_alone(
-    name: str, path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(host_side, "HELLO_SECONDS", 0.3)
     friend = among(RemoteHost(str(path)))
@@ -213,6 +241,7 @@ async def test_whatever_strangers_send_ends_their_connection_alone(
         await asyncio.wait_for(reader.read(), 10)
     writer.close()
     assert await friend.find("p", made.id) == made
+    assert [each for each in caplog.records if each.exc_info] == [], "it is no error of this host's"
     await friend.aclose()
 
 
