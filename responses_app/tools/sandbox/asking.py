@@ -137,15 +137,15 @@ class RemoteHost(BaseHost):
         async with self._opening:
             if self._channel is not None and self._channel.is_open:
                 return self._channel
-            now = asyncio.get_running_loop().time()
-            if now - self._failed_at < AGAIN_SECONDS:
+            now = asyncio.get_running_loop().time
+            if now() - self._failed_at < AGAIN_SECONDS:
                 raise HostGone(self._why)
             self.room, self.is_checked = None, False
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     self._channel = await self._connect()
             except (OSError, TimeoutError, MessageError, asyncio.IncompleteReadError, _Unwelcome) as problem:
-                self._failed_at = now
+                self._failed_at = now()  # not when it began: all who wait for this attempt fail with it
                 self._why = f"{_UNREACHED}: {problem}" if isinstance(problem, _Unwelcome) else _UNREACHED
                 why = str(problem) or type(problem).__name__
                 logger.warning("the host of containers at %s cannot be used: %s", self.address, why)

@@ -93,6 +93,25 @@ async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytes
         await host.aclose()
 
 
+async def test_all_who_wait_for_a_host_that_hangs_wait_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "CONNECT_SECONDS", 2.5)
+    monkeypatch.setattr(asking, "AGAIN_SECONDS", 2.0)  # less than an attempt takes, as it is
+    came = 0
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal came
+        came += 1
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(mute, folder / "mute"):
+        host = RemoteHost(str(folder / "mute"))
+        ended = await asyncio.gather(*(host.ask("records", "p") for _ in range(5)), return_exceptions=True)
+        assert [type(each) for each in ended] == [HostGone] * 5
+        assert came == 1, "not one behind the other"
+        await host.aclose()
+
+
 async def test_where_no_host_is_there_all_say_so(folder: Path) -> None:
     nobody = among(RemoteHost(str(folder / "none")), RemoteHost(str(folder / "none2")))
     for ask in (nobody.check(), nobody.create("p"), nobody.find("p", f"cntr_{'0' * 32}")):
