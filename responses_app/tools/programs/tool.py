@@ -13,6 +13,7 @@ from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.items.programs import ITEM, KIND, NAME
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.code_interpreter.tool import code_of, notes_of, told
+from responses_app.tools.programs.bounds import bounded
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.records import CellEnd
 from responses_app.tools.sandbox.sharing import SharedContainers
@@ -40,7 +41,8 @@ class ProgramTool(BaseTool):
         containers = await self._containers()
         seconds = self._settings.sandbox_call_seconds
         try:
-            run = await containers.run_program(call.use.project, code_of(call.arguments), call.answer, seconds)
+            code, answer = code_of(call.arguments), bounded(call.answer)
+            run = await containers.run_program(call.use.project, code, answer, seconds)
         except SandboxError as problem:
             logger.warning("response %s: a program broke off: %s %s", call.use.response_id, problem, problem.detail)
             raise ToolFailed(f"{problem}.") from None
