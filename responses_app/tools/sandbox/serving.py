@@ -71,6 +71,8 @@ class HostServer:
         """Serve until `leave`."""
         accepts = asyncio.create_task(self._accept())
         try:
+            # What was saved before this start expires in its time, also where nobody asks for anything.
+            await self._containers.sweep()
             await self._leaves.wait()
             accepts.cancel()
             with contextlib.suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from responses_app.tools.sandbox.records import ContainerNotFound, FilePart
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
 from tests.kit.clock import Clock
-from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
+from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, host_at, needs_bubblewrap, pieces_of, shared, started
 from tests.kit.skills import MANIFEST, zipped
 from tests.kit.waiting import eventually
 
@@ -263,6 +264,22 @@ async def test_only_so_much_is_saved(tmp_path: Path) -> None:
     await containers.sweep()
     assert [each.id for each in await containers.all_of("p")] == [made[1].id], "the newest that has room"
     await containers.aclose()
+
+
+async def test_what_a_host_finds_on_disk_expires_where_nobody_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("responses_app.tools.sandbox.containers.SWEEP_SECONDS", 0.01)
+    clock = Clock(1_000_000.0)
+    before = saving(tmp_path, clock)
+    one = await before.create("p")
+    await before.run("p", one.id, "open('a.txt', 'w').write('1');")
+    await before.aclose()
+    assert len(list((tmp_path / "0").glob("cntr_*"))) == 1
+    with tempfile.TemporaryDirectory() as short:
+        async with host_at(Path(short) / "host", saving(tmp_path, clock)):
+            clock.now += SMALL.sandbox_idle_seconds + 1
+            await eventually(lambda: not list((tmp_path / "0").glob("cntr_*")))
 
 
 async def test_nobody_else_reads_what_is_saved(tmp_path: Path) -> None:
