@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from engine.formats.base import ToolNamespace
-from responses_app.protocol.errors import unsupported_parameter
+from responses_app.protocol.errors import overloaded, unsupported_parameter
 from responses_app.protocol.items.offers import Offer, OfferedTool
 from responses_app.protocol.items.programs import ITEM, KIND, NAME
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.code_interpreter.tool import code_of, notes_of, told
 from responses_app.tools.programs.bounds import bounded
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
-from responses_app.tools.sandbox.records import CellEnd
+from responses_app.tools.sandbox.records import CellEnd, HostGone
 from responses_app.tools.sandbox.sharing import SharedContainers
 
 logger = logging.getLogger("respsite.tools")
@@ -33,6 +33,8 @@ class ProgramTool(BaseTool):
     async def offer(self, use: ToolUse) -> Offer:
         try:
             await (await self._containers()).check()
+        except HostGone as gone:
+            raise overloaded(f"Programs cannot be run now: {gone}.", retry_after=2) from None
         except SandboxError as problem:
             raise unsupported_parameter("tools", f"Programs cannot be run here. {problem}") from None
         return Offer(ToolNamespace(NAME), [OfferedTool(name=NAME, item=ITEM)])

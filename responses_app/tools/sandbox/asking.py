@@ -122,7 +122,8 @@ class RemoteHost(BaseHost):
             raise HostGone(_LOST) from None
         except TimeoutError:
             logger.warning("%s: no answer to %s in its time", self.address, what)
-            raise SandboxError(_LATE) from None
+            # It may stand still for a while: asking again helps, as where it is gone.
+            raise HostGone(_LATE) from None
         except MessageError as problem:
             raise SandboxError("the container cannot be asked for that", detail=str(problem)) from None
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from responses_app.protocol.errors import ApiError
+from responses_app.tools.programs.tool import ProgramTool
 from responses_app.tools.sandbox import actions, asking
 from responses_app.tools.sandbox import serving as host_side
 from responses_app.tools.sandbox.actions import Action
@@ -22,7 +24,7 @@ from responses_app.tools.sandbox.messages import VERSION, MessageError, packed, 
 from responses_app.tools.sandbox.records import CellRun, ChainFound, ContainerNotFound, HostGone, Room
 from responses_app.tools.sandbox.serving import Door, HostServer
 from responses_app.tools.sandbox.sharing import SharedContainers
-from tests.kit.sandboxes import host_at, needs_bubblewrap, serving
+from tests.kit.sandboxes import SMALL, host_at, needs_bubblewrap, serving
 from tests.kit.waiting import eventually
 from tests.unit.tools.sandbox.test_sharing import containers_of
 
@@ -91,6 +93,32 @@ async def test_a_host_that_stands_still_is_gone(folder: Path, monkeypatch: pytes
         with pytest.raises(HostGone, match="went away"):
             await host.ask("run", "p", "cntr_1", "1", None, "")
         await host.aclose()
+
+
+async def test_one_that_does_not_answer_in_time_is_asked_again_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = containers_of().room()
+    monkeypatch.setitem(actions.ACTIONS, "check", Action(str, 0.1))
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(packed({"hello": VERSION, "problem": "", "room": room}))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_unix_server(mute, folder / "mute"):
+        every = among(RemoteHost(str(folder / "mute")))
+        with pytest.raises(HostGone, match="in time"):
+            await every.check()
+
+        async def containers() -> SharedContainers:
+            return every
+
+        use: Any = None  # what a request declares does not matter to it
+        with pytest.raises(ApiError, match="Programs cannot be run now") as refused:
+            await ProgramTool(containers, SMALL).offer(use)
+        assert (refused.value.status, refused.value.retry_after) == (503, 2)
+        await every.aclose()
 
 
 async def test_all_who_wait_for_a_host_that_hangs_wait_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
