@@ -14,6 +14,7 @@ from typing import cast
 from channels.routing import ProtocolTypeRouter, URLRouter
 
 from engine.errors import EngineConfigurationError
+from responses_app.protocol.files.files import FileBounds
 from responses_app.routing import websocket_urlpatterns
 from responses_app.web.bodies import Application, Bodies, BodyRules
 from responses_app.web.endpoint import answer_line
@@ -33,12 +34,15 @@ except EngineConfigurationError as error:
 lifecycle = Lifecycle(partial(site.start, answer_line), site.aclose, hurry=site.registry.hurry.set)
 lifecycle.hook_daphne()
 
+# What a file may have at all; which purpose it has stands in its form, and is looked at once that is here.
+max_file_bytes, max_file_setting = FileBounds(site.settings.file_max_bytes, site.settings.batch_max_bytes).largest
 rules = BodyRules(
     site.settings.max_body_bytes,
     site.settings.request_arrival_seconds,
     refused=site.watch.metrics.turned_away,
     let_in=let_in,
-    max_file_bytes=site.settings.file_max_bytes,
+    max_file_bytes=max_file_bytes,
+    max_file_setting=max_file_setting,
     max_skill_bytes=max(site.settings.skill_max_bytes, site.settings.skill_max_unpacked_bytes),
 )
 frame_rules = FrameRules(

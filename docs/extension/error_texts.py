@@ -69,6 +69,12 @@ REQUESTS: Mapping[str, Told] = {
         "(`IDEMPOTENCY_MAX_ANSWER_BYTES`).",
         "Choose another key to carry the request out again.",
     ),
+    "idempotency_answer_unreadable": (
+        "The answer to the first request with this `Idempotency-Key` was encrypted with a key that the server does not "
+        "have any more.",
+        "Choose another key to carry the request out again. The operator can keep old keys in "
+        "`REASONING_ENCRYPTION_KEYS`.",
+    ),
     "idempotency_key_reused": (
         "The `Idempotency-Key` was sent with another request before (422).",
         "Send the same request again, or choose another key.",

@@ -24,7 +24,7 @@ from responses_app.protocol.files.batches import (
     parse_batch,
     wrong_purpose,
 )
-from responses_app.protocol.files.files import file_not_found
+from responses_app.protocol.files.files import BATCH_PURPOSE, file_not_found
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.stores.batches import BatchRecord
 from responses_app.web.batches import REFUSALS, check_can_run
@@ -154,7 +154,7 @@ async def _create(request: HttpRequest) -> Batch:
         await site.files.get(caller.project, fields.input_file_id),
         file_not_found(fields.input_file_id, param="input_file_id"),
     )
-    if file.purpose != "batch":
+    if file.purpose != BATCH_PURPOSE:
         raise wrong_purpose(file.id, file.purpose)
     if file.bytes > site.settings.batch_max_bytes:
         raise input_too_large(file.bytes, site.settings.batch_max_bytes)

@@ -22,11 +22,11 @@ from responses_app.protocol.files.files import (
     PURPOSES,
     UPLOAD_SECONDS,
     CompletedUpload,
+    FileBounds,
     NewFile,
     NewUpload,
     check_purpose,
     file_not_found,
-    file_too_large,
     files_full,
     parse_completed,
     parse_new_upload,
@@ -155,8 +155,7 @@ async def _create(request: HttpRequest) -> UploadedFile:
 
 async def _kept(project: str, upload: UploadedForm, fields: NewFile) -> FileRecord:
     site = get_site()
-    if upload.size > site.settings.file_max_bytes:
-        raise file_too_large(site.settings.file_max_bytes)
+    _bounds().check(upload.size, fields.purpose)
     now = int(site.service.now())
     record = FileRecord(
         id=site.new_id(ids.FILE),
@@ -168,6 +167,11 @@ async def _kept(project: str, upload: UploadedForm, fields: NewFile) -> FileReco
     )
     await site.files.create(project, record, upload.pieces(PIECE_BYTES))
     return record
+
+
+def _bounds() -> FileBounds:
+    settings = get_site().settings
+    return FileBounds(settings.file_max_bytes, settings.batch_max_bytes)
 
 
 async def _list(request: HttpRequest) -> UploadedFileList:
@@ -231,7 +235,7 @@ UPLOAD_REFUSALS: Refusals = {
 
 async def _begin(request: HttpRequest) -> PartUpload:
     site = get_site()
-    parse = partial(parse_new_upload, max_bytes=site.settings.file_max_bytes)
+    parse = partial(parse_new_upload, bounds=_bounds())
     fields = await read_json(request, parse, site.reader)
     now = int(site.service.now())
     upload = UploadRecord(

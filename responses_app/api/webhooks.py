@@ -26,10 +26,12 @@ from responses_app.protocol.webhooks import (
     parse_test,
     secret_hint,
     test_not_answered,
+    too_many_tests,
     url_refused,
 )
 from responses_app.stores.webhooks import EndpointChanges, EndpointRecord, EndpointsFull, NewSecret
 from responses_app.tools.network import NetworkError
+from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE
 from responses_app.web.endpoint import PAGED, Endpoint, Refusals
 from responses_app.web.http import or_raise, project_of, query_of, read_json
 from responses_app.wiring.site import get_site
@@ -165,6 +167,8 @@ async def _test(request: HttpRequest, endpoint_id: str) -> WebhookEndpointTestRe
     site = get_site()
     record = await _found(request, endpoint_id)
     event_type = await read_json(request, parse_test, site.reader)
+    if seconds := site.webhook_sender.tests.seconds_until_room(record.project):
+        raise too_many_tests(TESTS_A_MINUTE, seconds)
     at = site.service.now()
     sample = message(event_type, "test", mark=site.new_id(ids.REQUEST))
     sent = await site.webhook_sender.send(record, sample.id, sample.body(int(at)), at=at)
@@ -225,6 +229,7 @@ ENDPOINTS = (
     _endpoint(
         *("POST", f"{_ENDPOINT}/test", _test, "testWebhookEndpoint", "Send a sample event to a webhook endpoint"),
         body=WebhookTest,
+        errors=(429,),
     ),
     _endpoint("GET", "/v1/webhook_event_types", _event_types, "listWebhookEventTypes", "List webhook event types"),
 )

@@ -48,38 +48,43 @@ def key_reused() -> ApiError:
 
 def answer_lost() -> ApiError:
     """The request was carried out, at least in part, and its answer is lost (409)."""
-    return NoRetry(
+    return _no_answer(
         f"The first request with this '{IDEMPOTENCY_KEY}' was cut off when its server stopped, and its answer is lost. "
         "It is not carried out a second time. Look whether it took effect; to send it again, choose another key.",
-        status=409,
-        type="conflict_error",
         code="idempotency_answer_lost",
-        param=IDEMPOTENCY_KEY,
+    )
+
+
+def answer_unreadable() -> ApiError:
+    """The answer was sealed with a key that the server does not have any more (409)."""
+    return _no_answer(
+        f"The first request with this '{IDEMPOTENCY_KEY}' was answered, and the server's keys have changed since: the "
+        "answer cannot be read any more. It is not carried out a second time; choose another key to do so.",
+        code="idempotency_answer_unreadable",
     )
 
 
 def answer_too_long() -> ApiError:
     """The answer was longer than what is kept (409)."""
-    return NoRetry(
+    return _no_answer(
         f"The first request with this '{IDEMPOTENCY_KEY}' was answered, and the answer was too long to be kept "
         "(IDEMPOTENCY_MAX_ANSWER_BYTES). It is not carried out a second time; choose another key to do so.",
-        status=409,
-        type="conflict_error",
         code="idempotency_answer_too_long",
-        param=IDEMPOTENCY_KEY,
     )
 
 
 def answer_deleted(object_id: str) -> ApiError:
     """The response of the key was deleted (409)."""
-    return NoRetry(
+    return _no_answer(
         f"The response '{object_id}' that was made with this '{IDEMPOTENCY_KEY}' was deleted. Choose another key to "
         "make a new one.",
-        status=409,
-        type="conflict_error",
         code="idempotency_answer_deleted",
-        param=IDEMPOTENCY_KEY,
     )
+
+
+def _no_answer(message: str, *, code: str) -> ApiError:
+    """Return the 409 of a request that was carried out, and whose answer cannot be given again."""
+    return NoRetry(message, status=409, type="conflict_error", code=code, param=IDEMPOTENCY_KEY)
 
 
 def too_many_keys(what: str) -> ApiError:

@@ -10,7 +10,7 @@ Webhooks says (https://www.standardwebhooks.com), which `webhooks.unwrap` of Ope
 
 import base64
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from typing import Annotated, Literal, get_args
@@ -18,7 +18,7 @@ from typing import Annotated, Literal, get_args
 import orjson
 from pydantic import Field
 
-from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found, rate_limited
 from responses_app.protocol.fields import ClientModel, Text, validate
 
 EventName = Literal[
@@ -89,6 +89,16 @@ def messages_of_response(response: Mapping[str, object]) -> Sequence[WebhookMess
     if response["status"] == "completed" and action is not None:
         messages.append(message(ACTION_REQUIRED, response_id, required_action={"type": action}))
     return messages
+
+
+def message_of_wait(response_id: str, output: object, call_ids: Collection[str], *, wait: str) -> WebhookMessage:
+    """Return what a response tells that waits in the middle for what came of these calls. `wait` tells its waits apart.
+
+    Once some of the calls have their outputs it is the same wait, with the same id: also on another worker.
+    """
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    action = next(item["type"] for item in items if item.get("call_id") in call_ids)
+    return message(ACTION_REQUIRED, response_id, mark=wait, required_action={"type": action})
 
 
 def required_actions(output: object) -> Sequence[str]:
@@ -203,6 +213,14 @@ def endpoints_full(most: int) -> ApiError:
     return invalid_request(
         f"A project has at most {most} webhook endpoints here (WEBHOOK_ENDPOINTS_MAX). Delete one first.",
         code="too_many_webhook_endpoints",
+    )
+
+
+def too_many_tests(most: int, retry_after: int) -> ApiError:
+    """The project has had many test events sent in the last minute (429)."""
+    return rate_limited(
+        f"This project has sent {most} test events in the last minute. Wait before the next one.",
+        retry_after=retry_after,
     )
 
 

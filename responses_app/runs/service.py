@@ -168,6 +168,7 @@ class ResponseService:
         """
         with store_errors():
             limited = await self.limited(accepted)
+            await self._check_key(accepted)
         fields = accepted.request or {}
         waits = fields.get(TOOL_MODE) == WAIT
         origin = Origin(
@@ -190,6 +191,15 @@ class ResponseService:
             # On a thread: a log may be long, and nobody else knows this run yet.
             await asyncio.to_thread(run.go_on_behind, accepted.log)
         await self.admission.admit_again(run)
+
+    async def _check_key(self, accepted: AcceptedResponse) -> None:
+        """Raise `ApiError` where the key of a response was deleted: nobody knows any more what it might do."""
+        if self.keys is None or not accepted.key_id or is_by_session(accepted.key_id):
+            return
+        if await self.keys.get(accepted.key_id) is None:
+            raise ApiError(
+                f"The API key '{accepted.key_id}' of this response was deleted.", status=401, code="invalid_api_key"
+            )
 
     async def limited(self, accepted: AcceptedResponse) -> Sequence[LimitedSubject]:
         """Return those whose limits hold for a response, whether its key still opens. Raises `StoreError`."""

@@ -11,6 +11,7 @@ from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
+from responses_app.protocol.webhooks import WebhookMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class LogAppend:
     claim: Claim
     position: int  # in bytes, from the log's beginning
     data: bytes  # from `position` to the log's end
+    project: str = ""  # whose the response is; needed only where webhooks are told something
+    messages: tuple[WebhookMessage, ...] = ()  # for webhooks, in the same transaction: what the log says by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

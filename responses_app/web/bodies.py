@@ -90,6 +90,7 @@ class BodyRules:
     let_in: Callable[[Message, str, str], Awaitable[object]]
     # Of a file that is kept, in parts of up to MAX_PART_BYTES or as a whole; one for a container is bounded as JSON is.
     max_file_bytes: int
+    max_file_setting: str  # the name of the setting that says so
     max_skill_bytes: int  # of a skill's bundle, or of the files in it
 
     def check(self, head: Head) -> None:
@@ -138,7 +139,7 @@ class BodyRules:
             return skill_too_large(self.max_skill_bytes)
         # The smaller of the two bounds is the one that the client is told of.
         is_part = form.size is Size.PART and self.max_file_bytes > MAX_PART_BYTES
-        return part_too_large() if is_part else file_too_large(self.max_file_bytes)
+        return part_too_large() if is_part else file_too_large(self.max_file_bytes, setting=self.max_file_setting)
 
     def seconds(self, received: int) -> float:
         """Return how long a request may take of which so many bytes are here, in seconds."""

@@ -26,6 +26,7 @@ from responses_app.protocol.idempotency import (
     answer_deleted,
     answer_lost,
     answer_too_long,
+    answer_unreadable,
     checked_key,
     key_reused,
 )
@@ -42,6 +43,7 @@ from responses_app.wiring.site import get_site
 FIRST_LOOK_SECONDS = 0.01  # until the first look at what became of a request; each next pause is longer by a half
 MAX_LOOK_SECONDS = 0.5
 LEAVE_SECONDS = 5.0  # how long a request whose client left waits for its own carrying out: its body is closed then
+BETAS = ("OpenAI-Beta", "anthropic-beta")  # headers that may change what any endpoint answers
 READ_BYTES = 1 << 18  # of a body, for its digest
 
 Handler = Callable[[], Awaitable[HttpResponseBase]]
@@ -136,10 +138,12 @@ class Once:
         headers = dict(head.headers)
         try:
             if head.streams:
+                # Read once before, too: behind the head of an answer no error could be told.
+                await self._keys.piece(self._project, self._key, 0)
                 return StreamingHttpResponse(await _begun(pieces), status=head.status, headers=headers)
             content = b"".join([piece async for piece in pieces if piece])
         except SealBroken:  # with a key of the server's that was taken away since
-            raise answer_lost() from None
+            raise answer_unreadable() from None
         return HttpResponse(content, status=head.status, headers=headers)
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
@@ -372,6 +376,8 @@ def fingerprint_of(request: HttpRequest, headers: tuple[str, ...]) -> str:
     of_form = request.content_type == FORM_TYPE and bool(boundary)
     about = [str(request.method), request.path_info, request.META.get("QUERY_STRING", ""), str(request.content_type)]
     about += [f"{name}: {request.headers.get(name, '')}" for name in headers]
+    # Only where they are there: most requests have none, and those are told apart as they always were.
+    about += [f"{name}: {request.headers[name]}" for name in BETAS if name in request.headers]
     digest = blake2b("\0".join(about).encode("utf-8", "surrogateescape"), digest_size=32)
     rewind(request)
     _digest_body(request._stream.read, digest.update, boundary if of_form else b"")

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.webhooks import EVENT_TYPES
-from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, StoredResponse
+from responses_app.protocol.webhooks import EVENT_TYPES, message_of_wait
+from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoredResponse
 from responses_app.stores.webhooks import (
     Attempt,
     BaseWebhooks,
@@ -174,6 +174,27 @@ class WebhooksContract:
         assert told(claimed) == [("response.action_required", turn.response_id)]
         assert orjson.loads(claimed.due[0].body)["data"]["required_action"] == {"type": "function_call"}
         await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
+
+    async def test_a_wait_is_told_with_the_log_that_says_so(
+        self, webhooks: BaseWebhooks, store: BaseResponseStore
+    ) -> None:
+        turn, claim_ = Turn(), Claim("A", 1)
+        await webhooks.create(endpoint(turn.project))
+        await store.accept(replace(turn.begun("queued"), claim=claim_))
+        wait = message_of_wait(turn.response_id, [call("f", "call_1")], ["call_1"], wait="0 1")
+        append = LogAppend(
+            response_id=turn.response_id, claim=claim_, position=0, data=b"x", project=turn.project, messages=(wait,)
+        )
+        another = replace(append, claim=Claim("B", 7), messages=(replace(wait, id="evt_of_another"),))
+        assert (await store.append([another])).lost == {turn.response_id}
+        await store.append([append])
+        await store.append([append])  # as where the answer got lost
+        claimed = await claimed_by(webhooks)
+        assert told(claimed) == [("response.action_required", turn.response_id)]
+        assert orjson.loads(claimed.due[0].body)["data"]["required_action"] == {"type": "function_call"}
+        await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
+        await store.append([replace(append, position=1, data=b"")])  # as a worker that takes it over does
+        assert await claim(webhooks) is None
 
     async def test_a_write_that_does_not_count_tells_nothing(
         self, webhooks: BaseWebhooks, store: BaseResponseStore

@@ -76,6 +76,15 @@ class Receiver:
         self.kill()
 
 
+class Server(ThreadingHTTPServer):
+    """Says nothing of a sender that was killed in the middle of a message: another one sends it again."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell what broke, unless it is the sender that is gone."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def serve(port: int, folder: Path) -> None:
     """Receive until the process is killed."""
     client = OpenAI(api_key="none")
@@ -112,8 +121,8 @@ def serve(port: int, folder: Path) -> None:
         def log_message(self, *args: object) -> None:
             """Say nothing."""
 
-    ThreadingHTTPServer.request_queue_size = 128
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    Server.request_queue_size = 128
+    Server(("127.0.0.1", port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

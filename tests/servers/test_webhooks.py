@@ -1,11 +1,13 @@
 """Webhooks by real servers and a real receiver, which checks what it gets with OpenAI's SDK."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import APIStatusError, BadRequestError, NotFoundError, OpenAI
 
+from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE
 from tests.kit.batches import batch_of, line
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
@@ -112,6 +114,46 @@ def test_a_call_that_waits_for_its_client_is_told_behind_the_end(client: OpenAI,
     asked = client.responses.create(input="call f", background=True, tools=[tool], tool_choice="required")  # type: ignore[list-item]
     assert [each["type"] for each in receiver.wait_for(2)] == kinds
     assert receiver.received[1]["data"] == {"id": asked.id, "required_action": {"type": "function_call"}}
+
+
+def test_a_response_that_waits_for_outputs_says_so_before_its_end(client: OpenAI, receiver: Receiver) -> None:
+    kinds = ["response.completed", "response.action_required"]
+    made = client.post(
+        "/webhook_endpoints", body={"name": "x", "url": receiver.url, "event_types": kinds}, cast_to=object
+    )
+    receiver.knows(made["signing_secret"])  # type: ignore[index]
+    receiver.start()
+    tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": False}
+    asked = client.responses.create(
+        input="call f",
+        background=True,
+        tools=[tool],  # type: ignore[list-item]
+        tool_choice="required",
+        extra_headers={"Respsite-Tool-Mode": "wait"},
+    )
+    (told,) = receiver.wait_for(1)
+    assert (told["type"], told["data"]) == (kinds[1], {"id": asked.id, "required_action": {"type": "function_call"}})
+    waiting = client.responses.retrieve(asked.id)
+    assert waiting.status == "in_progress"
+    assert client.responses.cancel(asked.id).status == "cancelled"
+
+
+def test_tests_of_a_project_are_bounded(tmp_path: Path) -> None:
+    # A server of its own, that knows of no other tests.
+    server = Server(tmp_path, engine="demo", webhook_allowed_hosts="127.0.0.1")
+    with server, sdk_of(server, max_retries=0) as client:
+        made = client.webhooks.create(name="x", url="http://127.0.0.1:9/", event_types=["response.completed"])
+        codes = []
+        began = time.monotonic()
+        while "rate_limit_exceeded" not in codes:
+            with pytest.raises(APIStatusError) as refused:
+                client.webhooks.test(made.id, event_type="response.completed")
+            codes.append(refused.value.code)
+            assert set(codes) <= {"webhook_test_failed", "rate_limit_exceeded"}
+            # As many as may be in each minute that this took.
+            assert len(codes) <= (TESTS_A_MINUTE + 1) * (1 + (time.monotonic() - began) // 60)
+        assert codes.count("webhook_test_failed") >= TESTS_A_MINUTE
+        assert 0 < int(refused.value.response.headers["retry-after"]) <= 60
 
 
 def test_the_end_of_a_batch_is_told(client: OpenAI, receiver: Receiver) -> None:

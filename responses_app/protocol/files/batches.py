@@ -43,7 +43,9 @@ class BatchSettings(RoomSettings):
     """How large batches may be, and how much of them runs at once."""
 
     batch_max_lines: int = setting(50_000, whole(1), "lines that a batch may have")
-    batch_max_bytes: int = setting(200 * MIB, whole(KIB), "largest input file of a batch")
+    batch_max_bytes: int = setting(
+        200 * MIB, whole(KIB), "largest input file of a batch, also where FILE_MAX_BYTES is less"
+    )
     batches_max_open: int = setting(
         100, whole(1), "batches of one project that may be under way at once; further ones get a 429"
     )
@@ -155,19 +157,21 @@ class InputLines:
     total: int = 0  # lines that are not empty
     model: str | None = None  # of the first line; the others need to have the same
     _number: int = 0
+    _empty: int = 0  # lines with nothing in them, of which there may be `max_lines` as well
     _rest: bytes = b""
     _ids: set[bytes] = field(default_factory=set)
 
     @property
     def is_over(self) -> bool:
         """Whether enough is known: the rest need not be read."""
-        return len(self.errors) >= MAX_ERRORS or self.total > self.max_lines
+        return len(self.errors) >= MAX_ERRORS or self.total > self.max_lines or self._empty > self.max_lines
 
     def feed(self, piece: bytes) -> list[NewLine]:
         """Return the lines that end in this piece."""
-        *whole_lines, self._rest = (self._rest + piece).split(b"\n")
+        # Of a piece of line breaks there are as many parts as bytes: no more than what can be of use.
+        *whole_lines, self._rest = (self._rest + piece).split(b"\n", 2 * self.max_lines + 1)
         lines = list(self._read(whole_lines))
-        if len(self._rest) > self.max_line_bytes:
+        if len(self._rest) > self.max_line_bytes and not self.is_over:
             self._number += 1
             self._refuse(self._too_long())
             # What is left of it cannot be told from other lines: nothing behind it is looked at.
@@ -190,6 +194,10 @@ class InputLines:
             self._number += 1
             text = raw.strip()
             if not text:
+                self._empty += 1
+                if self._empty > self.max_lines:
+                    message = f"The input has more than {self.max_lines} empty lines (BATCH_MAX_LINES). Leave them out."
+                    self.errors.append(_told(invalid_request(message, code="too_many_tasks"), self._number))
                 continue
             self.total += 1
             if self.total > self.max_lines:
@@ -268,6 +276,12 @@ def written(body: JsonObject) -> bytes:
 def _told(problem: ApiError, line: int | None) -> BatchError:
     code = problem.code or "invalid_request"
     return {"code": code, "line": line, "message": problem.message, "param": problem.param}
+
+
+def key_gone(key_id: str) -> BatchError:
+    """The API key that created the batch was deleted before its input was read."""
+    message = f"The API key '{key_id}' that created this batch was deleted."
+    return {"code": "invalid_api_key", "line": None, "message": message, "param": None}
 
 
 def input_gone(file_id: str) -> BatchError:

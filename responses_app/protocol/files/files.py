@@ -15,7 +15,8 @@ from pydantic import Field, StringConstraints
 from responses_app.protocol.errors import ApiError, invalid_request, invalid_value, not_found
 from responses_app.protocol.fields import ClientModel, check_fields, missing, validate, whole_number
 
-PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
+BATCH_PURPOSE = "batch"  # of the inputs of batches
+PURPOSES = ("assistants", BATCH_PURPOSE, "fine-tune", "vision", "user_data", "evals")
 LISTED_PURPOSES = (*PURPOSES, "batch_output")  # also of those that batches write
 MIN_SECONDS, MAX_SECONDS = 3600, 30 * 24 * 3600  # that `expires_after` may say: an hour to 30 days
 BATCH_SECONDS = MAX_SECONDS  # OpenAI keeps files with the purpose `batch` so long, where nothing else is said
@@ -48,7 +49,7 @@ def parse_upload(fields: Mapping[str, str]) -> NewFile:
     if purpose is None:
         raise missing("purpose")
     check_purpose(purpose)
-    return NewFile(purpose, _seconds(fields, BATCH_SECONDS if purpose == "batch" else None))
+    return NewFile(purpose, _seconds(fields, BATCH_SECONDS if purpose == BATCH_PURPOSE else None))
 
 
 def check_purpose(purpose: str, purposes: Sequence[str] = PURPOSES) -> None:
@@ -63,10 +64,30 @@ def file_not_found(file_id: str, *, param: str = "file_id") -> ApiError:
     return not_found(message, param=param)
 
 
-def file_too_large(limit: int, *, param: str | None = None) -> ApiError:
-    """More than FILE_MAX_BYTES (413)."""
-    message = f"The file is larger than {limit} bytes (FILE_MAX_BYTES). Send a smaller one, or several."
+def file_too_large(limit: int, *, setting: str = "FILE_MAX_BYTES", param: str | None = None) -> ApiError:
+    """More than a file may have (413); `setting` says where that is set."""
+    message = f"The file is larger than {limit} bytes ({setting}). Send a smaller one, or several."
     return ApiError(message, status=413, code="request_too_large", param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBounds:
+    """How large files may be. The input of a batch may have more bytes than others, and never less."""
+
+    file_max_bytes: int  # FILE_MAX_BYTES
+    batch_max_bytes: int  # BATCH_MAX_BYTES
+
+    @property
+    def largest(self) -> tuple[int, str]:
+        """The bytes that a file of any purpose may have, and the setting that says so."""
+        bounds = ((self.file_max_bytes, "FILE_MAX_BYTES"), (self.batch_max_bytes, "BATCH_MAX_BYTES"))
+        return max(bounds, key=lambda each: each[0])
+
+    def check(self, size: int, purpose: str, *, param: str | None = None) -> None:
+        """Raise `ApiError` (413) for a file that is too large for its purpose."""
+        most, setting = self.largest if purpose == BATCH_PURPOSE else (self.file_max_bytes, "FILE_MAX_BYTES")
+        if size > most:
+            raise file_too_large(most, setting=setting, param=param)
 
 
 def files_full(message: str, *, param: str = "file") -> ApiError:
@@ -149,7 +170,7 @@ class NewUpload(ClientModel):
         """How long the file stays, in seconds; None for as long as nobody deletes it."""
         if self.expires_after is not None:
             return self.expires_after.seconds
-        return BATCH_SECONDS if self.purpose == "batch" else None
+        return BATCH_SECONDS if self.purpose == BATCH_PURPOSE else None
 
 
 class CompletedUpload(ClientModel):
@@ -159,12 +180,11 @@ class CompletedUpload(ClientModel):
     md5: str | None = None
 
 
-def parse_new_upload(data: Mapping[str, object], *, max_bytes: int) -> NewUpload:
-    """Read the body of a create. Raises `ApiError`: 413 for a file of more than `max_bytes`."""
+def parse_new_upload(data: Mapping[str, object], *, bounds: FileBounds) -> NewUpload:
+    """Read the body of a create. Raises `ApiError`: 413 for a file that is too large."""
     upload = validate(NewUpload, data)
     check_purpose(upload.purpose)
-    if upload.bytes > max_bytes:
-        raise file_too_large(max_bytes, param="bytes")
+    bounds.check(upload.bytes, upload.purpose, param="bytes")
     return upload
 
 

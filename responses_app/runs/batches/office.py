@@ -10,6 +10,10 @@ from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.files import BaseFileStore
 
 
+class KeyGone(Exception):
+    """The key that a batch was created with was deleted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffice:
     """What the work on batches needs."""
@@ -27,12 +31,14 @@ class BatchOffice:
     async def caller(self, record: BatchRecord) -> Caller:
         """Return who a batch works for: its project by the key that it was created with, whether that still opens.
 
-        So a batch goes on as a background response does. Raises `StoreError`.
+        So a batch goes on as a background response does. Raises `KeyGone` where the key was deleted: nobody knows any
+        more what it might do. Raises `StoreError`.
         """
         if record.key_id and not is_by_session(record.key_id):
             key = await self.keys.get(record.key_id)
-            if key is not None:
-                return Caller(project=record.project, key=key)
+            if key is None:
+                raise KeyGone(f"the key {record.key_id} of batch {record.id} was deleted")
+            return Caller(project=record.project, key=key)
         if not record.key_id:
             return Caller(project=record.project)
         return Caller(project=record.project, own_limited=await self.keys.limits_of_project(record.project))

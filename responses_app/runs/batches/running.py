@@ -23,7 +23,7 @@ from responses_app.protocol.ids import REQUEST
 from responses_app.protocol.messages.batches import is_messages_batch, message_line
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.runs.batches.lines import AnswerLine, Line, LineBroken
-from responses_app.runs.batches.office import BatchOffice
+from responses_app.runs.batches.office import BatchOffice, KeyGone
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost, StoreError
 from responses_app.stores.batches import ERRORED, SUCCEEDED, BegunLine, ClaimedBatch, DoneLine
@@ -236,8 +236,14 @@ class LineRunner:
 
     async def _renew_caller(self) -> None:
         if _clock() - self._caller_at >= KEY_SECONDS:
-            self._caller = await self._office.caller(self._record)
             self._caller_at = _clock()
+            try:
+                self._caller = await self._office.caller(self._record)
+            except KeyGone as gone:
+                # As if a client had: no more lines are begun, and those that run may end.
+                logger.warning("batch %s is cancelled: %s", self._record.id, gone)
+                at = int(self._office.now())
+                await self._office.store.cancel(self._record.project, self._record.id, at=at)
 
     async def _wait(self) -> None:
         """Wait for a line that ends, a turn, or the time to look again."""

@@ -31,11 +31,12 @@ from responses_app.protocol.files.batches import (
     NewLine,
     Status,
     input_gone,
+    key_gone,
     not_run_line,
 )
 from responses_app.protocol.messages.batches import is_messages_batch
 from responses_app.runs.batches.lines import AnswerLine
-from responses_app.runs.batches.office import BatchOffice
+from responses_app.runs.batches.office import BatchOffice, KeyGone
 from responses_app.runs.batches.running import LineRunner
 from responses_app.runs.duties import WorkerHeartbeat
 from responses_app.runs.log.run_log import end_tasks
@@ -65,6 +66,7 @@ class _Worked:
         self._turns = turns
         self._stopping = False
         self._runner: LineRunner | None = None
+        self._written: list[str] = []  # ids of files that were made here: the batch may yet get others
 
     def stop(self) -> None:
         """Begin nothing more of it."""
@@ -80,6 +82,7 @@ class _Worked:
                 return
             except ClaimLost as lost:
                 logger.info("batch %s is left: %s", self._record.id, lost)
+                await self._forget_files()
                 return
             except (StoreError, FileGone) as problem:
                 logger.warning("batch %s is gone on with later: %s", self._record.id, problem)
@@ -119,7 +122,11 @@ class _Worked:
     async def _read_input(self) -> bool:
         """Read the input and keep its lines; return whether it is right. Else the batch has failed."""
         office, record, claim = self._office, self._record, self._batch.claim
-        caller = await office.caller(record)
+        try:
+            caller = await office.caller(record)
+        except KeyGone:
+            await self._fail([key_gone(record.key_id)])
+            return False
         lines = InputLines(
             record.endpoint,
             max_lines=office.settings.batch_max_lines,
@@ -172,23 +179,25 @@ class _Worked:
             output = await self._write(record, output, "output", (SUCCEEDED,))
             error = await self._write(record, error, "error", (ERRORED, EXPIRED, CANCELLED))
         ended: Status = CANCELLED if record.status == CANCELLING else EXPIRED if record.counts.expired else COMPLETED
-        try:
-            end = BatchEnd(status=ended, at=int(office.now()), output_file_id=output, error_file_id=error)
-            await office.store.end(record.id, claim, end)
-        except ClaimLost:
-            await self._forget_files(record, (output, error))
-            raise
+        end = BatchEnd(status=ended, at=int(office.now()), output_file_id=output, error_file_id=error)
+        await office.store.end(record.id, claim, end)
         if has_files:
             await office.store.drop_lines(record.id)
         logger.info("batch %s is %s: %s", record.id, ended, record.counts)
 
-    async def _forget_files(self, record: BatchRecord, file_ids: Sequence[str]) -> None:
-        """Delete files that were written for a batch which another worker has ended."""
-        now = await self._office.store.get(record.project, record.id)
-        kept = () if now is None else (now.output_file_id, now.error_file_id)
-        for file_id in file_ids:
-            if file_id and file_id not in kept:
-                await self._office.files.delete(record.project, file_id)
+    async def _forget_files(self) -> None:
+        """Delete files that were written here for a batch which is another worker's, or is gone, and has not these."""
+        record, written = self._record, self._written
+        if not written:
+            return
+        try:
+            now = await self._office.store.get(record.project, record.id)
+            kept = () if now is None else (now.output_file_id, now.error_file_id)
+            for file_id in written:
+                if file_id not in kept:
+                    await self._office.files.delete(record.project, file_id)
+        except StoreError as problem:
+            logger.warning("files that batch %s does not have could not be deleted: %s", record.id, problem)
 
     async def _write(self, record: BatchRecord, file_id: str, kind: str, outcomes: Sequence[str]) -> str:
         """Write the file of the lines that ended so; return its id, "" where there are none."""
@@ -208,7 +217,14 @@ class _Worked:
             created_at=now,
             expires_at=None if record.output_seconds is None else now + record.output_seconds,
         )
-        await office.files.create(record.project, file, _pieces(self._lines(record, outcomes)), over_limits=True)
+        self._written.append(file_id)
+        try:
+            await office.files.create(record.project, file, _pieces(self._lines(record, outcomes)), over_limits=True)
+        except ValueError:
+            # Lines have gone while they were read. That is so where another worker has ended the batch: then this
+            # raises `ClaimLost`, and else something is broken.
+            await office.store.step(record.id, self._batch.claim, done=(), after=0, limit=0, max_bytes=0)
+            raise
         return file_id
 
     async def _lines(self, record: BatchRecord, outcomes: Sequence[str]) -> AsyncIterator[bytes]:

@@ -60,6 +60,7 @@ class Shared:
     effects: Effects  # what was permitted
     now: Callable[[], float]  # Unix seconds
     note_speech: Callable[[], Awaitable[None]]  # awaited before the first token of a turn is told
+    note_wait: Callable[[ResponseMachine, Await], None]  # called where a machine begins to wait for its client
 
 
 class Hand:
@@ -75,6 +76,7 @@ class Hand:
         self._effects = shared.effects
         self._now = shared.now
         self._note_speech = shared.note_speech
+        self._note_wait = shared.note_wait
         # What it has of the engine.
         self.place = shared.model.turns.place(*shared.plan().in_queue(shared.now()))
 
@@ -88,6 +90,8 @@ class Hand:
             case CallTool() | RunProgram():
                 plan, said, tell = self._plan(), self.machine.stream.said_tokens, self.tell
                 return tell(await run_tool(plan, command, self._effects, self._settings, tell=tell, said=said))
+        if isinstance(command, Await):
+            self._note_wait(self.machine, command)
         # Unix time, not a monotonic clock: the log keeps the deadline, and another worker may have to go by it.
         seconds = self._settings.responses_tool_timeout if isinstance(command, Await) else command.seconds
         return self.tell(await wait_until(command.until, seconds, now=self._now(), tell=self.tell))

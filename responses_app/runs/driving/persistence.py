@@ -17,8 +17,9 @@ from responses_app.protocol.rate_limits import Amount
 from responses_app.protocol.requests.resources import CONTINUABLE, Ending, ResponseObject, Status, as_failed
 from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, SHELL_OUTPUT
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import Ended
+from responses_app.protocol.response.steps import Await, Ended
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
+from responses_app.protocol.webhooks import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
 from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure
@@ -95,6 +96,7 @@ class RunPersistence:
         self.accepted = False  # the store has the response
         self.unsaved: UnsavedEnd | None = None  # its end, where that waits for the store
         self._is_queued = False  # in the store
+        self._told_waits: set[str] = set()  # of which webhooks were told here; as many as turns at most
         self._noting: asyncio.Task[None] | None = None  # the note that it has begun, while that is on its way
 
     async def accept(self, response: ResponseObject, *, again: bool = False) -> None:
@@ -141,6 +143,21 @@ class RunPersistence:
 
     async def _note_begin(self) -> None:
         await self._store.begin(self._plan.origin.project, self._plan.response_id, self.claim)
+
+    def tell_wait(self, machine: ResponseMachine, wait: Await) -> None:
+        """Tell webhooks that a response in the background waits for its client, with what its log says of that.
+
+        A wait is told once: one that goes on, for the outputs that are left or on another worker, is the same.
+        """
+        plan = self._plan
+        if self.log is None or not plan.background:
+            return
+        mark = f"{machine.number} {len(machine.turns)}"  # a turn has at most one wait behind it
+        if mark not in self._told_waits:
+            self._told_waits.add(mark)
+            output = machine.stream.output
+            told = message_of_wait(plan.response_id, output, wait.call_ids, wait=mark)
+            self.log.tell(plan.origin.project, told)
 
     def note_start(self) -> None:
         """Note soon that a response which waited for the engine has it: who asks another worker reads that.

@@ -126,6 +126,7 @@ class Run(EventSource):
             effects=self.effects,
             now=self._persistence.now,
             note_speech=self._note_speech,
+            note_wait=self._persistence.tell_wait,
         )
 
     def _agent_tasks(self) -> AgentTasks:

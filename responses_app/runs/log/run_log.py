@@ -29,6 +29,7 @@ from typing import Any
 from responses_app.protocol.events.events import Event, EventType
 from responses_app.protocol.response.input_codec import encode_one
 from responses_app.protocol.response.steps import Enqueued, Input, Sampled, Started, input_of
+from responses_app.protocol.webhooks import WebhookMessage
 from responses_app.runs.log.journal import EventJournal
 from responses_app.stores.base import BaseResponseStore, Claim, ClaimLost, LogAppend, StoreError
 
@@ -80,6 +81,7 @@ class RunLog:
         self._kept = 0  # bytes of it that are in the store for sure
         # Events that wait until they are kept, and where the log ends that they come of.
         self._unpublished: deque[tuple[int, Sequence[Event]]] = deque()
+        self._messages: list[tuple[str, WebhookMessage]] = []  # for webhooks of a project, not kept for sure yet
         self._followed_until = 0.0  # by the loop's clock
         self.goes_on = False  # behind what another worker has kept
         self.closed = False  # its end is kept, or will be: nothing is appended any more
@@ -103,6 +105,11 @@ class RunLog:
             if events:
                 self._unpublished.append((len(self._data), events))
             self._live.note(self)
+
+    def tell(self, project: str, message: WebhookMessage) -> None:
+        """Tell webhooks something with the next append, which is soon: in one transaction."""
+        self._messages.append((project, message))
+        self._live.note(self, now=True)
 
     def go_on_behind(self, data: bytes) -> None:
         """Begin with what another worker has kept, and told."""
@@ -193,12 +200,20 @@ class RunLog:
         self._written |= self._waiters
         self._waiters.clear()
         data = bytes(self._data[self._kept :])
-        return LogAppend(response_id=self.response_id, claim=self.claim, position=self._kept, data=data)
+        return LogAppend(
+            response_id=self.response_id,
+            claim=self.claim,
+            position=self._kept,
+            data=data,
+            project=self._messages[0][0] if self._messages else "",
+            messages=tuple(message for _, message in self._messages),
+        )
 
     def has_kept(self, append: LogAppend) -> None:
         """Go on behind what is kept now, and publish what waited for that."""
         # An append that was tried twice may be answered out of order: what is kept never becomes less.
         self._kept = max(self._kept, append.position + len(append.data))
+        self._messages = [each for each in self._messages if each[1] not in append.messages]
         self._publish_up_to(self._kept)
         self._release(self._written)
 
@@ -339,7 +354,9 @@ class LiveLogs:
         awaited = {log.response_id for log in logs if log.wants_answer}
         appends = [log.news() for log in logs]
         try:
-            not_ours = await self.append([each for each in appends if each.data or each.response_id in awaited])
+            not_ours = await self.append(
+                [each for each in appends if each.data or each.messages or each.response_id in awaited]
+            )
         except StoreError as problem:
             if not self._failed:
                 logger.warning("the logs of %d running responses cannot be kept now: %s", len(logs), problem)

@@ -16,6 +16,7 @@ from responses_app.stores.webhooks import EndpointRecord
 from responses_app.tools.network import Network, NetworkError
 from responses_app.tools.sending import BaseWebhookSender, Sent
 from responses_app.tools.settings import WebhookNetworkSettings
+from responses_app.tools.webhooks.recent_tests import RecentTests
 
 if TYPE_CHECKING:
     from responses_app.tools.browser.fetching import Fetcher
@@ -37,6 +38,7 @@ class WebhookSender(BaseWebhookSender):
         self._allowed = settings.webhook_allowed_hosts
         self._network = Network("WEBHOOK_ALLOWED_HOSTS", self._allowed)
         self._sealer = sealer
+        self.tests = RecentTests()  # that projects have asked for
         self._fetcher: Fetcher | None = None  # made for the first message: aiohttp takes a while to import
 
     def new_secret(self, project: str) -> tuple[str, str]:

@@ -25,6 +25,7 @@ EVENTS = 10_000
 PROJECTS = 4  # each with one endpoint at a receiver of its own
 WORKERS = 2
 AT_ONCE = 50  # responses that end together
+REST = 0.4  # seconds between those and the next: so that all kinds of faults come while events are told
 PAUSE = 2.0  # seconds between two faults
 DOWN = 1.0  # seconds until what was killed is started again
 LAST_SECONDS = 400.0  # for what is left behind the last fault
@@ -140,6 +141,7 @@ async def _end_responses(store: object, result: Result, projects: list[str], eve
 
     for start in range(0, events, AT_ONCE):
         await asyncio.gather(*(one(number) for number in range(start, min(events, start + AT_ONCE))))
+        await asyncio.sleep(REST)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ async def everybody(scope: object, method: str, path: str) -> None:
 
 def rules_of(max_body_bytes: int, *, max_file_bytes: int = 0) -> BodyRules:
     """Return rules with these bounds; nobody counts what is refused."""
-    bounds = {"max_file_bytes": max_file_bytes, "max_skill_bytes": max_file_bytes}
+    bounds = {"max_file_bytes": max_file_bytes, "max_file_setting": "FILE_MAX_BYTES", "max_skill_bytes": max_file_bytes}
     return BodyRules(max_body_bytes, 30, refused=lambda error: None, let_in=everybody, **bounds)
 
 

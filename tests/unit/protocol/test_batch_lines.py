@@ -62,6 +62,21 @@ def test_a_line_that_never_ends_is_not_kept() -> None:
     assert [(error["code"], error["line"]) for error in lines.errors] == [("line_too_long", 1)]
 
 
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+def test_empty_lines_are_bounded(size: int) -> None:
+    lines = lines_of(max_lines=100)
+    looked = 0
+    for _ in range(0, 20 << 20, size):
+        assert lines.feed(b"\n" * size) == []
+        looked += 1
+        if lines.is_over:
+            break
+    assert looked <= 101
+    assert lines._number <= 101
+    assert lines.end() == []
+    assert [(error["code"], error["line"]) for error in lines.errors] == [("too_many_tasks", 101)]
+
+
 def test_so_many_errors_are_told() -> None:
     lines = lines_of(max_lines=1000)
     assert read(lines, b"nonsense\n" * 500) == []

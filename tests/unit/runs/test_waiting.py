@@ -1,7 +1,7 @@
 """A run that waits for what its client says of calls: here, on another worker, beside a stop, across a takeover."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,8 +11,9 @@ from engine.formats.harmony.encoding import decode_tokens
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import Ended, Input, OutputGiven, TimedOut, WaitBegan
+from responses_app.protocol.webhooks import WebhookMessage
 from responses_app.runs.driving import tool_calls
-from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoreError, WorkerState
+from responses_app.stores.base import AcceptedResponse, Appended, Claim, LogAppend, StoreError, WorkerState
 from tests.kit.fakes import ANSWER, CALL_F, NOW, THOUGHT, TOOL_F, FakeEngine, FakeStore, Reading, Site, run_settings
 from tests.kit.laws import assert_laws
 from tests.kit.waiting import eventually
@@ -313,6 +314,58 @@ async def undisturbed() -> tuple[AcceptedResponse, list[Input], list[JsonObject]
     stored = await site.store.log("default", reading.reader.source.response_id)
     assert stored is not None
     return accepted[0], list(decode(stored.data)), events
+
+
+def told_of(site: Site) -> list[WebhookMessage]:
+    """Return what webhooks are told with the logs of a site, as it comes."""
+    messages: list[WebhookMessage] = []
+    append = site.store.append
+
+    async def noted(appends: Collection[LogAppend]) -> Appended:
+        messages.extend(message for each in appends for message in each.messages)
+        return await append(appends)
+
+    site.store.append = noted  # type: ignore[method-assign]
+    return messages
+
+
+async def test_webhooks_are_told_of_a_wait_once_and_by_whoever_takes_it_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_calls, "TAKEOVER_SECONDS", 30.0)
+    site = Site(FakeEngine([TWO_CALLS, CALL_F, ANSWER]))
+    messages = told_of(site)
+    reading, calls = await waits(site, calls=2, background=True)
+    await eventually(lambda: len(messages) == 1)
+    response_id = reading.reader.source.response_id
+    assert messages[0].type == "response.action_required"
+    assert messages[0].data == {"id": response_id, "required_action": {"type": "function_call"}}
+    await site.outputs.give("default", response_id, given(calls[0]))  # the same wait goes on, for the other one
+    await site.outputs.give("default", response_id, given(calls[1]))
+    await eventually(lambda: len(messages) == 2)  # the next turn's
+    assert messages[1].id != messages[0].id
+    await site.outputs.give("default", response_id, given(call_ids(reading)[-1]))
+    await reading.to_the_end()
+    assert len(messages) == 2
+    # Behind any input of its wait, another worker tells the same.
+    accepted, inputs, _ = await undisturbed()
+    ids = set()
+    began = next(index for index, each in enumerate(inputs) if isinstance(each, WaitBegan))
+    answered = [index for index, each in enumerate(inputs) if isinstance(each, OutputGiven)]
+    for cut in (began, began + 1, answered[0] + 1):
+        heir, claimed = await left(inputs[:cut], accepted)
+        messages = told_of(heir)
+        await heir.service.run_again(claimed)
+        await eventually(lambda messages=messages: bool(messages))  # type: ignore[misc]
+        ids |= {message.id for message in messages}
+    assert len(ids) == 1
+
+
+async def test_one_in_the_foreground_tells_webhooks_nothing() -> None:
+    site = Site(FakeEngine([CALL_F, ANSWER]))
+    messages = told_of(site)
+    reading, [call_id] = await waits(site)
+    await site.outputs.give("default", reading.reader.source.response_id, given(call_id))
+    await reading.to_the_end()
+    assert not messages
 
 
 async def test_a_takeover_at_every_input_gives_the_same_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,7 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
         for write in batch:
             if isinstance(write, LogAppends):
                 _append_logs(cursor, write)
+                _tell_waits(cursor, write, now)
         for wave in _waves(write for write in batch if isinstance(write, ResponseStep)):
             kinds = {type(step.act) for step in wave}
             if not kinds.isdisjoint((Acceptance, GivenBack)):
@@ -222,6 +223,22 @@ def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:
     write.lost = frozenset(
         each.response_id for each in appends if kept.get(each.response_id, [each.claim.epoch])[0] != each.claim.epoch
     )
+
+
+def _tell_waits(cursor: CursorWrapper, write: LogAppends, now: float) -> None:
+    """Tell what the logs that were appended to say of waits; nothing of a response that is not this worker's any more.
+
+    Where there was nothing to append, as of one that was taken over in the middle of a wait, it is told all the same.
+    """
+    not_ours = write.lost | write.gone
+    waits = [
+        Told(each.project, [message])
+        for each in write.appends
+        if each.response_id not in not_ours
+        for message in each.messages
+    ]
+    if waits:
+        tell(cursor, waits, now=now)
 
 
 def _waves(steps: Iterable[ResponseStep]) -> Sequence[Sequence[ResponseStep]]:
