@@ -141,6 +141,20 @@ async def test_while_its_key_cannot_be_read_it_waits() -> None:
     await assert_counted_once(reading, rates)
 
 
+async def test_one_whose_key_was_deleted_fails() -> None:
+    """Which models it had, and what else, nobody knows any more."""
+    store, rates = FakeStore(), Rates(MemoryLedger())
+    first = worker("a", [[HALF, asyncio.Event(), ANSWER]], store, rates)
+    other = KeyRecord(id="key_deleted", project="default", digest="d", limited=LIMITED)
+    reading = await ask(first, Caller(project="default", key=other))
+    await reading.until("response.output_text.delta")
+    await first.registry.aclose()
+    second = worker("b", [[ANSWER]], store, rates)
+    async with looked_after(second, worker="b"):
+        await eventually(lambda: statuses(store) == ["failed"])
+    assert not second.engine.requests, "nothing is generated for it"
+
+
 async def test_one_that_can_only_fail_is_counted_where_it_fails() -> None:
     """Its worker was killed: nobody else gives back what was reserved for its answer."""
     store, rates = FakeStore(), Rates(MemoryLedger())
