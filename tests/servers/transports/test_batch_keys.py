@@ -28,7 +28,7 @@ print(row.pk)
 
 
 def test_a_batch_ends_with_its_key(tmp_path: Path) -> None:
-    server = ClosedServer(tmp_path, engine_options={"tokens_per_second": 100}, batch_lines_running=4)
+    server = ClosedServer(tmp_path, engine_options={"tokens_per_second": 100}, auth="on", batch_lines_running=4)
     with server:
         key, other = server.new_key("--name", "batches"), server.new_key()
         with sdk_of(server, api_key=key) as client:
