@@ -15,6 +15,7 @@ from responses_app.protocol.files.containers import is_hosted_shell
 from responses_app.protocol.files.skills import ToldSkill, told
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name, json_text
 from responses_app.protocol.items.items import NAME
+from responses_app.protocol.items.programs import by_model, by_programs
 
 _NAME = re.compile(NAME)  # what is kept of an older version may have any name
 _IN_BACKGROUND = (
@@ -39,6 +40,9 @@ class ClientTool:
     deferred: bool = False  # a search for tools is to find it before it is shown
     found: bool = False  # a search of this server's finds it
     at: str = ""  # where it stands in the request
+    by_model: bool = True  # the model calls it itself
+    by_programs: bool = False  # programs of the model's call it
+    output_schema: str = ""  # of what comes of a call, as JSON text; programs are told of it
 
     @property
     def called(self) -> str:
@@ -135,13 +139,23 @@ class ClientTools:
 
 
 def read_tools(tools: object, *, at: str = "tools") -> list[ClientTool]:
-    """Return the tools that clients execute, of those that stand at the path `at`."""
+    """Return the tools that clients execute and the model calls, of those that stand at the path `at`."""
+    declared = [tool for tool in _read_all(tools, at) if tool.by_model]
+    if any(map(is_search_of_server, tools if isinstance(tools, list) else ())):
+        return [replace(tool, found=tool.deferred) for tool in declared]
+    return declared
+
+
+def functions_of_programs(tools: Sequence[JsonObject]) -> list[ClientTool]:
+    """Return the functions of the client's that programs may call."""
+    return [tool for tool in _read_all(list(tools), "tools") if tool.by_programs and tool.type == "function"]
+
+
+def _read_all(tools: object, at: str) -> list[ClientTool]:
     declared: list[ClientTool] = []
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict):
             declared += _read(tool, f"{at}[{index}]", None)
-    if any(map(is_search_of_server, tools if isinstance(tools, list) else ())):
-        return [replace(tool, found=tool.deferred) for tool in declared]
     return declared
 
 
@@ -178,6 +192,7 @@ def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
     if kind not in ("function", "custom"):
         return []
     parameters, form, strict = (tool.get(name) for name in ("parameters", "format", "strict"))
+    returned = tool.get("output_schema")
     return [
         ClientTool(
             type=kind,
@@ -190,6 +205,9 @@ def _read(tool: JsonObject, at: str, namespace: str | None) -> list[ClientTool]:
             is_async=tool.get("async") is True,
             deferred=tool.get("defer_loading") is True,
             at=at,
+            by_model=by_model(tool),
+            by_programs=by_programs(tool),
+            output_schema=schema_text(returned if isinstance(returned, dict) else None),
         )
     ]
 

@@ -18,8 +18,10 @@ _ABOUT = (
     "Runs a Python program that calls tools, and gives back what it prints. Use it for many calls, and for calls whose "
     "results you only need in part: you read nothing but what the program prints. Call a tool with "
     'call_tool("NAME", {"ARGUMENT": VALUE}): it returns what the tool gives, parsed where that is JSON, else as text, '
-    "and raises ToolError where it fails. Each program begins anew, without variables, files or network. Tools that it "
-    "can call:"
+    "and raises ToolError where it fails. Calls that do not need each other's results are made together: "
+    'call_tools([("NAME", {...}), ...]) returns a list of results, and "await call_tool_async(...)" is for '
+    "asyncio.gather. A program may be run again from its beginning, with the same results: what it calls must not "
+    "depend on time or chance. Each program begins anew, without variables, files or network. Tools that it can call:"
 )
 
 

@@ -264,6 +264,11 @@ class ResponseStream:
         self.note_sampled(message)
         return events
 
+    def add_call(self, item: CallBuilder, arguments: str) -> list[Event]:
+        """Add a call that a program has made, and the client answers; the model does not read it."""
+        events, self._name = self.open_own(item), item.name
+        return [*events, self._grow(item, arguments), *self._close_item("completed")]
+
     def add_output(self, item: JsonObject, *messages: RenderedMessage) -> list[Event]:
         """Add what came of a call as an item of its own, whole; `messages` are what the model reads of it."""
         if self.status is not Status.IN_PROGRESS or self._open is not None:

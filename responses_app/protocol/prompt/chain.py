@@ -44,6 +44,7 @@ from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
 from responses_app.protocol.items.calls import calls_of, no_call, open_calls
 from responses_app.protocol.items.client_tools import late_tools
+from responses_app.protocol.items.paused_programs import calls_of_programs, kept_of_programs
 from responses_app.protocol.pictures import StoredPicture
 
 _ANALYSIS = MessageKind.ANALYSIS.value
@@ -195,11 +196,17 @@ def new_link(
     if not (items or known):  # the link of a request's own input
         return link
     awaited = open_calls(items, known=known, made=parent.has_call if parent else no_call, in_background=in_background)
-    declared, tool_items = late_tools(items), kept_items(items)
+    declared, tool_items = late_tools(items), [*kept_items(items), *kept_of_programs(items, calls_before(parent))]
     if not (awaited or declared or tool_items):
         return link
     link = replace(link, awaited=awaited, late_tools=declared, tool_items=tool_items)
     return _larger(link, tool_items) if tool_items else link
+
+
+def calls_before(parent: ChainLink | None) -> set[str]:
+    """Return the ids of the calls that paused programs of a chain have made."""
+    # Most chains wait for nothing, and are not walked.
+    return calls_of_programs(parent.all_tool_items()) if parent and parent.awaited else set()
 
 
 def rewritten(

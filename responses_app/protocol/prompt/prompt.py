@@ -47,6 +47,7 @@ from responses_app.protocol.items.items import (
 )
 from responses_app.protocol.items.multi_agent import is_of_root
 from responses_app.protocol.items.offers import UNKNOWN
+from responses_app.protocol.items.paused_programs import program_of
 from responses_app.protocol.items.tool_items import (
     OMITTED_PARTS,
     LateFunctions,
@@ -60,7 +61,7 @@ from responses_app.protocol.items.tool_items import (
     joined,
     read_tool_item,
 )
-from responses_app.protocol.prompt.chain import ChainLink, drop_oldest
+from responses_app.protocol.prompt.chain import ChainLink, calls_before, drop_oldest
 from responses_app.protocol.prompt.echoes import places_of_echoes
 from responses_app.protocol.requests.requests import CreateRequest
 
@@ -137,6 +138,7 @@ class _ItemRenderer:
         self._sampled = sampled
         self._tools: dict[str, Tool] = {}  # by the ids of calls
         self._of_agents: set[str] = set()  # the ids of calls of agents below the root
+        self._of_programs = calls_before(parent)  # and of those that programs have made
         self._answered = {item.call_id for item in items if isinstance(item, FunctionCallOutput)}
 
     def note_call(self, raw: JsonObject) -> None:
@@ -144,6 +146,8 @@ class _ItemRenderer:
         called = called_tool(raw)
         if called is not None:
             self._tools[called[0]] = called[1]
+            if program_of(raw) is not None:
+                self._of_programs.add(called[0])
 
     def render(self, item: InputItem, raw: JsonObject, *, index: int | None) -> list[RenderedMessage]:
         """Return what the model reads of an item, the request's `index`-th (None: it is its conversation's).
@@ -155,11 +159,14 @@ class _ItemRenderer:
         replayed = self._replayed(item, raw)
         match item:
             case FunctionCall():
-                return self._call(item, replayed)
+                # The model reads what the program prints, and not what it calls.
+                return [] if item.call_id in self._of_programs else self._call(item, replayed)
             case FunctionCallOutput():
                 tool = self._tool_of(item.call_id)
                 if tool is None and index is not None:
                     raise unknown_call(raw, index)
+                if item.call_id in self._of_programs:
+                    return []
                 return [self._output(tool or Tool(UNKNOWN), body_of(item.output))]
             # A call that the chain holds is in the prompt already, as it was sampled.
             case PassedThrough() if replayed is not None or self._was_made(raw):

@@ -27,7 +27,7 @@ from responses_app.protocol.items.client_tools import is_search_of_server
 from responses_app.protocol.items.programs import ITEM as PROGRAM
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import NAME as PROGRAM_NAME
-from responses_app.protocol.items.programs import by_model
+from responses_app.protocol.items.programs import by_model, by_programs
 from responses_app.protocol.items.tool_search import NAMESPACE as SEARCH_NAMESPACE
 
 MAX_DOMAINS = 100
@@ -421,9 +421,24 @@ def refuse_without_programs(tools: Sequence[JsonObject]) -> None:
     """Raise `ApiError` for tools that programs alone may call, where there are none, and none that they are told of."""
     has_programs = any(tool["type"] == PROGRAMS for tool in tools)
     for index, tool in enumerate(tools):
+        if tool["type"] == "namespace":
+            members = tool["tools"]
+            for place, member in enumerate(members if isinstance(members, list) else ()):
+                _check_function(member, f"tools[{index}].tools[{place}]", has_programs=has_programs)
+        _check_function(tool, f"tools[{index}]", has_programs=has_programs)
         if tool["type"] == "mcp" and not by_model(tool) and (not has_programs or tool.get("defer_loading")):
             needs = f"leave 'defer_loading' out, and declare the tool '{PROGRAMS}', or allow 'direct', too."
             raise invalid_value(f"tools[{index}].allowed_callers", needs)
+
+
+def _check_function(tool: JsonObject, at: str, *, has_programs: bool) -> None:
+    if tool["type"] != "function" or not by_programs(tool):
+        return
+    if not has_programs and not by_model(tool):
+        raise invalid_value(f"{at}.allowed_callers", f"declare the tool '{PROGRAMS}', or allow 'direct', too.")
+    for name in ("defer_loading", "async"):
+        if tool.get(name):
+            raise invalid_value(f"{at}.allowed_callers", f"programs cannot call what has '{name}': leave that out.")
 
 
 _PARSERS: Mapping[str, Callable[[JsonObject, str], JsonObject]] = {

@@ -55,7 +55,7 @@ class _Callable(CallableTool):
     description: str | None = None
     is_async: bool | None = Field(default=None, alias="async")  # the model goes on before its output has come
     defer_loading: bool | None = None  # a search for tools is to find it before the model is shown it
-    allowed_callers: list[str] | None = None
+    allowed_callers: Sequence[str] | None = None
 
     def further(self) -> JsonObject:
         """Return the fields that are echoed only where they were given."""
@@ -74,7 +74,9 @@ class Function(_Callable):
     strict: bool | None = None  # None: where its schema can be enforced
     output_schema: dict[str, object] | None = None
 
-    idle: ClassVar = {"output_schema": "It is for programs that call tools: the model reads an output as it comes."}
+    allowed_callers: list[Literal["direct", "programmatic"]] | None = Field(default=None, min_length=1)
+
+    refused: ClassVar = {}
 
     def echoed(self) -> JsonObject:
         """Return it as OpenAI does."""

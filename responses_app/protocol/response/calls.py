@@ -27,9 +27,11 @@ from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.items import programs
 from responses_app.protocol.items import tool_search as search
-from responses_app.protocol.items.calls import Call, call_of, open_calls
+from responses_app.protocol.items.calls import Call, call_of, called_name, open_calls
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool, state_of_item
+from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram, outcome_of, program_of
 from responses_app.protocol.items.tool_items import function_tool
+from responses_app.protocol.output.calls import FunctionCallBuilder
 from responses_app.protocol.output.citations import FILES, PAGES, PageStack, ProducedFiles, Sources
 from responses_app.protocol.output.hosted import HostedCall
 from responses_app.protocol.output.hosted_items import ListToolsBuilder, McpCallBuilder
@@ -45,6 +47,7 @@ from responses_app.protocol.response.steps import (
     OutputGiven,
     ProgramCalled,
     ProgramEnded,
+    ProgramPaused,
     RunProgram,
     SearchTools,
     Step,
@@ -91,6 +94,7 @@ class ClientCalls:
         self._outputs: dict[str, OutputGiven] = {}  # outputs that came, and that the model has not read yet
         self._read: set[str] = set()  # calls whose output the model has read
         self.awaited = False  # the response goes on in the same stream behind their outputs
+        self.to_programs: dict[str, str] = {}  # what came of the calls of programs, which have not read it yet
 
     def state(self, call_id: str) -> CallState:
         """Return where a call stands."""
@@ -133,8 +137,12 @@ class ClientCalls:
             if answer is not None:
                 self._read.add(call_id)
                 output = _output_item(item, answer, self._stream.new_id(ids.FUNCTION_CALL_OUTPUT))
-                tool = function_tool(call.called)
-                events += self._stream.add_output(output, self._format.output(tool.name, answer.body))
+                if program_of(item) is None:
+                    tool = function_tool(call.called)
+                    events += self._stream.add_output(output, self._format.output(tool.name, answer.body))
+                else:  # the model reads what the program prints
+                    events += self._stream.add_output({**output, "caller": item["caller"]})
+                    self.to_programs[call_id] = answer.text
         return events
 
     def _calls(self) -> Mapping[str, tuple[Call, JsonObject]]:
@@ -190,8 +198,10 @@ class ServerCalls:
         self._to_list: deque[str] = deque()  # labels of MCP servers, in the order of the request
         self._approved: deque[ApprovedCall] = deque()  # calls that are to be made before the model goes on
         self._list: ListToolsBuilder | None = None  # of the server that is asked now
-        self.program: RunProgram | None = None  # that runs now
+        self.program: RunProgram | None = None  # that runs now, or waits for its client
         self._program_id = ""  # its `call_id`
+        self._made: list[MadeCall] = []  # what it has called
+        self._paused: deque[PausedProgram] = deque()  # programs of earlier responses, which go on before the model does
         # What tools want to know later, by the type of their items: of the chain, and of this response.
         self.states: dict[str, JsonObject] = {}
         self.news: dict[str, JsonObject] = {}  # those of the states that this response has changed: its link keeps them
@@ -201,6 +211,7 @@ class ServerCalls:
         self._called.offer(input.tools)
         self._to_list.extend(input.servers)
         self._approved.extend(input.approved)
+        self._paused.extend(input.programs)
         self.states.update(input.states)
         self._know_sources()
         if FILES in self.states:
@@ -218,6 +229,9 @@ class ServerCalls:
             if self._called.may_host:
                 return self._make(call)
             self._tell(call.name, NO_MORE_CALLS)
+        if self._paused:
+            paused = self._paused.popleft()
+            return Step([], self._run(paused.call_id, paused.code, paused.made))
         return None
 
     def due(self) -> CallTool | SearchTools | RunProgram | None:
@@ -259,20 +273,25 @@ class ServerCalls:
     def begin_program(self, command: RunProgram) -> list[Event]:
         """Say which program runs now."""
         events = self._stream.end_asking()
-        self.program, self._program_id = command, str(self._stream.output[-1]["call_id"])
+        self._run(str(self._stream.output[-1]["call_id"]), command.code)
         return events
+
+    def _run(self, call_id: str, code: str, made: Sequence[MadeCall] = ()) -> RunProgram:
+        # The list grows, and the command with it.
+        self._program_id, self._made = call_id, [*made]
+        self.program = RunProgram(code, self._made)
+        return self.program
 
     def called_by_program(self, input: ProgramCalled) -> Step:
         """Take a call of the program that runs, unless it may make no more."""
         program = self.program
         if program is None:
             raise LocalProtocolError("a call of a program that does not run")
-        if not self._called.may_host or program.calls == programs.MAX_CALLS:
+        if not self._called.may_host or len(self._made) >= programs.MAX_CALLS:
             return Step([], program)
-        self.program = replace(program, calls=program.calls + 1)
+        self._made.append(MadeCall(input.tool.name, input.arguments))
         self._called.made += 1
-        caller: JsonObject = {"caller": {"type": "program", "caller_id": self._program_id}}
-        item = McpCallBuilder(self._stream.new_id, replace(input.tool, fields=caller))
+        item = McpCallBuilder(self._stream.new_id, replace(input.tool, fields=self._caller()))
         events = self._stream.open_call(item, input.tool.name, input.arguments)
         hosted = self._stream.hosted_call
         assert hosted is not None, "it was just opened"
@@ -280,7 +299,33 @@ class ServerCalls:
 
     def returned_to_program(self, input: ToolReturned) -> Step | None:
         """Take what a tool gave back to the program that runs; None where none does."""
-        return None if self.program is None else Step(self._end_call(input), self.program)
+        if self.program is None:
+            return None
+        self._made[-1] = replace(self._made[-1], outcome=outcome_of(input.shown, text=input.text, failed=input.failed))
+        return Step(self._end_call(input), self.program)
+
+    def program_paused(self, input: ProgramPaused) -> list[Event]:
+        """Say which functions of the client's the program has called."""
+        if self.program is None:
+            raise LocalProtocolError("a program paused that does not run")
+        events: list[Event] = []
+        for call in input.calls:
+            named: JsonObject = {"namespace": call.namespace} if call.namespace else {}
+            item = FunctionCallBuilder(self._stream.new_id, call.name, {**named, **self._caller()})
+            events += self._stream.add_call(item, call.arguments)
+            called = called_name(call.name, call.namespace)
+            self._made.append(MadeCall(called, call.arguments, call_id=item.call_id))
+        return events
+
+    def answered_to_program(self, outputs: dict[str, str]) -> RunProgram | None:
+        """Take what came of the calls of the program that waits; return what is due, None where none waits."""
+        for place, call in enumerate(self._made):
+            if call.call_id in outputs:
+                self._made[place] = replace(call, outcome={"output": outputs.pop(call.call_id)})
+        return self.program
+
+    def _caller(self) -> JsonObject:
+        return {"caller": {"type": "program", "caller_id": self._program_id}}
 
     def program_ended(self, input: ProgramEnded) -> list[Event]:
         """Take what a program has printed, which the model reads."""

@@ -16,7 +16,7 @@ take over what this version runs while both serve.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram
 from responses_app.protocol.response.steps import (
     AgentsAllowed,
     Asked,
@@ -33,6 +34,7 @@ from responses_app.protocol.response.steps import (
     Ended,
     Enqueued,
     Failed,
+    FunctionCalled,
     Input,
     Mode,
     OfAgent,
@@ -41,6 +43,7 @@ from responses_app.protocol.response.steps import (
     Prefilled,
     ProgramCalled,
     ProgramEnded,
+    ProgramPaused,
     Sampled,
     Sealed,
     Started,
@@ -213,15 +216,24 @@ def _read_seen(written: Sequence[Any]) -> Sequence[str | Picture]:
 
 def _write_offered(input: Offered) -> tuple[object, ...]:
     approved = [[each.request_id, each.server, each.tool, each.arguments] for each in input.approved]
-    return [tool.as_json() for tool in input.tools], list(input.servers), approved, dict(input.states)
+    programs = [[each.call_id, each.code, [astuple(call) for call in each.made]] for each in input.programs]
+    further = (programs,) if programs else ()
+    return [tool.as_json() for tool in input.tools], list(input.servers), approved, dict(input.states), *further
 
 
-def _read_offered(tools: list[Any], servers: list[str], approved: list[Any], states: dict[str, Any]) -> Offered:
+def _read_offered(
+    tools: list[Any],
+    servers: list[str],
+    approved: list[Any],
+    states: dict[str, Any],
+    programs: Sequence[tuple[str, str, list[Any]]] = (),
+) -> Offered:
     calls = [
         ApprovedCall(request_id=request_id, server=server, tool=tool, arguments=arguments)
         for request_id, server, tool, arguments in approved
     ]
-    return Offered(_offered_tools(tools), servers, calls, states)
+    paused = [PausedProgram(call_id, code, [MadeCall(*call) for call in made]) for call_id, code, made in programs]
+    return Offered(_offered_tools(tools), servers, calls, states, paused)
 
 
 def _write_listed(input: ToolsListed) -> tuple[object, ...]:
@@ -283,6 +295,7 @@ _WRITERS: Mapping[type[Any], _Writer] = {
     ToolsListed: ("listed", _write_listed),
     ToolsFound: ("found", lambda input: (list(input.tools), [tool.as_json() for tool in input.offered])),
     ProgramCalled: ("program_called", lambda input: (input.tool.as_json(), input.arguments)),
+    ProgramPaused: ("program_paused", lambda input: ([list(call) for call in input.calls],)),
     ProgramEnded: ("program_ended", lambda input: (input.text, input.failed)),
     ToolProgressed: ("progress", lambda input: (input.fields,)),
     ToolReturned: ("tool", _write_returned),
@@ -308,6 +321,7 @@ _READERS: Mapping[str, Callable[..., Input]] = {
     "listed": _read_listed,
     "found": lambda tools, offered: ToolsFound(tools, _offered_tools(offered)),
     "program_called": lambda tool, arguments: ProgramCalled(OfferedTool(**tool), arguments),
+    "program_paused": lambda calls: ProgramPaused([FunctionCalled(*call) for call in calls]),
     "program_ended": ProgramEnded,
     "progress": ToolProgressed,
     "tool": _read_returned,

@@ -55,6 +55,7 @@ from responses_app.protocol.response.steps import (
     Prefilled,
     ProgramCalled,
     ProgramEnded,
+    ProgramPaused,
     RunProgram,
     Sampled,
     Seal,
@@ -205,7 +206,9 @@ class ResponseMachine:
                 return self._sampled(input)
             case TurnBegan():
                 return self._began(input)
-            case ToolsListed() | ToolsFound() | ProgramCalled() | ProgramEnded() | ToolProgressed() | ToolReturned():
+            case ToolsListed() | ToolsFound() | ProgramCalled() | ProgramPaused() | ProgramEnded():
+                return self._of_server(input)
+            case ToolProgressed() | ToolReturned():
                 return self._of_server(input)
             case Sealed():
                 return self._sealed(input)
@@ -344,9 +347,8 @@ class ResponseMachine:
                 return self._prepare().behind(events)
             case ToolsFound():
                 events = self.server.found(input)
-            case ProgramCalled():
-                step = self.server.called_by_program(input)
-                return Step(step.events, self._now(step.command or self._due))
+            case ProgramCalled() | ProgramPaused():
+                return self._of_program(input)
             case ProgramEnded():
                 events = self.server.program_ended(input)
             case ToolReturned():
@@ -358,6 +360,16 @@ class ResponseMachine:
         if self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens").behind(events)
         return self._prepare().behind(events)
+
+    def _of_program(self, input: ProgramCalled | ProgramPaused) -> Step:
+        if isinstance(input, ProgramCalled):
+            step = self.server.called_by_program(input)
+            return Step(step.events, self._now(step.command or RunProgram("")))
+        events = self.server.program_paused(input)
+        # As behind a turn: the client answers in this response, or in the next one.
+        if not self.calls.awaited:
+            return self._finish(Status.COMPLETED).behind(events)
+        return Step(events, self._now(Await(self.calls.unanswered)))
 
     # Tools of the client.
 
@@ -373,7 +385,11 @@ class ResponseMachine:
         """Go on: every call has its output."""
         if self.reader.stop is None and self._budget.left == 0:
             return self._finish(Status.INCOMPLETE, reason="max_output_tokens")
-        return self._go_on([] if self.reader.stop else self.calls.add_outputs())
+        if self.reader.stop is not None:
+            return self._go_on([])
+        events = self.calls.add_outputs()
+        program = self.server.answered_to_program(self.calls.to_programs)
+        return self._go_on(events) if program is None else Step(events, self._now(program))
 
     # Turns and endings.
 
@@ -454,6 +470,7 @@ _ASKED_BY: dict[type[Input], type[Command]] = {
     ToolsListed: ListTools,
     ToolsFound: SearchTools,
     ProgramCalled: RunProgram,
+    ProgramPaused: RunProgram,
     ProgramEnded: RunProgram,
 }
 _AT_ONCE = {StopReason.DISCARDED: StopReason.INTERRUPTED}  # as clients are told

@@ -19,6 +19,7 @@ from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram
 from responses_app.protocol.requests.resources import Ending
 
 
@@ -120,6 +121,7 @@ class Offered:
     approved: Sequence[ApprovedCall] = ()  # calls that its user has approved: they are made before the model goes on
     # What the tools want to know of their calls in the chain before it, by the type of their items.
     states: Mapping[str, JsonObject] = field(default_factory=dict)
+    programs: Sequence[PausedProgram] = ()  # they go on before the model does
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,27 @@ class ToolsFound:
     offered: Sequence[OfferedTool] = ()  # those of them that this server runs
 
 
+class FunctionCalled(NamedTuple):
+    """A call of a function of the client's, by a program."""
+
+    name: str
+    namespace: str | None
+    arguments: str  # JSON
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramCalled:
     """A program calls a tool of this server."""
 
     tool: OfferedTool
     arguments: str  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPaused:
+    """A program cannot go on without what comes of its calls of the client's functions."""
+
+    calls: Sequence[FunctionCalled]  # one at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +263,8 @@ class OfAgent:
     input: "Input"
 
 
-OfServer = ToolsListed | ToolsFound | ProgramCalled | ProgramEnded | ToolProgressed | ToolReturned  # of its tools
+# Of this server's tools
+OfServer = ToolsListed | ToolsFound | ProgramCalled | ProgramPaused | ProgramEnded | ToolProgressed | ToolReturned
 
 
 def input_of(input: "Input") -> "Input":
@@ -269,6 +287,7 @@ Input = (
     | ToolsListed
     | ToolsFound
     | ProgramCalled
+    | ProgramPaused
     | ProgramEnded
     | ToolProgressed
     | ToolReturned
@@ -330,14 +349,15 @@ class SearchTools:
 
 @dataclass(frozen=True, slots=True)
 class RunProgram:
-    """Run a program; answer with `ProgramEnded`, and before that with any number of `ProgramCalled`.
+    """Run a program from its beginning; answer with `ProgramEnded` or `ProgramPaused`, and before that with any number
+    of `ProgramCalled`.
 
     Each of those is answered by `CallTool`, and once that has returned by this again; or at once, where the program may
     call nothing more.
     """
 
     code: str
-    calls: int = 0  # that it has made: then it cannot begin anew on another worker
+    made: Sequence[MadeCall] = ()  # what it has called before: that is not made again. Grows while it runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,10 @@ class NotPermitted(ToolFailed):
     """A call is not made, since it might be made twice; the text says why, for the model."""
 
 
+class ProgramHalted(Exception):
+    """A program is not to go on here: what it called cannot be answered now."""
+
+
 def nothing_held() -> None:
     """Have no approvals, which could be lost."""
 
@@ -228,7 +232,7 @@ async def _result(
         seconds = tool.max_seconds if now() >= ends_at else tool.idle_seconds
         return _failed(command, f"Error: the tool did not answer within {seconds:g} s.")
     # `NotPermitted` is a `ToolFailed`, too: without this it would be taken for an answer of the tool.
-    except (NotPermitted, ClaimLost):
+    except (NotPermitted, ClaimLost, ProgramHalted):
         raise
     except ToolFailed as problem:
         text = f"Error: {problem}"

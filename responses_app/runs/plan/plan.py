@@ -11,8 +11,9 @@ from responses_app.protocol.chat.stored import StoredChoice
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.ids import PublicId
-from responses_app.protocol.items.client_tools import ClientTools
+from responses_app.protocol.items.client_tools import ClientTool, ClientTools
 from responses_app.protocol.items.offers import ApprovedCall, Offer, OfferedTool
+from responses_app.protocol.items.paused_programs import PausedProgram
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import about_programs, by_model, by_programs
 from responses_app.protocol.items.tool_search import is_deferred
@@ -54,6 +55,8 @@ class Toolbox:
     search: Offer | None = None  # the search for tools: what is deferred is not told, and called once it is found
     found: frozenset[str] = frozenset()  # deferred tools that were found, as the model calls them
     agents: Offer | None = None  # what agents do to each other, which no tool carries out
+    functions: Sequence[ClientTool] = ()  # of the client's, that programs may call
+    programs: Sequence[PausedProgram] = ()  # that go on before the model does
 
     @property
     def namespaces(self) -> tuple[ToolNamespace, ...]:
@@ -69,8 +72,16 @@ class Toolbox:
     def _told(self, entry: ToolEntry, offer: Offer) -> ToolNamespace | None:
         declared = entry.use.declared
         if declared["type"] == PROGRAMS:
-            return replace(offer.namespace, description=about_programs((t.name, f) for t, f in self.of_programs()))
+            return replace(offer.namespace, description=about_programs(self._told_to_programs()))
         return None if self.defers(entry) or not by_model(declared) else offer.namespace
+
+    def _told_to_programs(self) -> Iterator[tuple[str, FunctionTool]]:
+        yield from ((tool.name, function) for tool, function in self.of_programs())
+        for each in self.functions:
+            function = each.declaration()
+            if each.output_schema:
+                function = replace(function, description=f"{function.description} Gives: {each.output_schema}")
+            yield each.called, function
 
     def of_programs(self) -> Iterator[tuple[OfferedTool, FunctionTool]]:
         """Yield the tools that programs may call."""
@@ -101,7 +112,7 @@ class Toolbox:
             return None
         tools = [tool for tool, _ in self.rules()]
         pending = [entry.server for entry in self.entries if entry.offer is None]
-        return Offered(tools, pending, self.approved, self.states)
+        return Offered(tools, pending, self.approved, self.states, self.programs)
 
     def rules(self) -> Iterator[tuple[OfferedTool, CallRule]]:
         """Yield the tools that the model can call, and what the grammar of a turn knows of them."""

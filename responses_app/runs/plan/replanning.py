@@ -22,6 +22,7 @@ from responses_app.protocol.items.calls import call_of
 from responses_app.protocol.items.client_tools import ClientTools, read_tools
 from responses_app.protocol.items.compaction import MIN_SUMMARY, Compacted, split, summary_request, summary_room
 from responses_app.protocol.items.offers import Offer
+from responses_app.protocol.items.paused_programs import is_of_program
 from responses_app.protocol.items.tool_search import found_on_servers
 from responses_app.protocol.prompt.chain import ChainLink, new_link
 from responses_app.protocol.prompt.prompt import Prompt, PromptWriter
@@ -99,7 +100,8 @@ def go_on(plan: RunPlan, compaction: CompactionPlan, now: Compacted) -> RunPlan:
         input_messages=messages,
         context_items=[
             *_declared(plan),
-            *(plan.parent.all_tool_items() if plan.parent else ()),
+            # No program waits here: it would not be compacted.
+            *(item for item in (plan.parent.all_tool_items() if plan.parent else ()) if not is_of_program(item)),
             *([] if compaction.sampling is None else [*_calls(plan), *plan.context_items]),
         ],
         compaction=None,

@@ -7,9 +7,12 @@ Not to be had: 400, naming the setting; only a web search is then left out silen
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from responses_app.protocol.errors import JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, unsupported_parameter
+from responses_app.protocol.items.client_tools import functions_of_programs
 from responses_app.protocol.items.multi_agent import agents_offer
 from responses_app.protocol.items.offers import ApprovedCall, approved_calls, state_of_item
+from responses_app.protocol.items.paused_programs import PausedProgram, paused_programs
+from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.tool_search import found_on_servers, search_offer
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, server_tool_missing
@@ -46,6 +49,9 @@ class Shelf:
         approved = approved_calls(context.own.raw, earlier)
         states = parent.all_states() if parent else {}  # also of tools that are not declared any more
         _refuse_unserved(approved, served)
+        paused = () if request.warm_up else paused_programs(earlier)
+        if paused and (request.only_compacts or not any(tool["type"] == PROGRAMS for tool in served)):
+            raise _waiting(paused[0], request)
         search = None if request.tool_choice.forbids else search_offer(request.tools_json)
         agents = agents_offer() if request.with_agents and not request.tool_choice.forbids else None
         if not served:
@@ -67,8 +73,9 @@ class Shelf:
                 state=states.get(state_of_item(str(item_of(declared)))),
             )
             entries.append(ToolEntry(tool, use, await tool.offer(use)))
+        functions = functions_of_programs(request.tools_json)
         found = frozenset(found_on_servers(context.late_tools)) if search is not None else frozenset()
-        return Toolbox(tuple(entries), approved, states, search, found, agents)
+        return Toolbox(tuple(entries), approved, states, search, found, agents, functions, paused)
 
     def _available(self, declared: JsonObject, index: int, request: CreateRequest) -> BaseTool | None:
         kind = str(declared["type"])
@@ -90,6 +97,18 @@ class Shelf:
             return None
         tool = self.tool_of(str(declared["type"]))
         return missing if tool is None else tool.problem() or tool.refusal(declared)
+
+
+def _waiting(program: PausedProgram, request: CreateRequest) -> ApiError:
+    """A program waits for its calls, and the request does not let it go on (400)."""
+    spoken = f"The program '{program.call_id[:80]}' waits for what came of its calls"
+    if request.only_compacts:
+        return invalid_request(f"{spoken}: continue it first, and compact what comes of it.", param="input")
+    return invalid_request(
+        f"{spoken}. Declare the tool '{PROGRAMS}' again, with the functions that it calls, and do not forbid calls.",
+        param="tool_choice" if request.tool_choice.forbids else "tools",
+        code="invalid_value",
+    )
 
 
 def _is_there(tool: BaseTool, declared: JsonObject, entries: Sequence[ToolEntry]) -> bool:

@@ -168,7 +168,9 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
         max_output_tokens=request.max_output_tokens,
     )
     writer = PromptWriter(draft.format, info.max_model_len, draft.tools.namespaces)
-    compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
+    compaction = None
+    if not draft.tools.programs:  # else what waits for outputs would be summed up
+        compaction = plan_compaction(request, link, messages, writer=writer, sampling=sampling, seal=draft.seal)
     if compaction is None:
         plan, prompt = None, writer.prompt(request, link)
         sampling = bounded(sampling, room=info.max_model_len - len(prompt.tokens))

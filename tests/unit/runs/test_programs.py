@@ -29,6 +29,10 @@ def wiki(*callers: str) -> JsonObject:
     return {**server, "require_approval": "never", **({"allowed_callers": list(callers)} if callers else {})}
 
 
+def function(name: str, *callers: str) -> JsonObject:
+    return {"type": "function", "name": name, "parameters": {"type": "object"}, "allowed_callers": list(callers)}
+
+
 class Programs(BaseTool):
     """Runs one program, which is Python of the test's."""
 
@@ -66,7 +70,7 @@ async def test_a_program_calls_tools_in_one_turn() -> None:
     validate_response(response)
     assert kinds(response) == ["mcp_list_tools", "program", "mcp_call", "mcp_call", "program_output", "message"]
     program, *calls, output = [i for i in response["output"] if i["type"] in ("program", "mcp_call", "program_output")]
-    assert (program["code"], output["result"]) == ("a program", "['wiki.ask says b', 'wiki.ask says b']")
+    assert (program["code"], output["result"]) == ("a program", "['b', 'b']")
     assert [call["arguments"] for call in calls] == ['{"q":0}', '{"q":1}']
     caller = {"type": "program", "caller_id": program["call_id"]}
     assert [call["caller"] for call in calls] == [caller, caller]
@@ -75,9 +79,9 @@ async def test_a_program_calls_tools_in_one_turn() -> None:
     before, behind = prompt_of(site, 0), prompt_of(site, 1)
     assert "- wiki.ask: Asks." in before
     assert "namespace wiki" not in before
-    assert "wiki.ask says b" in behind
+    assert "<|message|>['b', 'b']<|end|>" in behind
     # The model reads what the program printed, and not what each call gave; so does whoever is sent the items again.
-    assert behind.count("wiki.ask") == before.count("wiki.ask") + 2
+    assert behind.count("wiki.ask") == before.count("wiki.ask")
     tools = [wiki("programmatic"), PROGRAMS]
     question: JsonObject = {"role": "user", "content": "hi"}
     await site.ask(input=[question, *response["output"][:-1], question], tools=tools)
@@ -145,29 +149,25 @@ async def test_a_program_that_calls_on_and_on_is_told_to_stop(limit: int | None,
     assert len(servers.calls) == made
 
 
-async def test_cut_before_its_first_call_it_begins_anew_and_behind_one_it_has_failed() -> None:
+async def test_cut_anywhere_it_goes_on_with_what_its_calls_gave() -> None:
     fields: dict[str, object] = {"tools": [wiki("programmatic"), PROGRAMS]}
     accepted, events = await undisturbed([PROGRAM, ANSWER], fields, tools=[Servers(), Programs(twice)])
     assert_laws(events)
     inputs = list(decode(accepted.log))
     names = [type(each).__name__ for each in inputs]
-    first, last = names.index("ProgramCalled"), names.index("ProgramEnded")
-    for count in range(0, len(inputs), 3):
-        programs, servers = Programs(twice), Servers()
+    for count in range(names.index("TurnBegan") + 1, len(inputs)):
         site = Site(
-            TokenEngine([PROGRAM, ANSWER]), await left_at(accepted, encode(inputs[:count])), tools=[servers, programs]
+            TokenEngine([PROGRAM, ANSWER]),
+            await left_at(accepted, encode(inputs[:count])),
+            tools=[servers := Servers(), Programs(twice)],
         )
         told = await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
         assert_laws(told)
         response = told[-1]["response"]
         assert isinstance(response, dict)
         assert response["status"] == "completed"
-        if first < count <= last:
-            (output,) = [item for item in response["output"] if item["type"] == "program_output"]
-            assert (output["status"], programs.runs) == ("incomplete", 0)
-            assert "the server stopped while the program ran" in output["result"]
-        else:
-            assert told == events, f"cut behind {count} of {len(inputs)} inputs"
+        assert told == events, f"cut behind {count} of {len(inputs)} inputs"
+        assert len(servers.calls) == 2 - names[:count].count("ToolReturned"), "only what was under way is made again"
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,14 @@ async def test_cut_before_its_first_call_it_begins_anew_and_behind_one_it_has_fa
         ([{**wiki(), "server_label": "tool_search"}, {"type": "tool_search"}], "tools[0].server_label"),
         ([{**wiki(), "allowed_callers": []}, PROGRAMS], CALLERS),
         (
-            [{"type": "function", "name": "f", "allowed_callers": ["programmatic"]}, PROGRAMS],
+            [{"type": "custom", "name": "f", "allowed_callers": ["programmatic"]}, PROGRAMS],
             CALLERS,
         ),
+        ([function("f", "programmatic")], CALLERS),
+        ([{**function("f", "direct", "programmatic"), "async": True}, PROGRAMS], CALLERS),
+        ([{**function("f", "programmatic"), "defer_loading": True}, {"type": "tool_search"}, PROGRAMS], CALLERS),
+        ([function("f", "nobody"), PROGRAMS], CALLERS),
+        ([{"type": "namespace", "name": "n", "tools": [function("f", "programmatic")]}], "tools[0].tools[0]"),
     ],
 )
 async def test_declarations_that_cannot_be_are_refused(tools: list[JsonObject], param: str) -> None:

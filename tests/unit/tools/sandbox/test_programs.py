@@ -43,6 +43,8 @@ class Tools:
                 self.cancelled = True
         if self.breaks:
             raise self.breaks
+        if "calls" in call:
+            return {"answers": [{"output": str(each["arguments"]["n"])} for each in call["calls"]]}
         if call.get("name") == "long":
             return {"output": "x" * (MAX_ANSWER + 1)}
         if call.get("name") == "bad":
@@ -147,6 +149,43 @@ threading.Thread(target=lambda: (__import__('time').sleep(0.2), call_tool('late'
     tools = Tools()
     assert await output_of(containers, code, tools) == "[1, 2, 3, 4, 5, 6, 7, 8]\n"
     assert len(tools.calls) == 8
+
+
+async def test_calls_that_are_made_together_come_together(containers: SharedContainers) -> None:
+    tools = Tools()
+    code = """
+import asyncio, random
+print(call_tools([("a", {"n": 1}), ["b", {"n": 2}]]), call_tools([]), call_tools([("json", {})]))
+
+async def deep(n):
+    for _ in range(n):
+        await asyncio.sleep(0)
+    return await call_tool_async("c", n=n)
+
+print(await asyncio.gather(*[deep(n) for n in range(9)]), await call_tool_async("json"), random.random())
+"""
+    first, again = await output_of(containers, code, tools), await output_of(containers, code, Tools())
+    assert first.startswith("[1, 2] [] [{'n': 2}]\n[0, 1, 2, 3, 4, 5, 6, 7, 8] {'n': 4} 0.")
+    assert [len(call.get("calls", [None])) for call in tools.calls] == [2, 1, 9, 1]
+    assert again == first, "chance is the same in each run"
+
+
+async def test_a_coroutine_that_never_rests_does_not_hold_up_calls(containers: SharedContainers) -> None:
+    code = """
+import asyncio
+async def busy():
+    while True:
+        await asyncio.sleep(0)
+task = asyncio.create_task(busy())
+print(await call_tool_async("text", b=1))
+task.cancel();
+"""
+    assert await output_of(containers, code, Tools()) == "{'b': 1}\n"
+
+
+async def test_calls_that_are_too_long_together_fail_in_the_program(containers: SharedContainers) -> None:
+    code = "try:\n    call_tools([('a', {'n': n}) for n in range(60_000)])\nexcept ToolError as e:\n    print(e)"
+    assert "a call has at most" in await output_of(containers, code, Tools())
 
 
 async def test_time_in_which_a_tool_works_is_not_the_programs(containers: SharedContainers) -> None:

@@ -69,7 +69,12 @@ class Kernel:
         from respsite_kernel.calls import Calls, ToolError
 
         calls = Calls(channel)
-        self._names.update(call_tool=calls.call_tool, ToolError=ToolError)
+        self._names.update(
+            call_tool=calls.call_tool,
+            call_tools=calls.call_tools,
+            call_tool_async=calls.call_tool_async,
+            ToolError=ToolError,
+        )
         return calls
 
     def _run(self, code: str, name: str) -> None:
