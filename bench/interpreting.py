@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from statistics import median
 import httpx
 
 from bench.report import Result
-from bench.servers import Bench
+from bench.servers import Bench, BenchServer
 from responses_app.protocol.setting import MIB
 from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.asking import OwnHost, RemoteHost
@@ -26,6 +27,7 @@ from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.sharing import SharedContainers
+from tests.kit.mcp_servers import PROGRAM as MCP_PROGRAM
 from tests.kit.sandboxes import has_bubblewrap, plain_python
 
 CONTAINERS = 50
@@ -148,7 +150,28 @@ def program(bench: Bench) -> list[Result]:
         took, calls = asyncio.run(_of_program(path))
     what = f"a program of {PROGRAM_CALLS} calls, with its container, without what the tools take"
     details = {"calls made": float(calls)}
-    return [Result(name="program", what=what, measured=took, unit="s", target=1.5, details=details)]
+    alone = Result(name="program", what=what, measured=took, unit="s", target=1.5, details=details)
+    return [alone, _in_a_response(bench)]
+
+
+def _in_a_response(bench: Bench) -> Result:
+    """Have a server run a program of the model's, from the request to the answer."""
+    code = f"print(sum(call_tool('sums.add', a=1, b=n) for n in range({PROGRAM_CALLS})))"
+    sums = json.dumps({"sums": shlex.join([sys.executable, "-m", MCP_PROGRAM])})
+    server: dict[str, object] = {"type": "mcp", "server_label": "sums", "require_approval": "never"}
+    tools = [{"type": "programmatic_tool_calling"}, {**server, "allowed_callers": ["programmatic"]}]
+    body = {"model": "demo", "tools": tools, "input": f"program: {code}"}
+    folder = bench.folder / "programs"
+    walls: list[float] = []
+    with BenchServer(folder, engine="demo", mcp_servers=sums) as serving:
+        for _ in range(PROGRAMS):
+            began = time.perf_counter()
+            response = serving.post("/responses", **body).json()
+            walls.append(time.perf_counter() - began)
+            calls = [item["type"] for item in response["output"]].count("mcp_call")
+            assert (response["status"], calls) == ("completed", PROGRAM_CALLS), response
+    what = f"a response whose program makes {PROGRAM_CALLS} calls of an MCP server's tool, from request to answer"
+    return Result(name="program", what=what, measured=median(walls), unit="s", target=1.5, details={"turns": 2.0})
 
 
 async def _of_program(path: str) -> tuple[float, int]:

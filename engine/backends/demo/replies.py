@@ -6,6 +6,7 @@
 4. `think: TEXT`                          → thinks TEXT, exactly
    `agent NAME: TASK`                     → starts that agent, waits for it, and says what it said, where it may
 5. `python: CODE`                         → has the server's interpreter run CODE, where it has one
+   `program: CODE`                        → has CODE run as a program that calls tools, where there are programs
 6. `search the files for X`, or `search for X` in the web, where that can be had → searches, and says what it found
 7. `draw X`, and images can be made       → has an image of X made
 8. the user names functions, or MCP tools → calls them, one a turn, in the order they are named;

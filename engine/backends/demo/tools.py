@@ -1,8 +1,8 @@
 """What the demo engine does with the server's own tools: the user's text says in so many words what it wants.
 
-`python: CODE` has code run, `shell: COMMAND` a command, and each line behind it one more; `draw X` has an image made,
-`search the files for X` finds parts of files and cites the first, and `search for X` searches the web, opens the first
-page that was found and cites it. Each only where the server has offered the tool: of a browser and of `python` the
+`python: CODE` has code run, `program: CODE` a program that calls tools, `shell: COMMAND` a command, and each line
+behind it one more; `draw X` has an image made, `search the files for X` finds parts of files and cites the first, and
+`search for X` searches the web, opens the first page that was found and cites it. Each only where the server has offered the tool: of a browser and of `python` the
 system message tells, of all others the developer message.
 """
 
@@ -22,6 +22,9 @@ MAX_QUOTE = 300  # characters of what a search has found
 _PYTHON = re.compile(
     r"(?:^|\n)\s*python:\s*(?:```(?:python)?\n(?P<fenced>.*?)```|(?P<plain>.+))", re.DOTALL | re.IGNORECASE
 )
+# `program: print(call_tool("f"))`, as `python:`.
+_PROGRAM = re.compile(_PYTHON.pattern.replace("python:", "program:", 1), _PYTHON.flags)
+_PROGRAM_TOOL = "program"  # a namespace, and its only tool
 # `shell: ls` on a line of its own: all that follows, a command each line.
 _SHELL = re.compile(r"(?:^|\n)\s*shell:\s*(?P<commands>.+)", re.DOTALL | re.IGNORECASE)
 _SHELL_TOOL = "shell.exec"
@@ -68,6 +71,7 @@ def of_server_tools(transcript: PromptTranscript, text: str) -> DemoAnswer | Dem
     """Return what is done with the server's own tools, None where the user wants nothing of them."""
     return (
         _python(transcript, text)
+        or _program(transcript, text)
         or _shell(transcript, text)
         or _file_search(transcript, text)
         or _image(transcript, text)
@@ -83,6 +87,16 @@ def _python(transcript: PromptTranscript, text: str) -> DemoCall | None:
         return None
     plain = (code["fenced"] or code["plain"] or "").strip()
     return DemoCall("The user wants code to be run.", "python", plain, hosted=True, freeform=True)
+
+
+def _program(transcript: PromptTranscript, text: str) -> DemoCall | None:
+    """Run the program behind `program:`, the rest of the text or what is fenced there, once."""
+    code = _PROGRAM.search(text)
+    is_offered = any(f"namespace {_PROGRAM_TOOL} {{" in message.text() for message in transcript.of("developer"))
+    if code is None or not is_offered or _PROGRAM_TOOL in _called(transcript):
+        return None
+    plain = (code["fenced"] or code["plain"] or "").strip()
+    return DemoCall("The user wants a program to be run.", _PROGRAM_TOOL, plain, hosted=True, freeform=True)
 
 
 def _shell(transcript: PromptTranscript, text: str) -> DemoCall | None:

@@ -232,7 +232,9 @@ def _read_offered(
         ApprovedCall(request_id=request_id, server=server, tool=tool, arguments=arguments)
         for request_id, server, tool, arguments in approved
     ]
-    paused = [PausedProgram(call_id, code, [MadeCall(*call) for call in made]) for call_id, code, made in programs]
+    paused = tuple(
+        PausedProgram(call_id, code, tuple(MadeCall(*call) for call in made)) for call_id, code, made in programs
+    )
     return Offered(_offered_tools(tools), servers, calls, states, paused)
 
 

@@ -10,6 +10,7 @@ from engine.formats.base import Picture
 from engine.types import FinishReason, TokenLogprob
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
+from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram
 from responses_app.protocol.response.input_codec import BrokenLog, decode, decode_timed, encode, encode_one
 from responses_app.protocol.response.steps import (
     AgentsAllowed,
@@ -18,6 +19,7 @@ from responses_app.protocol.response.steps import (
     Ended,
     Enqueued,
     Failed,
+    FunctionCalled,
     Input,
     Mode,
     OfAgent,
@@ -26,6 +28,7 @@ from responses_app.protocol.response.steps import (
     Prefilled,
     ProgramCalled,
     ProgramEnded,
+    ProgramPaused,
     Sampled,
     Sealed,
     Started,
@@ -98,6 +101,14 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
     (
         ProgramCalled(OfferedTool(name="wiki.ask", item="mcp_call"), "{}"),
         long('["program_called",{"name":"wiki.ask","item":"mcp_call"},"{}"]'),
+    ),
+    (
+        ProgramPaused([FunctionCalled("f", None, "{}"), FunctionCalled("g", "n", '{"a":1}')]),
+        long('["program_paused",[["f",null,"{}"],["g","n","{\\"a\\":1}"]]]'),
+    ),
+    (
+        Offered(programs=(PausedProgram("call_1", "f()", (MadeCall("f", "{}", {"output": "1"}, "call_2"),)),)),
+        long('["offered",[],[],[],{},[["call_1","f()",[["f","{}",{"output":"1"},"call_2"]]]]]'),
     ),
     (ProgramEnded("1"), long('["program_ended","1",false]')),
     (Offered([], [], []), long('["offered",[],[],[],{}]')),
