@@ -2,8 +2,8 @@
 
 `python: CODE` has code run, `program: CODE` a program that calls tools, `shell: COMMAND` a command, and each line
 behind it one more; `draw X` has an image made, `search the files for X` finds parts of files and cites the first, and
-`search for X` searches the web, opens the first page that was found and cites it. Each only where the server has offered the tool: of a browser and of `python` the
-system message tells, of all others the developer message.
+`search for X` searches the web, opens the first page that was found and cites it. Each only where the server has
+offered the tool: of a browser and of `python` the system message tells, of all others the developer message.
 """
 
 import json

@@ -107,7 +107,7 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
         long('["program_paused",[["f",null,"{}"],["g","n","{\\"a\\":1}"]]]'),
     ),
     (
-        Offered(programs=(PausedProgram("call_1", "f()", (MadeCall("f", "{}", {"output": "1"}, "call_2"),)),)),
+        Offered([], [], [], {}, (PausedProgram("call_1", "f()", (MadeCall("f", "{}", {"output": "1"}, "call_2"),)),)),
         long('["offered",[],[],[],{},[["call_1","f()",[["f","{}",{"output":"1"},"call_2"]]]]]'),
     ),
     (ProgramEnded("1"), long('["program_ended","1",false]')),
