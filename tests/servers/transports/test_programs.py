@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -71,3 +72,41 @@ def test_a_program_without_an_end_is_stopped_and_the_response_goes_on(server: Se
     assert "no more tools may be called" in output["result"]
     assert [item["type"] for item in response["output"]].count("mcp_call") == 9
     assert response["output"][-1]["content"][0]["text"] == "It was stopped."
+
+
+PAUSES = """
+print(call_tool("sums.add", a=20, b=1), call_tools([("stock", {"n": 1}), ("stock", {"n": 2})]), call_tool("stock", n=3))
+"""
+
+
+def test_a_paused_program_goes_on_on_another_worker_when_its_own_was_killed(tmp_path: Path) -> None:
+    servers = {"sums": shlex.join([sys.executable, "-m", MCP_PROGRAM])}
+    script: list[Entry] = [
+        {"when": "[pauses]", "say": program(PAUSES)},
+        {"when": "21 [1, 2] 3", "say": "<|channel|>final<|message|>It went on.<|return|>"},
+    ]
+    function = {"type": "function", "name": "stock", "allowed_callers": ["programmatic"]}
+    fields: dict[str, object] = {"input": "[pauses]", "tools": [*TOOLS, function]}
+    mcp_calls, legs = 0, 0
+    while True:
+        with Server(tmp_path, script=script, sandbox="bubblewrap", mcp_servers=json.dumps(servers)) as worker:
+            response = worker.post("/responses", **fields).json()
+            assert response["status"] == "completed", response
+            worker.kill()
+        legs += 1
+        kinds = [item["type"] for item in response["output"]]
+        mcp_calls += kinds.count("mcp_call")
+        calls = [item for item in response["output"] if item["type"] == "function_call"]
+        if not calls:
+            break
+        outputs = [
+            {
+                "type": "function_call_output",
+                "call_id": call["call_id"],
+                "output": str(json.loads(call["arguments"])["n"]),
+            }
+            for call in calls
+        ]
+        fields = {**fields, "input": outputs, "previous_response_id": response["id"]}
+    assert response["output"][-1]["content"][0]["text"] == "It went on."
+    assert (legs, mcp_calls) == (3, 1), "what the server was asked is not asked again"
