@@ -72,6 +72,7 @@ ROWS: Mapping[str, Callable[[Bench], list[Result]]] = {
     "grammar": grammars.grammar,
     "browser": browsing.browsing,
     "file_search": searching.file_search,
+    "vector_search": searching.vector_search,
     "tool_search": searching.tool_search,
     "program": interpreting.program,
     "mcp": calling.mcp,

@@ -1,4 +1,4 @@
-"""What searches take: of files with 10,000 chunks, for questions as people ask them, and of 2,000 deferred tools."""
+"""What searches take: of files, by words and by vectors, for questions as people ask them, and of deferred tools."""
 
 import asyncio
 import random
@@ -10,6 +10,10 @@ from bench.report import Result
 from bench.servers import Bench
 
 CHUNKS = 10_000
+CHUNKS_WITH_VECTORS = 100_000
+CHUNKS_OF_A_FILE = 20_000
+DIMENSIONS = 1024  # of a vector
+MODEL = "bench (1024)"
 TOOLS = 2_000
 ROUNDS = 20
 _WORDS = 300  # of a chunk, about 400 tokens
@@ -31,6 +35,25 @@ def file_search(bench: Bench) -> list[Result]:
                 unit="ms",
                 target=50.0,
                 details={"the slowest, ms": max(walls), "chunks put in, a second": CHUNKS / filled},
+            )
+        )
+    return results
+
+
+def vector_search(bench: Bench) -> list[Result]:
+    """Search a store on each database by words and vectors. Embedding the query is no part of what is measured."""
+    results = []
+    for name in ("SQLite", "PostgreSQL"):
+        with database_of(bench, name) as alias:
+            walls, of_words = asyncio.run(_searched_by_meaning(alias, CHUNKS_WITH_VECTORS))
+        results.append(
+            Result(
+                name="vector_search",
+                what=f"a question to {CHUNKS_WITH_VECTORS:,} chunks with vectors of {DIMENSIONS} on {name}, wall",
+                measured=median(walls),
+                unit="ms",
+                target=80.0,
+                details={"the slowest, ms": max(walls), "by words alone, ms": median(of_words)},
             )
         )
     return results
@@ -108,3 +131,46 @@ async def _searched(alias: str) -> tuple[float, list[float]]:
     await files.aclose()
     await stores.aclose()
     return filled, walls
+
+
+async def _searched_by_meaning(alias: str, count: int) -> tuple[list[float], list[float]]:
+    """Return milliseconds of searches by words and vectors, and of those by words alone."""
+    import numpy as np
+
+    from responses_app.stores.database.files.files import DatabaseFileStore
+    from responses_app.stores.database.vector_stores.vector_stores import DatabaseVectorStores
+    from responses_app.stores.files import FileRecord
+    from responses_app.stores.vector_stores import Meaning, NewStoreFile, Search, VectorStoreRecord
+
+    chance, numbers, now = random.Random(1), np.random.default_rng(1), int(time.time())
+    files, stores = DatabaseFileStore(using=alias), DatabaseVectorStores(using=alias)
+    store = VectorStoreRecord(id="vs_1", name="bench", created_at=now, last_active_at=now)
+    await stores.create("default", store, [])
+    for number, first in enumerate(range(0, count, CHUNKS_OF_A_FILE)):
+        record = FileRecord(id=f"file-{number}", filename="a.txt", purpose="assistants", bytes=1, created_at=now)
+        await files.create("default", record, [b"x"])
+        await stores.add("default", "vs_1", [NewStoreFile(file_id=record.id, filename="a.txt")])
+        pending = await stores.claim("bench", lease_seconds=600)
+        assert pending is not None
+        assert await stores.keep(pending, [chunk(chance) for _ in range(min(CHUNKS_OF_A_FILE, count - first))])
+        claimed = await stores.claim_vectors("bench", MODEL, lease_seconds=600)
+        assert claimed is not None
+        position = 0
+        while some := await stores.chunks_of(claimed, position, 64):
+            vectors = numbers.standard_normal((len(some), DIMENSIONS), np.float32)
+            keys = [key for key, _ in some]
+            assert await stores.keep_vectors(claimed, position, keys, vectors, lease_seconds=600)
+            position += len(some)
+        await stores.end_vectors(claimed, whole=True)
+    walls: tuple[list[float], list[float]] = ([], [])
+    for round_ in range(2 * ROUNDS):
+        rare = [f"word{int(_VOCABULARY ** chance.uniform(0.3, 1))}" for _ in range(3)]
+        meaning = Meaning(model=MODEL, vectors=[numbers.standard_normal(DIMENSIONS, np.float32)])
+        search = Search(queries=[_QUESTION.format(*rare)], meaning=None if round_ % 2 else meaning)
+        began = time.perf_counter()
+        hits = await stores.search("default", "vs_1", search)
+        walls[round_ % 2].append((time.perf_counter() - began) * 1e3)
+        assert hits
+    await files.aclose()
+    await stores.aclose()
+    return walls

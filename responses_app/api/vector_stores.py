@@ -124,7 +124,7 @@ async def _search(request: HttpRequest, store_id: str) -> VectorStoreResults:
     await _found(project, store_id)  # before the body is judged: what is another project's does not exist
     parsed = await read_json(request, parse_search, get_site().reader)
     search = Search(queries=parsed.queries, limit=parsed.limit, threshold=parsed.threshold, matches=parsed.matches)
-    hits = await _stores().search(project, store_id, search)
+    (hits,) = await file_search_of(get_site().tools).search(project, [store_id], search)
     return search_page(parsed.queries, or_raise(hits, store_expired(store_id)))
 
 

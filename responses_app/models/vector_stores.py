@@ -2,6 +2,10 @@
 
 A store or a file that clients have deleted is `removed` at once, and its rows go in small steps. The index of the
 chunks' words is the database's own, made by the migration: a table of FTS5 on SQLite, a column on PostgreSQL.
+
+Where the server has an embedding model, chunks have vectors too, in two forms. `VectorStoreCodes` has the signs of the
+numbers of some successive chunks, a bit each: a search reads those of a whole store. `VectorStoreVector` has the vector
+of one chunk, as 16-bit floats: a search reads those of the chunks whose codes are near.
 """
 
 from typing import ClassVar
@@ -11,8 +15,10 @@ from django.db import models
 from responses_app.models.fields import ID_LENGTH, JSONTextField, WithId
 
 PENDING = "in_progress"
+COMPLETED = "completed"
 REMOVED = "removed"  # a status that clients never see
 IN_WORK = (PENDING, REMOVED)
+MODEL_LENGTH = 255  # characters of the name of an embedding model, with the length of its vectors
 
 
 class VectorStore(WithId):
@@ -67,12 +73,20 @@ class VectorStoreFile(models.Model):
     worker = models.CharField(max_length=ID_LENGTH, default="")
     leased_until = models.DateTimeField(null=True)
     attempts = models.PositiveIntegerField(default=0)  # how often it was begun
+    # The model of the vectors, once all of its chunks have one; empty before
+    embedded_by = models.CharField(max_length=MODEL_LENGTH, default="", db_default="")
+    # Who embeds it, until `embedding_until`; then anybody may
+    embedding_worker = models.CharField(max_length=ID_LENGTH, default="", db_default="")
+    embedding_until = models.DateTimeField(null=True)
 
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["store", "status"], name="vectorstorefile_status"),
             models.Index(fields=["batch_id"], name="vectorstorefile_batch", condition=~models.Q(batch_id="")),
             models.Index(fields=["file_id"], name="vectorstorefile_file"),
+            models.Index(
+                fields=["embedded_by", "id"], name="vectorstorefile_embedded", condition=models.Q(status=COMPLETED)
+            ),
             models.Index(
                 fields=["status", "id"], name="vectorstorefile_in_work", condition=models.Q(status__in=IN_WORK)
             ),
@@ -101,3 +115,33 @@ class VectorStoreChunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.file_id} {self.position}"
+
+
+class VectorStoreCodes(models.Model):
+    """The signs of the vectors of some chunks of a file, from the position `start` on. They go with the file."""
+
+    store = models.ForeignKey(VectorStore, on_delete=models.CASCADE, db_constraint=False, db_index=False)
+    file = models.ForeignKey(VectorStoreFile, on_delete=models.CASCADE, db_constraint=False, db_index=False)
+    model = models.CharField(max_length=MODEL_LENGTH)
+    start = models.PositiveIntegerField()
+    count = models.PositiveIntegerField()  # of the chunks
+    keys = models.BinaryField()  # of the chunks: 64-bit integers, little-endian
+    codes = models.BinaryField()  # of all of them, one behind the other
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["store"], name="vectorstorecodes_store")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["file", "start"], name="vectorstorecodes_start")]
+        verbose_name_plural = "vector store codes"
+
+    def __str__(self) -> str:
+        return f"{self.file_id} {self.start}"
+
+
+class VectorStoreVector(models.Model):
+    """The vector of a chunk, of length 1. It goes with the chunk, by a trigger or a constraint of the database."""
+
+    chunk = models.OneToOneField(VectorStoreChunk, on_delete=models.DO_NOTHING, db_constraint=False, primary_key=True)
+    vector = models.BinaryField()  # 16-bit floats, little-endian
+
+    def __str__(self) -> str:
+        return str(self.chunk_id)

@@ -254,6 +254,8 @@ class Metrics:
         self._declare_embeddings()
         self._declare_server()
         # Begun with 0, as in `ModelMeter`.
+        for what in ("query", "chunks"):
+            self.search_embedding_failures.at(what)
         for how in ("continued", "failed"):
             self.takeovers.at(how)
         for code in ("invalid_api_key", "missing_scope"):
@@ -307,6 +309,11 @@ class Metrics:
         )
         self.embedded_inputs = self._counter("embedded_inputs", "Inputs that were embedded.", *model)
         self.embedded_tokens = self._counter("embedded_tokens", "Tokens that were embedded.", *model)
+        self.search_embedding_failures = self._counter(
+            "file_search_embedding_failures",
+            "Failures of the embedding model of file search, by what it was for.",
+            "what",
+        )
 
     def _declare_server(self) -> None:
         self.errors = self._counter(

@@ -39,6 +39,7 @@ from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.stores.skills import SkillSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.stores.webhooks import WebhookSettings
+from responses_app.tools.meaning.base import MeaningSettings
 from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.tools.settings import (
     ImageSettings,
@@ -151,6 +152,7 @@ class Settings(
     BatchSettings,
     SkillSettings,
     VectorStoreSettings,
+    MeaningSettings,
     WebhookSettings,
     EngineSettings,
     EmbeddingSettings,

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.files.vector_stores import FileProblem, FileStatus
 from responses_app.protocol.setting import RoomSettings, flag, setting, whole
@@ -110,6 +111,28 @@ class PendingFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PendingVectors:
+    """A file whose chunks a worker is to embed, by the right of a lease."""
+
+    key: int  # of its row
+    project: str
+    store_id: str
+    file_id: str
+    model: str  # whose vectors it is to have, with their length
+    start: int  # the first position without one
+    worker: str  # who has the lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """The vectors of the queries of a search, and how they count."""
+
+    model: str  # that made them, with their length; vectors of others are not compared with them
+    vectors: Sequence[Sequence[float]]  # one for each query, of length 1
+    weights: Weights = Weights()  # noqa: RUF009 - it is frozen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """What is looked for in a store."""
 
@@ -117,6 +140,7 @@ class Search:
     limit: int = 10  # chunks, of all queries together
     threshold: float = 0.0  # the least score
     matches: Callable[[Mapping[str, Value]], bool] | None = None  # whether a file's attributes fit; None: all do
+    meaning: Meaning | None = None  # None: words alone are searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +261,38 @@ class BaseVectorStores(ABC):
     @abstractmethod
     async def release(self, pending: PendingFile) -> None:
         """Leave a file that was not read to the worker that looks first."""
+
+    @abstractmethod
+    async def claim_vectors(
+        self, worker: str, model: str, *, lease_seconds: float, after: str = ""
+    ) -> PendingVectors | None:
+        """Return a file that has been read and lacks vectors of this model, for so long; None for nothing.
+
+        Those of other models are gone then. Projects take turns, as with `claim`.
+        """
+
+    @abstractmethod
+    async def chunks_of(self, pending: PendingVectors, start: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Return the keys and texts of some of a file's chunks, from the position `start` on."""
+
+    @abstractmethod
+    async def keep_vectors(
+        self,
+        pending: PendingVectors,
+        start: int,
+        keys: Sequence[int],
+        vectors: Sequence[Sequence[float]],
+        *,
+        lease_seconds: float,
+    ) -> bool:
+        """Keep the vectors of chunks, which are found by them from now on, and lease the file for so long again.
+
+        False where the file is gone, or another worker's.
+        """
+
+    @abstractmethod
+    async def end_vectors(self, pending: PendingVectors, *, whole: bool) -> None:
+        """Let go of a file: `whole` where every chunk has its vector; else another worker goes on at once."""
 
     @abstractmethod
     async def sweep(self) -> bool:

@@ -10,8 +10,9 @@ turns, so that one with a thousand files holds nobody up.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import orjson
@@ -19,6 +20,7 @@ import orjson
 from engine.formats.base import FunctionTool, ToolNamespace
 from engine.types import JsonSchema
 from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import MAX_QUERY, Filter
 from responses_app.protocol.files.vector_stores import MAX_QUERIES, store_expired, store_not_found
 from responses_app.protocol.items.offers import Offer, OfferedTool
@@ -27,6 +29,8 @@ from responses_app.stores.base import NotMigrated, StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.vector_stores import BaseVectorStores, Hit, PendingFile, Search
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse, json_object
+from responses_app.tools.meaning.chunks import ChunkEmbedder
+from responses_app.tools.meaning.queries import QueryVectors
 from responses_app.tools.reading.processes import READ_SECONDS, DocumentReader, ReadFailed
 
 logger = logging.getLogger("respsite.tools")
@@ -54,8 +58,9 @@ class Indexer:
         self._stores = stores
         self._files = files
         self._reader = reader
-        self._worker = worker
+        self.worker = worker
         self._poll_seconds = poll_seconds
+        self.when_kept: Callable[[], None] | None = None  # called when the chunks of a file have been kept
         self._rung = asyncio.Event()  # set when something has come, or has gone
         self._project = ""  # whose file was read last
         self._sweep_at = 0.0  # by the loop's clock
@@ -111,7 +116,7 @@ class Indexer:
             self._sweep_at = asyncio.get_running_loop().time() + SWEEP_SECONDS
 
     async def _claim(self) -> PendingFile | None:
-        return await self._stores.claim(self._worker, lease_seconds=LEASE_SECONDS, after=self._project)
+        return await self._stores.claim(self.worker, lease_seconds=LEASE_SECONDS, after=self._project)
 
     async def _sweep(self) -> None:
         has_more = True
@@ -137,6 +142,8 @@ class Indexer:
         else:
             if not await self._stores.keep(pending, chunks):
                 logger.info("%s was taken out of %s while it was read", pending.file_id, pending.store_id)
+            elif self.when_kept is not None:
+                self.when_kept()
 
     async def _give_back(self, pending: PendingFile) -> None:
         with suppress(StoreError):
@@ -167,12 +174,23 @@ class FileSearchTool(BaseTool):
     def __init__(self, stores: BaseVectorStores, indexer: Indexer) -> None:
         self.stores = stores
         self.indexer = indexer
+        self._queries: QueryVectors | None = None
+        self._chunks: ChunkEmbedder | None = None
+
+    def use(self, queries: QueryVectors, chunks: ChunkEmbedder) -> None:
+        """Search by meaning too, from the start on."""
+        self._queries, self._chunks = queries, chunks
+        self.indexer.when_kept = chunks.ring
 
     async def start(self) -> None:
         self.indexer.start()
+        if self._chunks is not None:
+            self._chunks.start()
 
     async def aclose(self) -> None:
         await self.indexer.aclose()
+        if self._chunks is not None:
+            await self._chunks.aclose()
         await self.stores.aclose()
 
     async def forget(self, project: str, file_id: str) -> None:
@@ -204,6 +222,17 @@ class FileSearchTool(BaseTool):
             shown["results"] = [_result(hit) for hit in hits]
         return ToolResult(told(number, hits), shown, state=cited.as_json())
 
+    async def search(
+        self, project: str, store_ids: Sequence[str], search: Search, weights: Weights | None = None
+    ) -> Sequence[Sequence[Hit] | None]:
+        """Return what is found in each store, by words and, where there is a model for it, by meaning.
+
+        None stands for a store that is gone or has expired.
+        """
+        if self._queries is not None:
+            search = replace(search, meaning=await self._queries.of(project, search.queries, weights or Weights()))
+        return await asyncio.gather(*(self.stores.search(project, store_id, search) for store_id in store_ids))
+
     async def _check(self, project: str, store_id: str) -> None:
         """Raise `ApiError` for a store that cannot be searched."""
         record = await self.stores.get(project, store_id)
@@ -222,9 +251,9 @@ class FileSearchTool(BaseTool):
             threshold=declared["ranking_options"]["score_threshold"],
             matches=None if declared["filters"] is None else Filter(declared["filters"]).matches,
         )
-        every = await asyncio.gather(
-            *(self.stores.search(use.project, store_id, search) for store_id in declared["vector_store_ids"])
-        )
+        hybrid: dict[str, float] = declared["ranking_options"].get("hybrid_search") or {}
+        weights = Weights(hybrid["embedding_weight"], hybrid["text_weight"]) if hybrid else Weights()
+        every = await self.search(use.project, declared["vector_store_ids"], search, weights)
         there = [hits for hits in every if hits is not None]
         if not there:
             raise ToolFailed("the files are gone.", shown={"queries": queries})

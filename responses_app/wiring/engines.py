@@ -8,7 +8,7 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from responses_app.runs.queues.turns import FairTurns
 from responses_app.runs.stateless.embedding import EmbeddingModels, EmbeddingService, ServedEmbeddings
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
+from responses_app.tools.meaning.base import OFF
 
 logger = logging.getLogger("respsite.engine")
 
@@ -298,6 +299,7 @@ ENGINES = {  # imported when chosen
 }
 IN_PROCESS = "engine.embeddings.vllm_local.VllmEmbeddings"  # a `vllm-embeddings` without a URL
 UNNAMED = "embeddings"  # what clients call the model at EMBEDDINGS_URL, where EMBEDDINGS_MODEL does not say it
+WITHOUT_MEANING = "hashing"  # an engine whose vectors say no more than words do: it is used where it is named
 OF_THE_DEMO = "hashing-256"  # `engine.embeddings.hashing` says the same
 
 
@@ -340,6 +342,26 @@ def check_embeddings(settings: Settings) -> None:
             make_embeddings(model).check()
         except EngineConfigurationError as error:
             raise EngineConfigurationError(f"the embedding model {model.name!r}: {error}") from error
+    search_model(settings, embedding_models(settings))
+
+
+def search_model(settings: Settings, models: Iterable[ModelSettings]) -> ModelSettings | None:
+    """Return the embedding model of file search; None where it searches words alone.
+
+    Raises `EngineConfigurationError` for a name that no embedding model has.
+    """
+    wanted, known = settings.file_search_embedding_model, list(models)
+    if not settings.file_search or wanted == OFF:
+        return None
+    if not wanted:
+        return next((model for model in known if model.engine != WITHOUT_MEANING), None)
+    for model in known:
+        if wanted in (model.name, *model.aliases):
+            return model
+    names = ", ".join(model.name for model in known) or "none"
+    raise EngineConfigurationError(
+        f"FILE_SEARCH_EMBEDDING_MODEL={wanted[:80]} is not an embedding model of this server. It has: {names}."
+    )
 
 
 class Embeddings(Starters[BaseEmbeddings]):

@@ -27,6 +27,7 @@ from responses_app.protocol.events.dialects import Dialect, requested_dialect
 from responses_app.protocol.fields import note_ignored
 from responses_app.protocol.ids import IdFactory
 from responses_app.protocol.requests.requests import CreateRequest, parse_create
+from responses_app.protocol.requests.server_tools import weighs_meaning
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import WAIT, requested_tool_mode
 from responses_app.protocol.transport import AnswerHeaders
@@ -66,7 +67,16 @@ from responses_app.stores.webhooks import BaseWebhooks
 from responses_app.tools.base import BaseTool
 from responses_app.tools.webhooks.sender import WebhookSender
 from responses_app.wiring.adapters import Adapters, build_adapters
-from responses_app.wiring.engines import Embeddings, Engines, EngineStarter, collect_less_garbage, family_of
+from responses_app.wiring.engines import (
+    Embeddings,
+    Engines,
+    EngineStarter,
+    collect_less_garbage,
+    embedding_models,
+    family_of,
+    search_model,
+)
+from responses_app.wiring.meaning import search_by_meaning
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
 from responses_app.wiring.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
@@ -125,6 +135,7 @@ class Site:
     tools: Sequence[BaseTool]  # those of this server, started and closed with it
     end_database: Callable[[float], None]  # all that is still asked of it ends within so many seconds
     new_id: Callable[[str], str]
+    searches_meaning: bool  # whether files are searched by more than their words
 
     def dialect(self, header: str | None) -> Dialect:
         """Return the dialect that a request asks for by its header. Raises `ApiError` (400) for one not known."""
@@ -153,6 +164,8 @@ class Site:
         for index, tool in enumerate(request.tools_json):
             if self.service.shelf.leaves_out(tool):
                 note_ignored(f"tools[{index}]")
+            elif not self.searches_meaning and weighs_meaning(tool):
+                note_ignored(f"tools[{index}].ranking_options.hybrid_search")
         return request
 
     async def start(self, answer_line: AnswerLine) -> None:
@@ -288,6 +301,8 @@ def build_site(settings: Settings) -> Site:
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
     embeddings = _embeddings(base, runs)
+    meant = search_model(settings, embedding_models(settings))
+    search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
     webhooks, sender = base.adapters.webhooks, WebhookSender(settings, base.sealer)
     # Bodies have threads of their own: what has been read is counted and let go of before much more is read.
     reading = FairThreads()
@@ -342,6 +357,7 @@ def build_site(settings: Settings) -> Site:
         reader=reader,
         token_reader=_reader(settings, reading, max_items=settings.max_json_values),
         new_id=new_id,
+        searches_meaning=meant is not None,
     )
 
 

@@ -26,6 +26,8 @@ def test_rows_that_need_a_database_of_their_own_follow_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, django_db_blocker: DjangoDbBlocker
 ) -> None:
     monkeypatch.setattr(searching, "CHUNKS", 20)
+    monkeypatch.setattr(searching, "CHUNKS_WITH_VECTORS", 130)
+    monkeypatch.setattr(searching, "CHUNKS_OF_A_FILE", 100)
     monkeypatch.setattr(searching, "ROUNDS", 1)
     monkeypatch.setenv("DATA_DIR", str(tmp_path))  # `database_of` sets it
     bench = Bench(Report(), tmp_path)
@@ -33,6 +35,7 @@ def test_rows_that_need_a_database_of_their_own_follow_each_other(
         with database_of(bench, "PostgreSQL"):
             pass
         assert [result.name for result in searching.file_search(bench)] == ["file_search", "file_search"]
+        assert [result.name for result in searching.vector_search(bench)] == ["vector_search", "vector_search"]
 
 
 def test_the_row_of_limits_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

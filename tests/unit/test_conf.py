@@ -21,6 +21,10 @@ from tests.kit.tool_settings import RIGHT_OF_TOOLS, TOOLS_TOGETHER, WRONG_OF_TOO
 
 RIGHT: dict[str, tuple[str, Any]] = {
     "HOST": ("127.0.0.2", "127.0.0.2"),
+    "FILE_SEARCH_EMBEDDING_MODEL": (" hashing-256 ", "hashing-256"),
+    "FILE_SEARCH_QUERY_SECONDS": ("0.5", 0.5),
+    "FILE_SEARCH_EMBEDDING_SECONDS": ("30", 30.0),
+    "FILE_SEARCH_EMBEDDING_AT_ONCE": ("4", 4),
     "PORT": (" 8001 ", 8001),
     "DEBUG": ("on", True),
     "DATA_DIR": ("data", "data"),
@@ -135,6 +139,9 @@ RIGHT: dict[str, tuple[str, Any]] = {
     **RIGHT_OF_TOOLS,
 }
 WRONG: dict[str, tuple[list[str], str]] = {
+    "FILE_SEARCH_QUERY_SECONDS": (["0", "soon"], "a number of seconds of at least 0.01"),
+    "FILE_SEARCH_EMBEDDING_SECONDS": (["0"], "a number of seconds of at least 0.1"),
+    "FILE_SEARCH_EMBEDDING_AT_ONCE": (["0", "65"], "a whole number of at least 1 and at most 64"),
     "REFUSE_IMAGES": (["sometimes"], "on or off"),
     "INPUT_IMAGES_MAX": (["0"], "a whole number of at least 1"),
     "INPUT_IMAGE_MAX_BYTES": (["1000"], "a whole number of at least 1024"),

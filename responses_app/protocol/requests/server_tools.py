@@ -22,7 +22,7 @@ from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, u
 from responses_app.protocol.fields import ClientModel, Refused, ToolModel, validate
 from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, is_hosted_shell
 from responses_app.protocol.files.searches import Filter
-from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS
+from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS, RankingOptions
 from responses_app.protocol.items.client_tools import is_search_of_server
 from responses_app.protocol.items.programs import ITEM as PROGRAM
 from responses_app.protocol.items.programs import KIND as PROGRAMS
@@ -32,6 +32,7 @@ from responses_app.protocol.items.tool_search import NAMESPACE as SEARCH_NAMESPA
 
 MAX_DOMAINS = 100
 _MAX_PLACE = 200  # characters
+MAX_WEIGHT = 100.0  # of words, or of meanings
 
 _Place = Annotated[str, StringConstraints(max_length=_MAX_PLACE)]
 
@@ -179,23 +180,16 @@ _MAX_ID = 64  # characters
 
 
 class _HybridSearch(ClientModel):
-    """How words count beside meanings: there are only words here."""
+    """How much meanings and words count, where the server has an embedding model for file search."""
 
-    embedding_weight: float
-    text_weight: float
-
-    idle: ClassVar = dict.fromkeys(("embedding_weight", "text_weight"), "There are only words here.")
-    told: ClassVar = ("embedding_weight", "text_weight")
+    embedding_weight: float = Field(ge=0, le=MAX_WEIGHT)
+    text_weight: float = Field(ge=0, le=MAX_WEIGHT)
 
 
-class _Ranking(ClientModel):
-    """How results are ranked. There is one ranker here, whatever is asked for."""
+class _HybridRanking(RankingOptions):
+    """How results are ranked, where words and meanings are."""
 
-    ranker: Literal["none", "auto", "default-2024-11-15"] | None = None
-    score_threshold: float | None = Field(default=None, ge=0, le=1)
     hybrid_search: _HybridSearch | None = None
-
-    idle: ClassVar = {"ranker": "There is one ranker."}
 
 
 class FileSearch(ToolModel):
@@ -204,7 +198,7 @@ class FileSearch(ToolModel):
     vector_store_ids: list[str] = Field(min_length=1, max_length=MAX_STORES)
     max_num_results: int | None = Field(default=None, ge=1, le=MAX_RESULTS)
     filters: JsonObject | None = None
-    ranking_options: _Ranking | None = None
+    ranking_options: _HybridRanking | None = None
 
 
 def echoed_file_search(tool: JsonObject, at: str) -> JsonObject:
@@ -212,8 +206,10 @@ def echoed_file_search(tool: JsonObject, at: str) -> JsonObject:
     search = validate(FileSearch, tool, at=at)
     if search.filters is not None:
         Filter(search.filters, at=f"{at}.filters")
-    ranking = search.ranking_options or _Ranking()
+    ranking = search.ranking_options or _HybridRanking()
     hybrid = ranking.hybrid_search
+    if hybrid is not None and not hybrid.embedding_weight and not hybrid.text_weight:
+        raise invalid_value(f"{at}.ranking_options.hybrid_search", "one of the two weights must be greater than 0.")
     return {
         "type": "file_search",
         "vector_store_ids": search.vector_store_ids,
@@ -225,6 +221,12 @@ def echoed_file_search(tool: JsonObject, at: str) -> JsonObject:
             **({} if hybrid is None else {"hybrid_search": hybrid.model_dump()}),
         },
     }
+
+
+def weighs_meaning(tool: JsonObject) -> bool:
+    """Whether a tool is a file search that says how much meanings count."""
+    ranking = tool.get("ranking_options")
+    return tool.get("type") == "file_search" and isinstance(ranking, dict) and "hybrid_search" in ranking
 
 
 class FoundFiles:

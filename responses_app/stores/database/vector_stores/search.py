@@ -6,10 +6,13 @@ A score is between 0 and 1: for each word that is looked for, how much a chunk s
 that says most of it (by BM25, or ts_rank), weighed by how rare the word is in the store. A word that no chunk has
 counts too. FTS5 knows only how rare a word is among the chunks of all stores: that factor is the same for both, and
 cancels out. So scores tell nothing of what others keep, but for the average length of a chunk.
+
+Where a search has vectors too (`Search.meaning`), and chunks of the store have some of the same model, scores are those
+of both orders together (`protocol.files.fusion`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -17,7 +20,9 @@ from django.db.models import F
 
 from responses_app.models import json_text
 from responses_app.models.vector_stores import VectorStoreChunk, VectorStoreFile
+from responses_app.protocol.files.fusion import fused
 from responses_app.protocol.files.searches import terms_of, words_of
+from responses_app.stores.database.vector_stores.nearest import nearest
 from responses_app.stores.database.vector_stores.rows import kept_files
 from responses_app.stores.vector_stores import Hit, Search
 
@@ -25,6 +30,7 @@ CHUNKS = VectorStoreChunk._meta.db_table
 WORDS = "responses_app_chunkwords"  # of FTS5
 MAX_ROWS = 3000  # that are ranked by all words together: PostgreSQL takes 15 µs for each
 MAX_RANKED = 12  # of a query's words: the rarest
+MAX_FUSED = 100  # chunks of either order, where words and vectors make one
 
 _COUNTS = {
     "sqlite": f"SELECT count(*) FROM {WORDS} WHERE {WORDS} MATCH %s",
@@ -155,11 +161,28 @@ def found(using: str, project: str, store_id: str, search: Search, *, now: float
     """Return what is found in a store that is there, the best first."""
     among = _files_looked_at(using, project, store_id, search, now=now)
     best: dict[int, float] = {}
-    for query in search.queries:
-        for key, score in scores(connections[using], store_id, query, limit=search.limit, among=among).items():
+    for scored in _scored(connections[using], store_id, search, among):
+        for key, score in scored.items():
             best[key] = max(score, best.get(key, 0.0))
     ordered = sorted((-score, key) for key, score in best.items() if score >= search.threshold)[: search.limit]
     return _hits(using, {key: -score for score, key in ordered})
+
+
+def _scored(
+    connection: BaseDatabaseWrapper, store_id: str, search: Search, among: Sequence[int] | None
+) -> Iterator[Mapping[int, float]]:
+    """Yield what each query finds, with scores."""
+    meaning, most = search.meaning, max(search.limit, MAX_FUSED)
+    near: Sequence[Sequence[int]] = []
+    if meaning is not None and search.queries:
+        near = nearest(connection, store_id, meaning.model, meaning.vectors, limit=most, among=among)
+    if meaning is None or not any(near):
+        for query in search.queries:
+            yield scores(connection, store_id, query, limit=search.limit, among=among)
+        return
+    for query, meanings in zip(search.queries, near, strict=True):
+        by_words = scores(connection, store_id, query, limit=most, among=among) if meaning.weights.text else {}
+        yield fused(list(by_words), meanings, meaning.weights)
 
 
 def _files_looked_at(using: str, project: str, store_id: str, search: Search, *, now: float) -> Sequence[int] | None:

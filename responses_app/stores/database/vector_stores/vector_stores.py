@@ -38,6 +38,7 @@ from responses_app.stores.database.vector_stores.rows import (
     time_of,
 )
 from responses_app.stores.database.vector_stores.search import found, insert_words
+from responses_app.stores.database.vector_stores.vectors import KeptVectors
 from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.vector_stores import (
     MAX_TRIES,
@@ -63,7 +64,7 @@ ACTIVE_SECONDS = 60.0  # how exactly it is known when a store was searched last:
 GAVE_UP = ("server_error", f"The server stopped {MAX_TRIES} times while it read the file.")
 
 
-class DatabaseVectorStores(ThreadedStore[VectorStoreSettings], BaseVectorStores):
+class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], BaseVectorStores):
     """Keeps them in the database `using`; `timeout` bounds, in seconds, whatever waits for it. `now` is Unix time."""
 
     unlimited = VectorStoreSettings(vector_stores_max_entries=0, vector_store_max_files=0, vector_store_max_chunks=0)

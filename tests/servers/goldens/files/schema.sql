@@ -77,7 +77,10 @@ CREATE INDEX "vectorstore_project" ON "responses_app_vectorstore" ("project",
 CREATE INDEX "vectorstore_removed" ON "responses_app_vectorstore" ("id") WHERE "removed";
 CREATE INDEX "vectorstorebatch_store" ON "responses_app_vectorstorebatch" ("store_id");
 CREATE INDEX "vectorstorechunk_store" ON "responses_app_vectorstorechunk" ("store_id");
+CREATE INDEX "vectorstorecodes_store" ON "responses_app_vectorstorecodes" ("store_id");
 CREATE INDEX "vectorstorefile_batch" ON "responses_app_vectorstorefile" ("batch_id") WHERE NOT ("batch_id" = '');
+CREATE INDEX "vectorstorefile_embedded" ON "responses_app_vectorstorefile" ("embedded_by",
+  "id") WHERE "status" = 'completed';
 CREATE INDEX "vectorstorefile_file" ON "responses_app_vectorstorefile" ("file_id");
 CREATE INDEX "vectorstorefile_in_work" ON "responses_app_vectorstorefile" ("status",
   "id") WHERE "status" IN ('in_progress',
@@ -363,6 +366,16 @@ CREATE TABLE "responses_app_vectorstorechunk" ("id" integer NOT NULL PRIMARY KEY
   "file_id" bigint NOT NULL,
   CONSTRAINT "vectorstorechunk_position" UNIQUE ("file_id",
   "position"));
+CREATE TABLE "responses_app_vectorstorecodes" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "model" varchar(255) NOT NULL,
+  "start" integer unsigned NOT NULL CHECK ("start" >= 0),
+  "count" integer unsigned NOT NULL CHECK ("count" >= 0),
+  "keys" BLOB NOT NULL,
+  "codes" BLOB NOT NULL,
+  "file_id" bigint NOT NULL,
+  "store_id" varchar(64) NOT NULL,
+  CONSTRAINT "vectorstorecodes_start" UNIQUE ("file_id",
+  "start"));
 CREATE TABLE "responses_app_vectorstorefile" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
   "file_id" varchar(64) NOT NULL,
   "batch_id" varchar(64) NOT NULL,
@@ -378,7 +391,12 @@ CREATE TABLE "responses_app_vectorstorefile" ("id" integer NOT NULL PRIMARY KEY 
   "worker" varchar(64) NOT NULL,
   "leased_until" datetime NULL,
   "attempts" integer unsigned NOT NULL CHECK ("attempts" >= 0),
-  "store_id" varchar(64) NOT NULL);
+  "store_id" varchar(64) NOT NULL,
+  "embedded_by" varchar(255) DEFAULT '' NOT NULL,
+  "embedding_until" datetime NULL,
+  "embedding_worker" varchar(64) DEFAULT '' NOT NULL);
+CREATE TABLE "responses_app_vectorstorevector" ("chunk_id" bigint NOT NULL PRIMARY KEY,
+  "vector" BLOB NOT NULL);
 CREATE TABLE "responses_app_webhookdelivery" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
   "project" varchar(64) NOT NULL,
   "event_id" varchar(64) NOT NULL,
@@ -442,6 +460,10 @@ CREATE TABLE 'responses_app_chunkwords_idx'(segid,
   term)) WITHOUT ROWID;
 CREATE TRIGGER responses_app_chunkwords_delete AFTER DELETE ON responses_app_vectorstorechunk
 BEGIN DELETE FROM responses_app_chunkwords WHERE rowid = old.id; END;
+CREATE TRIGGER responses_app_codes_delete AFTER DELETE ON responses_app_vectorstorefile
+    BEGIN DELETE FROM responses_app_vectorstorecodes WHERE file_id = old.id; END;
+CREATE TRIGGER responses_app_vector_delete AFTER DELETE ON responses_app_vectorstorechunk
+    BEGIN DELETE FROM responses_app_vectorstorevector WHERE chunk_id = old.id; END;
 CREATE UNIQUE INDEX "vectorstorefile_once" ON "responses_app_vectorstorefile" ("store_id",
   "file_id") WHERE NOT ("status" = 'removed');
 CREATE VIRTUAL TABLE responses_app_chunkwords

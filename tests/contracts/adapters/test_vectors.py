@@ -1,0 +1,193 @@
+"""Vectors of chunks in databases: who makes them, what they find beside words, and that they go with their chunks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from responses_app.models.vector_stores import VectorStoreCodes, VectorStoreVector
+from responses_app.protocol.files.fusion import Weights
+from responses_app.protocol.files.searches import Filter
+from responses_app.stores.database.transfer.erasure import Subject, erase
+from responses_app.stores.database.vector_stores.nearest import CANDIDATES
+from responses_app.stores.vector_stores import Meaning, PendingVectors
+from tests.contracts.adapters.stores import within
+from tests.contracts.adapters.test_vector_stores import MINE, THEIRS, Kept, alias, hands  # noqa: F401
+from tests.contracts.files import Hands
+
+A, B = "model-a (3)", "model-b (3)"
+SEA, LAND, AIR = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
+TEXTS = {"sea.txt": ["Turtles swim.", "Whales sing."], "land.txt": ["Horses run."], "air.txt": ["Larks sing."]}
+OF_TEXTS = {"Turtles swim.": SEA, "Whales sing.": (0.9, 0.1, 0.0), "Horses run.": LAND, "Larks sing.": AIR}
+LEASE = 60.0
+
+
+class Meant(Kept):
+    """Stores whose chunks have vectors."""
+
+    async def embed(self, worker: str = "w", model: str = A) -> list[PendingVectors]:
+        """Give every chunk that lacks one its vector; return the files that were claimed for it."""
+        claimed = []
+        while pending := await self.stores.claim_vectors(worker, model, lease_seconds=LEASE):
+            claimed.append(pending)
+            start = pending.start
+            while chunks := await self.stores.chunks_of(pending, start, 100):
+                assert await self.step(pending, start, 100)
+                start += len(chunks)
+            await self.stores.end_vectors(pending, whole=True)
+        return claimed
+
+    async def step(self, pending: PendingVectors, start: int, limit: int) -> bool:
+        """Keep the vectors of some chunks."""
+        chunks = await self.stores.chunks_of(pending, start, limit)
+        keys, vectors = [key for key, _ in chunks], [OF_TEXTS.get(text, AIR) for _, text in chunks]
+        return not keys or await self.stores.keep_vectors(pending, start, keys, vectors, lease_seconds=LEASE)
+
+    async def near(self, store_id: str, vector: Sequence[float], model: str = A, **more: object) -> list[str]:
+        """Return the texts that a vector alone finds."""
+        meaning = Meaning(model=model, vectors=[vector], weights=Weights(embedding=1, text=0))
+        return await self.found(store_id, "nothing", meaning=meaning, **more)
+
+    async def vectors(self) -> tuple[int, int]:
+        """Return how many rows there are of codes, and of vectors."""
+        return await asyncio.to_thread(
+            within,
+            self.alias,
+            lambda _: (
+                VectorStoreCodes.objects.using(self.alias).count(),
+                VectorStoreVector.objects.using(self.alias).count(),
+            ),
+        )
+
+
+@pytest.fixture
+async def at(alias: str, hands: Hands) -> AsyncIterator[Meant]:  # noqa: F811
+    """Everything, emptied behind each test, whatever vectors it has."""
+    kept = Meant(alias, hands)
+    yield kept
+    for project in (MINE, THEIRS):
+        for record in await kept.stores.listed(project, after=None, descending=True, limit=100) or ():
+            await kept.stores.delete(project, record.id)
+    await kept.swept()
+    assert await kept.rows() == [0, 0, 0, 0]
+    assert await kept.vectors() == (0, 0)
+    await kept.files.aclose()
+    await kept.stores.aclose()
+
+
+async def test_words_are_searched_before_there_are_vectors_and_both_after(at: Meant) -> None:
+    store_id, _ = await at.filled(TEXTS)
+    meaning = Meaning(model=A, vectors=[SEA])
+    words = await at.hits(store_id, "sing")
+    assert await at.hits(store_id, "sing", meaning=meaning) == words, "as without a model"
+    assert len(await at.embed()) == 3
+    both = await at.hits(store_id, "sing", meaning=meaning)
+    assert [hit.text for hit in both] == ["Whales sing.", "Turtles swim.", "Larks sing."], "the whale has both"
+    assert 1.0 >= both[0].score > both[1].score > both[2].score > 0
+    assert await at.hits(store_id, "sing") == words
+    only = Meaning(model=A, vectors=[SEA], weights=Weights(embedding=0, text=1))
+    assert {hit.text for hit in await at.hits(store_id, "sing", meaning=only)} == {"Whales sing.", "Larks sing."}
+    assert await at.near(store_id, LAND) == ["Horses run.", "Whales sing."]
+    assert len(await at.found(store_id, "sing", meaning=meaning, threshold=both[0].score)) == 1
+    two = Meaning(model=A, vectors=[LAND, AIR])
+    assert set(await at.found(store_id, "x", "y", meaning=two, limit=2)) == {"Horses run.", "Larks sing."}
+
+
+async def test_filters_and_other_projects(at: Meant) -> None:
+    store_id, _ = await at.filled(TEXTS)
+    theirs, _ = await at.filled({"land.txt": ["Horses run."]}, THEIRS)
+    assert [pending.project for pending in await at.embed()].count(THEIRS) == 1
+    only = Filter({"type": "eq", "key": "kind", "value": "air"}).matches
+    assert await at.near(store_id, (0.5, 0.5, 0.5), matches=only) == ["Larks sing."]
+    assert len(await at.near(store_id, (0.5, 0.5, 0.5))) == 4
+    assert await at.near(theirs, LAND, project=THEIRS) == ["Horses run."]
+
+
+async def test_a_dead_workers_file_goes_on_where_it_was(at: Meant, hands: Hands) -> None:  # noqa: F811
+    many = [f"chunk {number}" for number in range(10)]
+    await at.filled({"a.txt": many})
+    first = await at.stores.claim_vectors("dead", A, lease_seconds=LEASE)
+    assert first is not None
+    assert await at.step(first, 0, 4)
+    assert await at.stores.claim_vectors("other", A, lease_seconds=LEASE) is None, "it is leased"
+    hands.time += LEASE - 1
+    assert await at.step(first, 4, 2), "each step leases it again"
+    hands.time += LEASE - 1
+    assert await at.stores.claim_vectors("other", A, lease_seconds=LEASE) is None
+    hands.time += 2
+    second = await at.stores.claim_vectors("other", A, lease_seconds=LEASE)
+    assert second is not None
+    assert second.start == 6, "what was kept stays"
+    assert not await at.step(first, 6, 4), "it is another worker's"
+    await at.stores.end_vectors(first, whole=True)
+    assert await at.step(second, 6, 4)
+    await at.stores.end_vectors(second, whole=True)
+    assert await at.embed() == []
+    assert await at.vectors() == (3, 10)
+
+
+async def test_a_step_that_is_done_twice_is_kept_once(at: Meant) -> None:
+    store_id, _ = await at.filled({"a.txt": ["Turtles swim.", "Whales sing."]})
+    pending = await at.stores.claim_vectors("w", A, lease_seconds=LEASE)
+    assert pending is not None
+    assert await at.step(pending, 0, 2)
+    assert await at.step(pending, 0, 2), "its commit may not have been heard of"
+    assert await at.vectors() == (1, 2)
+    assert await at.near(store_id, SEA) == ["Turtles swim.", "Whales sing."]
+
+
+async def test_another_model_embeds_again_and_meanwhile_words_are_searched(at: Meant) -> None:
+    store_id, _ = await at.filled(TEXTS)
+    await at.embed()
+    other = Meaning(model=B, vectors=[SEA])
+    words = await at.hits(store_id, "sing")
+    assert await at.hits(store_id, "sing", meaning=other) == words, "vectors of another model are not compared"
+    pending = await at.stores.claim_vectors("w", B, lease_seconds=LEASE)
+    assert pending is not None
+    assert pending.start == 0, "what the other model made is gone"
+    await at.stores.end_vectors(pending, whole=False)
+    assert pending.key in [again.key for again in await at.embed(model=A)], "the model came back"
+    assert len(await at.embed(model=B)) == 3
+    assert await at.near(store_id, SEA, model=B) == ["Turtles swim.", "Whales sing."]
+    assert await at.near(store_id, SEA, model=A) == []
+    assert await at.vectors() == (3, 4)
+
+
+async def test_what_is_deleted_leaves_no_vector(at: Meant) -> None:
+    store_id, files = await at.filled(TEXTS)
+    theirs, _ = await at.filled(TEXTS, THEIRS)
+    await at.embed()
+    assert await at.stores.remove(MINE, store_id, files["sea.txt"])
+    assert await at.near(store_id, SEA) == [], "at once, before anything is swept"
+    await at.files.delete(MINE, files["land.txt"])
+    assert await at.near(store_id, LAND) == []
+    await at.swept()
+    assert await at.vectors() == (1 + 3, 1 + 4)
+    assert await at.stores.delete(MINE, store_id)
+    await at.swept()
+    assert await at.vectors() == (3, 4)
+    await asyncio.to_thread(within, at.alias, lambda _: list(erase(Subject(project=THEIRS), using=at.alias)))
+    assert await at.vectors() == (0, 0)
+    assert await at.stores.get(THEIRS, theirs) is None
+
+
+async def test_nothing_is_kept_of_a_file_that_was_deleted_meanwhile(at: Meant) -> None:
+    store_id, files = await at.filled({"a.txt": ["Turtles swim."]})
+    pending = await at.stores.claim_vectors("w", A, lease_seconds=LEASE)
+    assert pending is not None
+    chunks = await at.stores.chunks_of(pending, 0, 9)
+    assert await at.stores.remove(MINE, store_id, files["a.txt"])
+    await at.swept()
+    keys = [key for key, _ in chunks]
+    assert not await at.stores.keep_vectors(pending, 0, keys, [SEA], lease_seconds=LEASE)
+    await at.stores.end_vectors(pending, whole=True)
+    assert await at.vectors() == (0, 0)
+
+
+async def test_among_more_chunks_than_are_compared_exactly_the_nearest_is_found(at: Meant) -> None:
+    names = [f"chunk {number}" for number in range(CANDIDATES + 50)]
+    store_id, _ = await at.filled({"a.txt": [*names, "Turtles swim."], "b.txt": ["Horses run."]})
+    await at.embed()
+    assert await at.near(store_id, SEA, limit=1) == ["Turtles swim."]
+    assert await at.near(store_id, LAND, limit=1) == ["Horses run."]
+    assert len(await at.near(store_id, AIR, limit=30)) == 30
