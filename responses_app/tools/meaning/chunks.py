@@ -141,15 +141,16 @@ class ChunkEmbedder:
 
     async def _vector(self, project: str, text: str) -> Sequence[float]:
         """Return the vector of a chunk: of its beginning, where the model does not take the whole."""
-        while len(text) >= MIN_TEXT:
+        while True:
             try:
                 (vector,) = await self._asked(project, [text])
             except TextRefused:
+                if len(text) < MIN_TEXT:
+                    # Near nothing: such a chunk is found by its words.
+                    return [0.0] * self._embedder.dimensions
                 text = text[: len(text) // 2]
             else:
                 return vector
-        # Near nothing: such a chunk is found by its words.
-        return [0.0] * self._embedder.dimensions
 
     async def _asked(self, project: str, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         return await self._embedder.embed(texts, project, behind_all=True, seconds=self._seconds)

@@ -1,19 +1,23 @@
 """Vectors of chunks in databases: who makes them, what they find beside words, and that they go with their chunks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from responses_app.models.vector_stores import VectorStoreCodes, VectorStoreVector
+from responses_app.models.vector_stores import VectorStoreCodes, VectorStoreFile, VectorStoreVector
 from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import Filter
 from responses_app.stores.database.transfer.erasure import Subject, erase
 from responses_app.stores.database.vector_stores.nearest import CANDIDATES
 from responses_app.stores.vector_stores import Meaning, PendingVectors
+from responses_app.tools.meaning.base import BaseEmbedder, EmbedderFailed, MeaningSettings, TextRefused
+from responses_app.tools.meaning.chunks import ChunkEmbedder
 from tests.contracts.adapters.stores import within
 from tests.contracts.adapters.test_vector_stores import MINE, THEIRS, Kept, alias, hands  # noqa: F401
 from tests.contracts.files import Hands
+from tests.kit.waiting import eventually
 
 A, B = "model-a (3)", "model-b (3)"
 SEA, LAND, AIR = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
@@ -47,6 +51,11 @@ class Meant(Kept):
         """Return the texts that a vector alone finds."""
         meaning = Meaning(model=model, vectors=[vector], weights=Weights(embedding=1, text=0))
         return await self.found(store_id, "nothing", meaning=meaning, **more)
+
+    async def is_embedded(self) -> bool:
+        """Whether every file has all of its vectors."""
+        rows = VectorStoreFile.objects.using(self.alias).filter(embedded_by="")
+        return not await asyncio.to_thread(within, self.alias, lambda _: rows.exists())
 
     async def vectors(self) -> tuple[int, int]:
         """Return how many rows there are of codes, and of vectors."""
@@ -191,3 +200,63 @@ async def test_among_more_chunks_than_are_compared_exactly_the_nearest_is_found(
     assert await at.near(store_id, SEA, limit=1) == ["Turtles swim."]
     assert await at.near(store_id, LAND, limit=1) == ["Horses run."]
     assert len(await at.near(store_id, AIR, limit=30)) == 30
+
+
+class Embedder(BaseEmbedder):
+    """Knows the vectors of the texts of this file; fails as often as `failures` says, and refuses `too_long`."""
+
+    dimensions = 3
+
+    def __init__(self, *, failures: int = 0, too_long: int = 10**6) -> None:
+        self.failures = failures
+        self.too_long = too_long
+        self.asked: list[Sequence[str]] = []
+
+    @property
+    def model(self) -> str:
+        return A
+
+    async def embed(
+        self, texts: Sequence[str], project: str, *, behind_all: bool, seconds: float
+    ) -> Sequence[Sequence[float]]:
+        assert behind_all
+        self.asked.append(texts)
+        if self.failures:
+            self.failures -= 1
+            raise EmbedderFailed("it is down")
+        if max(map(len, texts)) > self.too_long:
+            raise TextRefused("too long")
+        return [OF_TEXTS.get(text, AIR) for text in texts]
+
+
+@asynccontextmanager
+async def embedding(at: Meant, embedder: Embedder, failed: Callable[[], None] = lambda: None) -> AsyncIterator[None]:
+    """Have chunks embedded meanwhile."""
+    chunks = ChunkEmbedder(at.stores, embedder, MeaningSettings(), worker="w", failed=failed, poll_seconds=0.05)
+    chunks.start()
+    try:
+        yield
+    finally:
+        await chunks.aclose()
+
+
+async def test_chunks_are_embedded_in_the_background_and_a_failure_is_made_up_for(at: Meant) -> None:
+    store_id, _ = await at.filled(TEXTS)
+    embedder, failures = Embedder(failures=1), []
+    async with embedding(at, embedder, lambda: failures.append(1)):
+        await eventually(at.is_embedded, timeout=60)
+    assert await at.vectors() == (3, 4)
+    assert len(failures) == 1
+    assert await at.near(store_id, SEA) == ["Turtles swim.", "Whales sing."]
+    assert await at.embed() == [], "nothing is left to do"
+
+
+async def test_what_the_model_refuses_is_cut_and_the_others_are_not(at: Meant) -> None:
+    store_id, _ = await at.filled({"a.txt": ["Turtles swim.", "x" * 1000, "Horses run."]})
+    embedder = Embedder(too_long=400)
+    async with embedding(at, embedder):
+        await eventually(at.is_embedded, timeout=60)
+    assert await at.vectors() == (1, 3)
+    assert await at.near(store_id, SEA) == ["Turtles swim."]
+    assert ["x" * 250] in embedder.asked
+    assert await at.near(store_id, AIR) == ["x" * 1000]

@@ -33,10 +33,11 @@ MAX_RANKED = 12  # of a query's words: the rarest
 MAX_FUSED = 100  # chunks of either order, where words and vectors make one
 
 _COUNTS = {
-    "sqlite": f"SELECT count(*) FROM {WORDS} WHERE {WORDS} MATCH %s",
+    "sqlite": f"SELECT count(*) FROM (SELECT 1 FROM {WORDS} WHERE {WORDS} MATCH %s LIMIT {MAX_ROWS + 1}) few",
     # A query of words that PostgreSQL leaves out has no nodes.
     "postgresql": "SELECT CASE WHEN numnode(to_tsquery('english', %s)) = 0 THEN -1 ELSE "
-    f"(SELECT count(*) FROM {CHUNKS} WHERE store_id = %s AND words @@ to_tsquery('english', %s)) END",
+    f"(SELECT count(*) FROM (SELECT 1 FROM {CHUNKS} WHERE store_id = %s AND words @@ to_tsquery('english', %s) "
+    f"LIMIT {MAX_ROWS + 1}) few) END",
 }
 _RANKED = {
     "sqlite": f"SELECT rowid AS id, -bm25({WORDS}, 0.0, 1.0) AS rank FROM {WORDS} WHERE {WORDS} MATCH %s",
@@ -82,7 +83,10 @@ def insert_words(connection: BaseDatabaseWrapper, chunks: Sequence[VectorStoreCh
 
 
 def _counts(connection: BaseDatabaseWrapper, store_id: str, terms: Sequence[str]) -> dict[str, int]:
-    """Return how many chunks have each of the words that the database does not leave out."""
+    """Return how many chunks have each of the words that the database does not leave out.
+
+    No further than to `MAX_ROWS` + 1: so many are too many to be ranked by, and counting on takes a second.
+    """
     vendor = connection.vendor
     with connection.cursor() as cursor:
         arguments = [each for term in terms for each in _count_arguments(vendor, store_id, term)]
