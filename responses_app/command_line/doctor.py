@@ -70,6 +70,7 @@ async def _examine(seconds: float) -> list[Finding]:
         "redis": services.redis,
         "disk": machine.disk,
         "engine": services.engines,
+        "file search": services.file_search,
         "address": services.address,
         "keys": machine.exposure,
         "limits": machine.limits,

@@ -21,7 +21,7 @@ from responses_app.command_line.machine import Finding, ok, problem, warning
 from responses_app.management.address import base_url
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
-from responses_app.wiring.engines import embedding_models, make_embeddings, make_engine
+from responses_app.wiring.engines import embedding_models, make_embeddings, make_engine, search_model
 
 MEND = "Mend this setting: the server does not start so."
 REACH_VLLM = "Check that vLLM runs there (`vllm serve`), what ENGINE_URL, MODELS and EMBEDDINGS_URL name, and its log."
@@ -38,6 +38,19 @@ async def engines(settings: Settings, seconds: float) -> list[Finding]:
     generating = (_engine(model, seconds) for model in settings.served)
     embedding = (_embeddings(model, seconds) for model in embedding_models(settings))
     return list(await asyncio.gather(*generating, *embedding))
+
+
+async def file_search(settings: Settings, seconds: float) -> list[Finding]:
+    """Say what files are searched by."""
+    if not settings.file_search:
+        return [ok("file search", "FILE_SEARCH=off")]
+    try:
+        model = search_model(settings, embedding_models(settings))
+    except EngineConfigurationError as error:
+        return [problem("file search", str(error), MEND)]
+    if model is None:
+        return [ok("file search", "by words; an embedding model (EMBEDDINGS_URL) would add meanings")]
+    return [ok("file search", f"by words and meanings, with the vectors of {model.name}, compared by NumPy")]
 
 
 async def _engine(model: ModelSettings, seconds: float) -> Finding:
