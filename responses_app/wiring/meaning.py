@@ -5,12 +5,12 @@ from functools import partial
 
 from responses_app.observing.metrics import Metrics
 from responses_app.runs.stateless.embedding import EmbeddingModels
-from responses_app.runs.stateless.search_embedding import SearchEmbedder
 from responses_app.settings.conf import Settings
 from responses_app.settings.models import ModelSettings
 from responses_app.tools.base import BaseTool
 from responses_app.tools.meaning.chunks import ChunkEmbedder
 from responses_app.tools.meaning.queries import QueryVectors
+from responses_app.wiring.search_embedding import SearchEmbedder
 
 
 def search_by_meaning(
