@@ -85,7 +85,7 @@ class CallableTool(ToolModel):
 
     refused: ClassVar[Mapping[str, Refused]] = {
         "allowed_callers": Refused(
-            "Programs call tools of MCP servers alone: the model calls this itself. Leave it out, or name 'direct'.",
+            "Programs call functions and MCP tools: the model calls this itself. Leave it out, or name 'direct'.",
             takes=(["direct"], ["direct", "programmatic"], ["programmatic", "direct"]),
         )
     }

@@ -83,11 +83,11 @@ def kept_of_programs(items: Sequence[JsonObject], known: Collection[str]) -> lis
 
     `known` are the ids of calls that programs before the items have made.
     """
-    ended = {item.get("call_id") for item in items if item.get("type") == OUTPUT_ITEM}
-    begun = {item.get("call_id") for item in items if item.get("type") == ITEM}
+    ended = {str(item.get("call_id")) for item in items if item.get("type") == OUTPUT_ITEM}
+    begun = {str(item.get("call_id")) for item in items if item.get("type") == ITEM}
     kept: list[JsonObject] = []
     for item in items:
-        kind, call_id, program = item.get("type"), item.get("call_id"), program_of(item)
+        kind, call_id, program = item.get("type"), str(item.get("call_id")), program_of(item)
         if kind == OUTPUT_ITEM and call_id not in begun:  # all that was kept of it is over
             kept.append({"type": kind, "call_id": call_id})
         elif kind == ITEM and call_id not in ended:

@@ -202,10 +202,7 @@ async def test_a_field_of_another_api_is_told_its_name_here(http: httpx.AsyncCli
     [
         ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        (
-            {"tools": [{"type": "function", "name": "f", "allowed_callers": ["programmatic"]}]},
-            "tools[0].allowed_callers",
-        ),
+        ({"tools": [{"type": "apply_patch", "allowed_callers": ["programmatic"]}]}, "tools[0].allowed_callers"),
         ({"input": [{"type": "configuration_update", "reasoning": {"effort": "low"}}]}, "input[0]"),
     ],
 )

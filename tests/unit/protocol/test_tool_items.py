@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from engine.formats.base import RenderedMessage
@@ -12,6 +12,7 @@ from engine.formats.harmony.format import HarmonyFormat
 from responses_app.protocol.errors import ApiError, JsonObject
 from responses_app.protocol.items.calls import needs_its_call
 from responses_app.protocol.items.items import PASSED_THROUGH, parse_input
+from responses_app.protocol.items.multi_agent import is_of_root
 from responses_app.protocol.prompt.chain import new_link
 from responses_app.protocol.prompt.prompt import Items, count_omitted, render_items, with_results
 from responses_app.protocol.requests.requests import parse_create
@@ -264,7 +265,14 @@ json_values = st.recursive(
 )
 
 
+def is_told_elsewhere(item: JsonObject) -> bool:
+    """Whether the model does not read an item at its place."""
+    # What can be called is told before all, and what comes of an approved call stands in the call's own item.
+    return item["type"] == "mcp_list_tools" or item.get("approve") is True or not is_of_root(item)
+
+
 @settings(deadline=None, max_examples=300)
+@example([{"type": "program", "call_id": []}, {"type": "program_output", "call_id": {}}])
 @given(
     st.lists(
         st.builds(
@@ -279,9 +287,7 @@ def test_anything_is_read_and_every_message_is_whole(items: list[JsonObject]) ->
     assume(not any(map(needs_its_call, items)))  # one whose call is not there is refused
     request = parse_create({"input": items})
     messages = render_items(HarmonyFormat(), request.input, request.input_json, parent=None, sampled={})
-    # What can be called is told before them, and what comes of an approved call stands in the call's own item.
-    told_elsewhere = [each for each in items if each["type"] == "mcp_list_tools" or each.get("approve") is True]
-    assert len(messages) >= len(items) - len(told_elsewhere), "nothing else goes unsaid"
+    assert len(messages) >= len(items) - sum(map(is_told_elsewhere, items)), "nothing else goes unsaid"
     for message in messages:
         assert message.tokens[0] == START
         assert [token in END_TOKENS for token in message.tokens].index(True) == len(message.tokens) - 1
