@@ -17,17 +17,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from engine.backends.base import restart_pause
-from responses_app.settings.conf import Settings
+from responses_app.settings.conf import Settings, secret_files, table
+from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.web.servers.listening import BACKLOG
 
 logger = logging.getLogger("respsite.supervisor")
 
 CLOSE_SECONDS = 30.0  # that a host may take behind its grace, to save files
 STEADY_SECONDS = 60.0  # one that has lived so long did not fail at its start
+# Settings that it reads. Not SANDBOX_HOSTS: it has its own containers; and who reaches its socket needs no secret.
+_OF_HOST = {each.name.upper() for each in fields(SandboxSettings)} - {"SANDBOX_HOSTS", "SANDBOX_SECRET"}
+_OF_HOST |= {"DATA_DIR", "LOG_FORMAT", "LOG_LEVEL", "SHUTDOWN_GRACE_SECONDS"}
 _PROGRAM = "import sys\nfrom responses_app.command_line import main\nsys.exit(main())"
 
 
@@ -99,12 +103,10 @@ class SandboxKeeper:
         """Run a host to its end; return its exit status."""
         descriptors = (self._listener.fileno(), self._lifeline)
         flags = ("--listener", str(descriptors[0]), "--lifeline", str(descriptors[1]))
-        # Not a host's: it has its own containers.
-        environ = {name: value for name, value in os.environ.items() if name != "SANDBOX_HOSTS"}
         try:
             self._host = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, "sandboxes", *flags],
-                env=environ,
+                env=_environ_of_host(),
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C in a terminal is not for it.
@@ -118,6 +120,12 @@ class SandboxKeeper:
         finally:
             _kill_group(self._host)
             self._host = None
+
+
+def _environ_of_host() -> dict[str, str]:
+    """Return the environment without the settings that are not a host's: model's code runs below it, so no secrets."""
+    settings = {row.name for row in table()} | set(secret_files())
+    return {name: value for name, value in os.environ.items() if name not in settings - _OF_HOST}
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:

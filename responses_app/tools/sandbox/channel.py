@@ -114,7 +114,7 @@ class Channel:
         self._asking: dict[int, asyncio.Future[Any]] = {}  # our questions, by their numbers
         self._callbacks: dict[int, Callback] = {}  # what does what is needed while they are worked on
         self._reports: dict[int, Report] = {}  # what is told how far they are
-        self._called: set[asyncio.Task[None]] = set()  # callbacks that work now
+        self._called: dict[asyncio.Task[None], int] = {}  # callbacks that work now, with what they are needed for
         self._asked: dict[int, tuple[asyncio.Task[None], Asked]] = {}  # questions of the other side
         self._last = 0.0  # when the other side was heard last, on the loop's clock
         self._watch: asyncio.Task[None] | None = None
@@ -148,6 +148,9 @@ class Channel:
             del self._asking[number]
             self._callbacks.pop(number, None)
             self._reports.pop(number, None)
+            for task, needed_for in self._called.items():
+                if needed_for == number:
+                    task.cancel()
             if answer.cancelled() or not answer.done():
                 answer.cancel()
                 # Not awaited: whoever is cancelled must not wait for a connection that stands still.
@@ -216,8 +219,8 @@ class Channel:
                 self._resolve(number, None, Refused(name, text, detail))
             case {"call": int(number), "turn": int(turn), "value": str(value)}:
                 task = asyncio.create_task(self._call_back(number, turn, value))
-                self._called.add(task)
-                task.add_done_callback(self._called.discard)
+                self._called[task] = number
+                task.add_done_callback(self._called.pop)
             case {"told": int(number), "value": dict(value)}:
                 self._hear(number, value)
             case {"cancel": int(number)} | {"reply": int(number)}:
@@ -288,8 +291,12 @@ class Channel:
                 said = await callback(json.loads(value))
             except Exception:
                 logger.exception("what a host of containers needed while it worked could not be done")
-        with contextlib.suppress(ChannelClosed, MessageError):
-            await self.send({"reply": number, "turn": turn, "value": said or _NOT_DONE})
+        reply = {"reply": number, "turn": turn}
+        with contextlib.suppress(ChannelClosed):  # whoever asks hears of that, too
+            try:
+                await self.send({**reply, "value": said or _NOT_DONE})
+            except MessageError as problem:
+                await self.send({**reply, "value": {"error": f"what came of it cannot be sent: {problem}"}})
 
     async def _keep_watch(self) -> None:
         """End the connection once nothing was heard for too long."""

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from responses_app.tools.sandbox.skills import MountedSkill
 
 logger = logging.getLogger("respsite.sandbox")
 
+LATE_SECONDS = 1.0  # a host that has not said hello by then is not waited for where another one has
 MAX_TRANSFERS = 32  # files of one project that one worker reads or writes at once, each by parts of `PIECE_BYTES`
 
 
@@ -50,14 +51,16 @@ class SharedContainers:
         self.hosts = hosts
         self.problem: str | None = None  # why there is no sandbox, as it was found out last
         self._transfers: Counter[str] = Counter()  # of each project, files that are being read or written
-        self._dropping: set[asyncio.Task[None]] = set()  # kept here, as asyncio keeps no task alive
+        # Kept here, as asyncio keeps no task alive: what is removed, and hosts that are late.
+        self._behind: set[asyncio.Task[None]] = set()
 
     async def check(self) -> None:
         """Return once one host has a sandbox that holds. Raises `SandboxError` where none has."""
         if any(host.is_checked and host.room is not None for host in self.hosts):
             return
         problems: list[SandboxError] = []
-        for host in self.hosts:
+        await self._open_all()
+        for host in sorted(self.hosts, key=lambda host: host.room is None):  # a late one is asked last
             try:
                 await host.ask("check")
             except SandboxError as problem:
@@ -96,7 +99,22 @@ class SharedContainers:
         return [host for host, _ in sorted(enough, key=lambda each: _fullness(each[1]))]
 
     async def _open_all(self) -> None:
-        await asyncio.gather(*(host.open() for host in self.hosts), return_exceptions=True)
+        """Connect to the hosts that are not; what cannot be reached has no room. Late ones are tried further behind."""
+        opening = {self._begin(_opened(host)) for host in self.hosts}
+        loop, until = asyncio.get_running_loop(), None
+        while opening:
+            if until is None and any(host.room is not None for host in self.hosts):
+                until = loop.time() + LATE_SECONDS
+            seconds = None if until is None else until - loop.time()
+            done, opening = await asyncio.wait(opening, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+        return task
 
     async def find(self, project: str, id: str) -> ContainerRecord:
         """Return a container. Raises `ContainerNotFound`, and `HostGone`."""
@@ -179,9 +197,7 @@ class SharedContainers:
                 return file
             # Being cancelled, too. Removed by a task of its own, as this one may be over at once.
             except BaseException:
-                dropping = asyncio.create_task(self._drop(project, id, part))
-                self._dropping.add(dropping)
-                dropping.add_done_callback(self._dropping.discard)
+                self._begin(self._drop(project, id, part))
                 raise
 
     async def _drop(self, project: str, id: str, part: str) -> None:
@@ -252,9 +268,9 @@ class SharedContainers:
 
     async def aclose(self) -> None:
         """Let go of all hosts; containers of this process end."""
-        for task in self._dropping:
+        for task in self._behind:
             task.cancel()
-        await asyncio.gather(*self._dropping, return_exceptions=True)
+        await asyncio.gather(*self._behind, return_exceptions=True)
         for host in self.hosts:
             await host.aclose()
 
@@ -293,11 +309,18 @@ class SharedContainers:
 
     async def _of_all(self, what: str, *arguments: Any) -> list[Any]:
         """Ask every host; leave out what does not answer."""
-        answers = await asyncio.gather(*(host.ask(what, *arguments) for host in self.hosts), return_exceptions=True)
+        await self._open_all()
+        there = [host for host in self.hosts if host.room is not None]
+        answers = await asyncio.gather(*(host.ask(what, *arguments) for host in there), return_exceptions=True)
         for each in answers:
             if isinstance(each, BaseException) and not isinstance(each, SandboxError):
                 raise each
         return [each for each in answers if not isinstance(each, BaseException)]
+
+
+async def _opened(host: BaseHost) -> None:
+    with contextlib.suppress(SandboxError):  # it has said why in the log
+        await host.open()
 
 
 def _fullness(room: Room) -> float:

@@ -24,7 +24,7 @@ ASKED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
     """Return a server with two workers, which is stopped behind."""
-    settings = {"worker_lease_seconds": 2, "sandbox_call_seconds": 60}
+    settings = {"worker_lease_seconds": 2, "sandbox_call_seconds": 60, "secret_key": "never told to a host" * 3}
     hosts: list[int] = []
     with Supervised(tmp_path_factory.mktemp("served"), workers=2, **settings) as server:
         yield server
@@ -93,6 +93,20 @@ def test_a_call_whose_worker_is_killed_is_made_once_and_its_output_is_there(serv
     assert stored()["status"] == "completed"
     assert output_of(stored()) == "1\n"
     assert output_of(run(served, "print(n)", previous_response_id=begun["id"])) == "1\n"
+
+
+def test_a_host_is_told_of_no_secrets(served: Supervised) -> None:
+    run(served, "x = 1")
+    (host,) = hosts_of(served)
+    workers, told = (
+        {each.partition("=")[0] for each in Path(f"/proc/{pid}/environ").read_text().split("\0")}
+        for pid in (served.pids()[0], host)
+    )
+    assert workers & {"SECRET_KEY", "SANDBOX_HOSTS", "WORKER_LEASE_SECONDS"} == {
+        *("SECRET_KEY", "SANDBOX_HOSTS", "WORKER_LEASE_SECONDS")
+    }
+    assert not told & {"SECRET_KEY", "SANDBOX_HOSTS", "WORKER_LEASE_SECONDS", "DATABASE_URL", "REDIS_URL"}
+    assert told >= {"SANDBOX_CALL_SECONDS", "DATA_DIR", "PATH"}
 
 
 def test_a_killed_host_is_told_of_and_started_again(served: Supervised) -> None:

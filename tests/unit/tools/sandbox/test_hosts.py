@@ -15,12 +15,12 @@ import pytest_asyncio
 
 from responses_app.protocol.errors import ApiError
 from responses_app.tools.programs.tool import ProgramTool
-from responses_app.tools.sandbox import actions, asking
+from responses_app.tools.sandbox import actions, asking, sharing
 from responses_app.tools.sandbox import serving as host_side
 from responses_app.tools.sandbox.actions import Action
 from responses_app.tools.sandbox.asking import BaseHost, RemoteHost
 from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.messages import VERSION, MessageError, packed, read_as, received
+from responses_app.tools.sandbox.messages import MAX_JSON, VERSION, MessageError, packed, read_as, received
 from responses_app.tools.sandbox.records import CellRun, ChainFound, ContainerNotFound, HostGone, Room
 from responses_app.tools.sandbox.serving import Door, HostServer
 from responses_app.tools.sandbox.sharing import SharedContainers
@@ -138,6 +138,53 @@ async def test_all_who_wait_for_a_host_that_hangs_wait_once(folder: Path, monkey
         assert [type(each) for each in ended] == [HostGone] * 5
         assert came == 1, "not one behind the other"
         await host.aclose()
+
+
+async def test_one_that_hangs_keeps_nobody_from_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "LATE_SECONDS", 0.05)
+    came: list[asyncio.StreamWriter] = []
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer)
+        await reader.read()
+        writer.close()
+
+    async with host_at(folder / "1", containers_of()), await asyncio.start_unix_server(mute, folder / "mute"):
+        every = among(RemoteHost(str(folder / "mute")), RemoteHost(str(folder / "1")))
+        async with asyncio.timeout(asking.CONNECT_SECONDS / 2):
+            await every.check()
+            made = [await every.create("p") for _ in range(3)]
+            assert await every.of_chain("p", ["resp_1"]) is None
+            assert [each.id for each in await every.all_of("p")] == [each.id for each in made]
+        assert len(came) == 1, "one attempt, which goes on"
+        await every.aclose()
+
+
+async def test_what_is_needed_ends_with_what_needs_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def need(self: object, call: Any) -> Any:
+        return await call({})
+
+    monkeypatch.setitem(actions.ACTIONS, "need", Action(dict[str, Any], needs=True))
+    monkeypatch.setattr("responses_app.tools.sandbox.containers.Containers.need", need, raising=False)
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def for_ever(value: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        try:
+            return await asyncio.Future()
+        finally:
+            ended.set()
+
+    async def too_much(value: dict[str, Any]) -> dict[str, Any]:
+        return {"text": "a" * (MAX_JSON + 1)}
+
+    host = RemoteHost(str(path))
+    asks = asyncio.create_task(host.ask("need", callback=for_ever))
+    await begun.wait()
+    asks.cancel()
+    await ended.wait()
+    assert "cannot be sent" in (await host.ask("need", callback=too_much))["error"]
+    await host.aclose()
 
 
 async def test_where_no_host_is_there_all_say_so(folder: Path) -> None:
