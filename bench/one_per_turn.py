@@ -1,8 +1,12 @@
 """Our server, but each frame waits for a loop turn of its own: what writing the frames of a turn together saves."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
+from responses_app.web.servers.backpressure import Extras
 from responses_app.web.sockets import consumer
+from responses_app.web.sockets.connection import Connection
 from responses_app.web.sockets.consumer import ResponsesConsumer
 from respsite.asgi import application
 
@@ -16,5 +20,10 @@ async def _send_frame_and_yield(self: ResponsesConsumer, text: str) -> None:
     await asyncio.sleep(0)
 
 
-consumer.FRAMES = "none"  # it writes no frames together
+def _connection(*args: Any, extras: Extras, **more: Any) -> Connection:
+    """Return one that can write no frames together."""
+    return Connection(*args, extras=replace(extras, write_frames=None), **more)
+
+
+consumer.Connection = _connection  # type: ignore[misc, assignment]
 ResponsesConsumer.send_frame = _send_frame_and_yield  # type: ignore[method-assign]
