@@ -219,8 +219,9 @@ def test_what_the_limits_let_through_never_stops_the_loop(served: Server, case: 
         answer = httpx.post(f"{served.base_url}/responses", content=body, headers=JSON, timeout=60, verify=False)
         assert answer.status_code == 200, answer.text[:500]
         stops.append(longest_stop(served))
-        # Read, parsed, written for the store and by its driver: PostgreSQL's takes another copy or two.
-        assert grown(served, before) < 64 + 10 * len(body) / MIB
+        # Read, parsed, written for the store and by its driver: PostgreSQL's takes another copy or two, and beside
+        # other load its steps run in more threads, each of which keeps a copy's memory for its next one.
+        assert grown(served, before) < 64 + 14 * len(body) / MIB
         if stops[-1] <= 0.2:
             return
     raise AssertionError(f"the loop stood still for {stops} s")
