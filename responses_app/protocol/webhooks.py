@@ -76,13 +76,18 @@ def message(type_: EventName, object_id: str, *, mark: str = "", **more: object)
     return WebhookMessage(f"evt_{digest}", type_, {"id": object_id, **more})
 
 
+def event_of(kind: str, status: object) -> EventName | None:
+    """Return the event of an object of this kind that has come to this status; None where nothing is told of it."""
+    return next((name for name in EVENT_TYPES if name == f"{kind}.{status}"), None)
+
+
 def messages_of_response(response: Mapping[str, object]) -> Sequence[WebhookMessage]:
     """Return what an ended response in the background tells: how it ended, and whether it waits for its client.
 
     One in the foreground tells nothing, as with OpenAI: its client has the answer.
     """
-    name, response_id = f"response.{response['status']}", str(response["id"])
-    if not response.get("background") or name not in EVENT_TYPES:
+    name, response_id = event_of("response", response["status"]), str(response["id"])
+    if name is None or not response.get("background"):
         return ()
     messages = [message(name, response_id)]
     action = next(iter(required_actions(response.get("output"))), None)

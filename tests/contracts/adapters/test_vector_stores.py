@@ -12,8 +12,10 @@ from responses_app.protocol.files.searches import Filter
 from responses_app.stores.clock import id_factory
 from responses_app.stores.database.files.files import DatabaseFileStore
 from responses_app.stores.database.vector_stores.vector_stores import CHUNKS_AT_ONCE, DatabaseVectorStores
+from responses_app.stores.database.webhooks.webhooks import DatabaseWebhooks
 from responses_app.stores.vector_stores import (
     DAY,
+    MAX_TRIES,
     FileQuery,
     Hit,
     NewStoreFile,
@@ -23,11 +25,13 @@ from responses_app.stores.vector_stores import (
     VectorStoreSettings,
     VectorStoresFull,
 )
+from responses_app.stores.webhooks import WebhookSettings
 from responses_app.tools.file_search import Indexer
 from responses_app.tools.reading.processes import DocumentReader
 from tests.contracts.adapters.conftest import OpenDatabase
 from tests.contracts.adapters.stores import SQLITE_AND_POSTGRES, within
 from tests.contracts.files import NOW, Hands, kept
+from tests.contracts.webhooks import claimed_by, endpoint, told
 from tests.kit.waiting import eventually
 
 LIMITS = VectorStoreSettings(vector_stores_max_entries=3, vector_store_max_files=5, vector_store_max_chunks=200)
@@ -297,6 +301,34 @@ async def test_a_worker_that_stops_gives_its_file_back_and_another_reads_it(at: 
     await other.aclose()
     await other.aclose()
     assert await at.found(store_id, "text") == ["text"]
+
+
+async def test_what_a_file_comes_to_is_told_once(at: Kept, hands: Hands) -> None:
+    webhooks = DatabaseWebhooks(using=at.alias, settings=WebhookSettings(), now=hands)
+    wants = endpoint(MINE)
+    await webhooks.create(wants)
+    files = [await at.file(name) for name in ("read.txt", "unreadable.txt", "deadly.txt", "unwanted.txt")]
+    store_id = await at.store(files=files[:3])
+    await at.stores.add(MINE, store_id, files[3:], batch_id="vsfb_1")
+    read, unreadable = [await at.stores.claim(worker, lease_seconds=60) for worker in ("w1", "w2")]
+    assert read is not None
+    assert unreadable is not None
+    for _ in range(2):  # the second time as where the answer got lost
+        await at.stores.keep(read, ["turtle"])
+        await at.stores.fail(unreadable, "server_error", "It cannot be read.")
+    await at.stores.cancel_batch(MINE, store_id, "vsfb_1")  # nothing is told of that
+    for _ in range(MAX_TRIES):
+        assert await at.stores.claim("w3", lease_seconds=60) is not None
+    assert await at.stores.claim("w3", lease_seconds=60) is None
+    claimed = await claimed_by(webhooks)
+    assert told(claimed) == [
+        ("vector_store.file.completed", files[0].file_id),
+        ("vector_store.file.failed", files[1].file_id),
+        ("vector_store.file.failed", files[2].file_id),
+    ]
+    assert all(f'"vector_store_id":"{store_id}"' in each.body for each in claimed.due)
+    await webhooks.delete(MINE, wants.id)
+    await webhooks.aclose()
 
 
 async def test_a_batch_can_be_cancelled_while_it_is_read(at: Kept) -> None:

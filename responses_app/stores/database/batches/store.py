@@ -1,7 +1,7 @@
 """`DatabaseBatches`: batches in Django's database. Every write of who works on one is fenced by its claim."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,7 +18,7 @@ from responses_app.protocol.files.batches import (
     NewLine,
 )
 from responses_app.protocol.messages.batches import is_messages_batch
-from responses_app.protocol.webhooks import EventName, WebhookMessage, message
+from responses_app.protocol.webhooks import WebhookMessage, event_of, message
 from responses_app.stores.base import Claim
 from responses_app.stores.batches import (
     UNLIMITED,
@@ -260,7 +260,8 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
 def _told_of(batch_id: str, status: str) -> Sequence[WebhookMessage]:
     """Return what an ended batch tells. One of Anthropic's API tells nothing: its clients know no such events."""
-    return () if is_messages_batch(batch_id) else (message(cast(EventName, f"batch.{status}"), batch_id),)
+    name = None if is_messages_batch(batch_id) else event_of("batch", status)
+    return () if name is None else (message(name, batch_id),)
 
 
 def _come_to(row: Batch, status: str, at: int) -> None:

@@ -22,7 +22,7 @@ from responses_app.models.vector_stores import (
     VectorStoreFile,
 )
 from responses_app.protocol.files.searches import Chunking
-from responses_app.protocol.webhooks import message
+from responses_app.protocol.webhooks import event_of, message
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import in_parts, one_at_a_time
 from responses_app.stores.database.threads import ThreadedStore
@@ -388,8 +388,9 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
         return ended
 
     def _tell(self, project: str, store_id: str, file_id: str, status: str, *, key: int) -> None:
-        """Tell that a file is ready, or cannot be. One that was put in again has another `key`, and another event."""
-        name = "vector_store.file.completed" if status == "completed" else "vector_store.file.failed"
+        """Tell what a file has come to. One that was put in again has another `key`, and another event."""
+        if (name := event_of("vector_store.file", status)) is None:
+            return
         told = message(name, file_id, mark=f"{store_id} {key}", vector_store_id=store_id)
         with connections[self._using].cursor() as cursor:
             tell(cursor, [Told(project, [told])], now=self._now())
