@@ -222,8 +222,7 @@ async def _decide(request: HttpRequest) -> str:
     """Return the id of the response that a request is to make; "" where that is not stored."""
     site = get_site()
     fields = await read_json(request, dict, site.reader)
-    is_stored = site.settings.responses_store and fields.get("store") is not False
-    return site.new_id(ids.RESPONSE) if is_stored else ""
+    return site.new_id(ids.RESPONSE) if site.service.is_stored(fields.get("store")) else ""
 
 
 async def _replay(request: HttpRequest, response_id: str) -> HttpResponseBase | None:

@@ -160,6 +160,10 @@ class ResponseService:
                 return count_prompt(draft, model.engine, info)
             return await self._in_thread(draft, count_prompt, draft, model.engine, info)
 
+    def is_stored(self, wanted: object) -> bool:
+        """Whether a response is stored whose request has this `store`."""
+        return self.settings.responses_store and wanted is not False
+
     async def run_again(self, accepted: AcceptedResponse) -> None:
         """Run a durable response that another worker has accepted, or go on behind what came to it there.
 
@@ -299,7 +303,7 @@ class ResponseService:
             context=context,
             input_items=identified(context.own.raw, self.new_id),
             tier=tier,
-            stored=self.settings.responses_store and request.store is not False,
+            stored=self.is_stored(request.store),
             tools=await self.shelf.offered(request, context, project=origin.project, response_id=response_id),
             seal=partial(self.sealer.seal, compaction.PURPOSE, origin.project),
             late_tools=context.late_tools,
