@@ -115,7 +115,7 @@ class BaseTool(ABC):
     """
 
     kinds: ClassVar[Collection[str]]  # the `type`s by which a request's `tools` ask for it
-    max_seconds: float = 120.0  # that one call may take
+    max_seconds: float = 120.0  # that one call may take; of a tool that is made late, `wiring.server_tools` says it
     idle_seconds: float = 120.0  # that one call may take without a report
     max_shown_bytes: int = 4 * 1024 * 1024  # of what a call's item shows, as JSON
 

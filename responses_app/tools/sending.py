@@ -1,4 +1,7 @@
-"""The contract of what sends messages of webhooks: `tools.webhooks.sender` does so, and `runs.webhooks` calls it."""
+"""The contract of what sends messages of webhooks: `tools.webhooks.sender` does so, and `runs.webhooks` calls it.
+
+It is not beside the sender, since `runs` imports no folder inside of `tools`.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

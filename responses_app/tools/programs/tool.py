@@ -22,7 +22,7 @@ logger = logging.getLogger("respsite.tools")
 
 
 class ProgramTool(BaseTool):
-    """Runs programs in containers that `containers` gives."""
+    """Runs programs in containers that `containers` gives; `wiring.server_tools` bounds one with all that it calls."""
 
     kinds: ClassVar = (KIND,)
 
