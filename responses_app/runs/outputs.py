@@ -74,7 +74,7 @@ class GivenOutputs:
             raise not_waiting(source.response_id)
         with store_errors():
             seen = [await _seen(source, output, self._images_max) for output in outputs]
-        source.take_outputs(seen)
+        source.take_outputs(seen, at="input[{}].call_id")
         await _kept(source)
 
     async def take_here(self, output: Mapping[str, object]) -> JsonObject | None:

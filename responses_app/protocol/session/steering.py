@@ -250,7 +250,9 @@ class Steering:
         """Take a `response.inject`: outputs of the client's tools, with which agents of a response go on."""
         response_id, items = frame.get("response_id"), frame.get("input")
         if not isinstance(response_id, str):
-            return [Send(error_frame(wrong_type("response_id", "a string", response_id)))]
+            return [_no_id(response_id)]
+        if items is None:
+            return [Send(error_frame(missing("input")))]
         if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
             return [Send(error_frame(invalid_value("input", "it must be an array of items, one at least.")))]
         for index, item in enumerate(items):
@@ -270,10 +272,7 @@ class Steering:
         """Take a `response.cancel`, which some clients know from other APIs; of one that has ended nothing is said."""
         response_id = frame.get("response_id")
         if not isinstance(response_id, str):
-            error = (
-                missing("response_id") if response_id is None else wrong_type("response_id", "a string", response_id)
-            )
-            return [Send(error_frame(error))]
+            return [_no_id(response_id)]
         target = self._target(response_id)
         if target is not None:
             return [Stop(target.create.lane, StopReason.CANCELLED)]
@@ -403,6 +402,12 @@ def _successor(target: _Target, link: ChainLink) -> Create:
         steers=steers,
         is_successor=True,
     )
+
+
+def _no_id(value: object) -> Send:
+    """Say that a frame names no response."""
+    error = missing("response_id") if value is None else wrong_type("response_id", "a string", value)
+    return Send(error_frame(error))
 
 
 def _as_items(value: object) -> list[object]:

@@ -1,12 +1,12 @@
 """What clients say came of a call, while its response waits: `POST /v1/responses/{id}/tool_outputs`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, not_found
 from responses_app.protocol.fields import ClientModel, validate
-from responses_app.protocol.items.items import Content, MediaPart
+from responses_app.protocol.items.items import Content, MediaPart, Part
 from responses_app.protocol.items.resources import part_resource
 from responses_app.protocol.prompt.prompt import text_of
 from responses_app.protocol.response.steps import OutputGiven
@@ -21,6 +21,13 @@ class ToolOutput(ClientModel):
     """The body of a request: what came of the call of this `call_id`."""
 
     tool_call_id: str = Field(min_length=1, max_length=256)
+    output: Content
+
+
+class InjectedOutput(ClientModel):
+    """What came of a call, as an item of a `response.inject`."""
+
+    call_id: str = Field(min_length=1, max_length=256)
     output: Content
 
 
@@ -39,29 +46,35 @@ def requested_tool_mode(header: str | None, default: str) -> str:
 
 def parse_tool_output(data: Mapping[str, object], *, max_bytes: int) -> OutputGiven:
     """Validate the body of a request. Raises `ApiError`: 413 for an output of more than `max_bytes`."""
-    # Before it is read: reading a large one would take the event loop's time.
-    size = json_size({"output": data.get("output")})
-    if size > max_bytes:
-        raise output_too_large(size, max_bytes)
+    _check_size(data.get("output"), max_bytes, "output")
     body = validate(ToolOutput, data)
-    raw = data["output"]
-    parts: list[JsonObject] = raw if isinstance(raw, list) else []
-    # As OpenAI's types have the parts of an output: what a client read from somewhere is what the model is given.
-    kept: list[JsonObject] = [
-        part_resource(part) if isinstance(read, MediaPart) else {"type": "input_text", "text": text_of([read])}
-        for part, read in zip(parts, body.output, strict=False)  # a text has one part here, and none in `parts`
-    ]
-    return OutputGiven(body.tool_call_id, raw if isinstance(raw, str) else kept, text_of(body.output))
+    return _given(body.tool_call_id, data["output"], body.output)
 
 
 def parse_injected(item: JsonObject, index: int, *, max_bytes: int) -> OutputGiven:
     """Validate an item of a `response.inject`: what came of a call. Raises `ApiError` as `parse_tool_output` does."""
-    body = {"tool_call_id": item.get("call_id"), "output": item.get("output")}
-    try:
-        return parse_tool_output(body, max_bytes=max_bytes)
-    except ApiError as error:
-        error.param = f"input[{index}].{str(error.param).replace('tool_call_id', 'call_id')}"
-        raise
+    at = f"input[{index}]"
+    _check_size(item.get("output"), max_bytes, f"{at}.output")
+    # The other fields of an item say nothing here.
+    read = validate(InjectedOutput, {name: item[name] for name in ("call_id", "output") if name in item}, at=at)
+    return _given(read.call_id, item["output"], read.output)
+
+
+def _check_size(output: object, max_bytes: int, at: str) -> None:
+    # Before it is read: reading a large one would take the event loop's time.
+    size = json_size({"output": output})
+    if size > max_bytes:
+        raise output_too_large(size, max_bytes, at)
+
+
+def _given(call_id: str, raw: object, read: Sequence[Part]) -> OutputGiven:
+    parts: list[JsonObject] = raw if isinstance(raw, list) else []
+    # As OpenAI's types have the parts of an output: what a client read from somewhere is what the model is given.
+    kept: list[JsonObject] = [
+        part_resource(part) if isinstance(each, MediaPart) else {"type": "input_text", "text": text_of([each])}
+        for part, each in zip(parts, read, strict=False)  # a text has one part here, and none in `parts`
+    ]
+    return OutputGiven(call_id, raw if isinstance(raw, str) else kept, text_of(read))
 
 
 def as_json(output: OutputGiven) -> JsonObject:
@@ -75,22 +88,22 @@ def from_json(data: Mapping[str, object]) -> OutputGiven:
     return OutputGiven(str(data["call_id"]), output if isinstance(output, list) else str(output), str(data["text"]))
 
 
-def output_too_large(size: int, limit: int) -> ApiError:
-    """The output has more bytes than this server takes (413)."""
-    message = f"The 'output' has {size} bytes; this server takes {limit} (RESPONSES_MAX_TOOL_OUTPUT_BYTES)."
-    return ApiError(message, status=413, code="request_too_large", param="output")
+def output_too_large(size: int, limit: int, at: str) -> ApiError:
+    """The output, which stands in the field `at`, has more bytes than this server takes (413)."""
+    message = f"The '{at}' has {size} bytes; this server takes {limit} (RESPONSES_MAX_TOOL_OUTPUT_BYTES)."
+    return ApiError(message, status=413, code="request_too_large", param=at)
 
 
-def call_not_found(call_id: str) -> ApiError:
-    """The response has made no such call, or is still making it (404)."""
-    message = f"The response has no call with the 'tool_call_id' '{call_id[:80]}' that its client is to answer."
-    return not_found(message, param="tool_call_id")
+def call_not_found(call_id: str, at: str) -> ApiError:
+    """The response has made no such call as the field `at` says, or is still making it (404)."""
+    message = f"The response has no call with the '{at}' '{call_id[:80]}' that its client is to answer."
+    return not_found(message, param=at)
 
 
-def answered_already(call_id: str) -> ApiError:
-    """The call has its output (409)."""
-    message = f"The call with the 'tool_call_id' '{call_id[:80]}' has its output already."
-    return ApiError(message, status=409, type="conflict_error", param="tool_call_id")
+def answered_already(call_id: str, at: str) -> ApiError:
+    """The call of the field `at` has its output (409)."""
+    message = f"The call with the '{at}' '{call_id[:80]}' has its output already."
+    return ApiError(message, status=409, type="conflict_error", param=at)
 
 
 def not_waiting(response_id: str) -> ApiError:

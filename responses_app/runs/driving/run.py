@@ -419,18 +419,21 @@ class Run(EventSource):
         self.give(Stopped(reason))
         return True
 
-    def take_outputs(self, inputs: Sequence[OutputGiven]) -> None:
-        """Take what the client says came of calls, all of it or none. Raises `ApiError` where nobody waits for it."""
+    def take_outputs(self, inputs: Sequence[OutputGiven], *, at: str = "tool_call_id") -> None:
+        """Take what the client says came of calls, all of it or none. Raises `ApiError` where nobody waits for it.
+
+        `at` is the field that names a call; the place of an output stands in it as `{}`.
+        """
         if self.finishing or self.lost or not self._machine.takes_outputs:
             raise not_waiting(self.response_id)
         machines = [self._machine.agent_of_call(input_.call_id) for input_ in inputs]
         taken: set[str] = set()
-        for machine, input_ in zip(machines, inputs, strict=True):
+        for place, (machine, input_) in enumerate(zip(machines, inputs, strict=True)):
             state = machine.calls.state(input_.call_id)
             if state == "unknown":
-                raise call_not_found(input_.call_id)
+                raise call_not_found(input_.call_id, at.format(place))
             if state == "answered" or input_.call_id in taken:
-                raise answered_already(input_.call_id)
+                raise answered_already(input_.call_id, at.format(place))
             taken.add(input_.call_id)
         for machine, input_ in zip(machines, inputs, strict=True):
             self.give(OfAgent(machine.number, input_) if machine.number else input_)

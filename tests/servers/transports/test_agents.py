@@ -115,6 +115,7 @@ def test_a_conversation_goes_on_behind_agents(sdk: OpenAI) -> None:
     [
         ({"max_tool_calls": 3}, "max_tool_calls"),
         ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"tools": [{"type": "namespace", "name": "agents", "tools": [TOOL]}]}, "tools[0].name"),
         ({"multi_agent": {"enabled": True, "max_concurrent_subagents": 17}}, "multi_agent.max_concurrent_subagents"),
         ({"multi_agent": {"enabled": True, "max_concurrent_subagents": 0}}, "multi_agent.max_concurrent_subagents"),
     ],
@@ -162,7 +163,7 @@ def test_outputs_of_tools_are_injected(sdk: OpenAI) -> None:
                 output: Any = {"type": "function_call_output", "call_id": event.item.call_id, "output": "sunny"}
                 nobody: Any = {**output, "call_id": "call_nobody"}
                 socket.response.inject(response_id=response_id, input=[output, nobody])  # one is wrong: none is taken
-                assert next(each for each in socket if each.type == "error").error.param == "tool_call_id"
+                assert next(each for each in socket if each.type == "error").error.param == "input[1].call_id"
                 socket.response.inject(response_id=response_id, input=[output])
             elif event.type == "response.inject.created":
                 injected += 1

@@ -1,5 +1,7 @@
 """Steering: what a client says to the responses that run on its connection, and every reason why it is not applied."""
 
+from typing import Any
+
 import pytest
 
 from responses_app.protocol.errors import invalid_request, overloaded
@@ -9,6 +11,8 @@ from responses_app.protocol.session.session import Close, SessionSettings
 from responses_app.protocol.session.steering import Reply, Stop
 from tests.unit.protocol.sessions import codes, create, frames, session, started
 from tests.unit.protocol.steers import begun, end, failed, steer, types
+
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "18"}
 
 
 class TestAccepted:
@@ -282,6 +286,26 @@ class TestCancel:
         connection = session()
         begun(connection)
         assert codes(connection.receive({"type": "response.cancel", **fields}, 10)) == [expected]
+
+
+class TestInject:
+    @pytest.mark.parametrize(
+        ("fields", "expected"),
+        [
+            ({"input": [OUTPUT]}, (400, "missing_required_parameter", "response_id")),
+            ({"response_id": 7, "input": [OUTPUT]}, (400, "invalid_type", "response_id")),
+            ({"response_id": "resp_1"}, (400, "missing_required_parameter", "input")),
+            ({"response_id": "resp_1", "input": []}, (400, "invalid_value", "input")),
+            ({"response_id": "resp_1", "input": "hi"}, (400, "invalid_value", "input")),
+            ({"response_id": "resp_1", "input": [{"role": "user"}]}, (400, "invalid_value", "input[0].type")),
+        ],
+    )
+    def test_it_is_refused(self, fields: dict[str, object], expected: object) -> None:
+        connection = session()
+        begun(connection)
+        (answer,) = frames(connection.receive({"type": "response.inject", **fields}, 10))
+        error: Any = answer["error"]
+        assert (answer["status"], error["code"], error["param"]) == expected
 
 
 def test_only_so_many_ended_responses_are_remembered() -> None:
