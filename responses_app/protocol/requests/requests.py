@@ -45,13 +45,14 @@ from responses_app.protocol.fields import (
 from responses_app.protocol.files.skills import skills_in
 from responses_app.protocol.items.client_tools import ClientTools, late_tools, read_tools
 from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, parse_input
+from responses_app.protocol.items.multi_agent import NAMESPACE as AGENTS_NAMESPACE
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, LOGPROBS, NOT_OPENAIS, Fields, check_include
 from responses_app.protocol.requests.resources import ResponseObject, Status
-from responses_app.protocol.requests.server_tools import item_of, private_fields
+from responses_app.protocol.requests.server_tools import item_of, private_fields, refuse_names
 from responses_app.protocol.requests.text_format import HeldText, PlainText, TextFormat, held_text, parse_text_format
-from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice
+from responses_app.protocol.requests.tool_choice import ToolChoice, parse_tool_choice, refuse_of_programs
 from responses_app.protocol.requests.tools import callable_tools, content_of, parse_tools
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.tiers import ServiceTier
@@ -193,7 +194,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
         "input_json": input_json,
         "tools": tools,
         "tools_json": tools_json,
-        "tool_choice": _tool_choice(data, tools, input_json, _served(tools_json)),
+        "tool_choice": _tool_choice(data, tools, input_json, tools_json),
         "private": private_fields(data.get("tools")),
         "text_format": parse_text_format(text.get("format") if isinstance(text, dict) else None),
         "size": size,
@@ -215,7 +216,7 @@ def _served(tools: list[JsonObject]) -> list[JsonObject]:
 
 
 def _tool_choice(
-    data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject], served: list[JsonObject]
+    data: Mapping[str, object], tools: ClientTools, input_json: list[JsonObject], tools_json: list[JsonObject]
 ) -> ToolChoice:
     """Validate a request's choice among its tools, those in its input, and those of what it continues."""
     value = data.get("tool_choice")
@@ -224,7 +225,8 @@ def _tool_choice(
     # What is continued may declare the tool: then the choice waits until that is known.
     continues = any(data.get(name) is not None for name in ("previous_response_id", "conversation"))
     joined = tools.joined(read_tools(late_tools(input_json), at="input"))
-    return parse_tool_choice(value, joined, served=served, continues=continues)
+    refuse_of_programs(value, tools_json)
+    return parse_tool_choice(value, joined, served=_served(tools_json), continues=continues)
 
 
 def with_choice(request: CreateRequest, tools: ClientTools) -> CreateRequest:
@@ -316,6 +318,7 @@ def _check_agents(request: CreateRequest) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
+    refuse_names(request.tools_json, [AGENTS_NAMESPACE])
     for index, tool in enumerate(request.tools_json):
         if tool["type"] == "mcp" and tool.get("require_approval") != "never":
             raise invalid_request(

@@ -12,7 +12,7 @@ citations hold along a chain: `{"first", "found": [[[file id, name], …], …]}
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import orjson
@@ -28,6 +28,7 @@ from responses_app.protocol.items.programs import ITEM as PROGRAM
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.programs import NAME as PROGRAM_NAME
 from responses_app.protocol.items.programs import by_model, by_programs
+from responses_app.protocol.items.tool_items import SHELL
 from responses_app.protocol.items.tool_search import NAMESPACE as SEARCH_NAMESPACE
 
 MAX_DOMAINS = 100
@@ -286,6 +287,7 @@ _SETTINGS: Mapping[str, str] = {  # what sets a tool up
     PROGRAMS: "SANDBOX",
     **dict.fromkeys(WEB_SEARCH, "SEARCH_URL or SEARCH_MCP"),
 }
+_NAMED_BY = {"mcp": "server_label", "namespace": "name"}  # the fields whose value begins the names of several tools
 LABEL = r"^[A-Za-z0-9_-]{1,64}$"  # of an MCP server; it is part of the names that the model calls
 # What the model knows as something else: an MCP server of this label would be called in its place.
 RESERVED_LABELS = frozenset("functions python browser container file_search image_generation".split())
@@ -375,11 +377,11 @@ def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
     """Raise `ApiError` where two MCP servers have one label: a call names its server by that alone."""
     taken = {PROGRAM_NAME for tool in tools if tool["type"] == PROGRAMS}
     taken |= {SEARCH_NAMESPACE for tool in tools if is_search_of_server(tool)}
+    taken |= {SHELL.partition(".")[0] for tool in tools if is_hosted_shell(tool)}
+    refuse_names(tools, taken)
     seen: set[object] = set()
     for index, tool in enumerate(tools):
         label = tool.get("server_label") if tool["type"] == "mcp" else None
-        if label in taken:
-            raise _taken(label, f"tools[{index}]")
         if label is not None and label in seen:
             raise invalid_value(
                 f"tools[{index}].server_label", f"'{label}' is declared twice. Give each server its own."
@@ -387,14 +389,23 @@ def refuse_double_labels(tools: Sequence[JsonObject]) -> None:
         seen.add(label)
 
 
-def _taken(label: object, at: str) -> ApiError:
-    return invalid_value(f"{at}.server_label", f"'{label}' is what the model calls something else.")
+def refuse_names(tools: Sequence[JsonObject], taken: Collection[str]) -> None:
+    """Raise `ApiError` for an MCP server or a namespace whose name is what the model calls something of this server."""
+    for index, tool in enumerate(tools):
+        field = _NAMED_BY.get(str(tool["type"]))
+        if field is not None and tool.get(field) in taken:
+            raise _taken(tool[field], f"tools[{index}].{field}")
+
+
+def _taken(name: object, at: str) -> ApiError:
+    why = f"'{str(name)[:80]}' is the name by which the model calls a tool of this server. Choose another one."
+    return invalid_value(at, why)
 
 
 def _echoed_server(tool: JsonObject, at: str) -> JsonObject:
     server = validate(McpServer, tool, at=at)
     if server.server_label in RESERVED_LABELS:
-        raise _taken(server.server_label, at)
+        raise _taken(server.server_label, f"{at}.server_label")
     if server.server_url is not None:
         _check_url(server.server_url, f"{at}.server_url")
     allowed, approval = server.allowed_tools, server.require_approval

@@ -7,7 +7,7 @@ from typing import Literal
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_request, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import missing, wrong_type
 from responses_app.protocol.items.calls import CLIENT_KINDS, called_name
-from responses_app.protocol.items.client_tools import ClientTool, ClientTools
+from responses_app.protocol.items.client_tools import ClientTool, ClientTools, functions_of_programs
 from responses_app.protocol.items.offers import OfferedTool
 from responses_app.protocol.items.tool_search import ITEM as SEARCH_CALL
 from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, item_of
@@ -82,6 +82,16 @@ def parse_tool_choice(
         return ToolChoice(echo=value, pending=True)  # type: ignore[arg-type]  # only texts and objects name something
 
 
+def refuse_of_programs(value: object, declared: Sequence[JsonObject]) -> None:
+    """Raise `ApiError` where a choice names a function that only programs call; `declared` are a request's tools."""
+    if not isinstance(value, dict) or value.get("type") != "function":
+        return
+    for tool in functions_of_programs(declared):
+        if (tool.name, tool.namespace) == (value.get("name"), value.get("namespace")) and not tool.by_model:
+            why = f"only programs call '{tool.called}'. Name 'direct' in its 'allowed_callers', too."
+            raise invalid_value(PARAM, why)
+
+
 def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> ToolChoice:
     if value is None:
         return ToolChoice()
@@ -100,6 +110,8 @@ def _parsed(value: object, tools: ClientTools, served: Sequence[JsonObject]) -> 
             raise _absent(str(value.get("server_label") or kind))
         return ToolChoice("required", frozenset(), dict(value), hosted=(hosted,))
     tool, echo = _named(value, kind, tools)
+    if tool.found and tool.deferred:
+        raise _Absent(f"The tool '{tool.called}' has 'defer_loading': it cannot be called before it is found.")
     return ToolChoice("required", frozenset((tool.called,)), echo)
 
 
@@ -182,6 +194,8 @@ def _named(value: JsonObject, kind: str, tools: ClientTools) -> tuple[ClientTool
         return _by_name(value, kind, tools)
     if kind in CLIENT_KINDS:
         tool = tools.of_type(kind)
+        if tool is None and kind == "tool_search" and any(each.found for each in tools):
+            raise _invalid("A search for tools that the server runs cannot be named: the model may always search.")
         if tool is None:
             raise _absent(kind)
         return tool, {"type": kind}

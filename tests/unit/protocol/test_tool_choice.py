@@ -294,6 +294,22 @@ def test_what_an_engine_must_enforce_of_a_late_tool_is_in_the_input() -> None:
     assert enforced_field(request, request.tools.joined(late)) == "input"
 
 
+def test_a_tool_that_is_not_found_yet_cannot_be_demanded() -> None:
+    search: JsonObject = {"type": "tool_search"}
+    for choice, said in ((FUNCTION, "'weather' has 'defer_loading'"), (search, "may always search")):
+        with pytest.raises(ApiError, match=said.replace("'", ".")) as refused:
+            request_with(choice, tools=[{**WEATHER, "defer_loading": True}, search])
+        assert (refused.value.code, refused.value.param) == ("invalid_value", "tool_choice")
+
+
+def test_a_function_that_only_programs_call_cannot_be_demanded() -> None:
+    programs: JsonObject = {"type": "programmatic_tool_calling"}
+    with pytest.raises(ApiError, match=r"only programs call .weather."):
+        request_with(FUNCTION, tools=[{**WEATHER, "allowed_callers": ["programmatic"]}, programs])
+    both = [{**WEATHER, "allowed_callers": ["direct", "programmatic"]}, programs]
+    assert request_with(FUNCTION, tools=both).tool_choice.allowed == {"weather"}
+
+
 def test_what_can_be_looked_for_is_not_shown_until_it_is_found() -> None:
     deferred = {**WEATHER, "defer_loading": True}
     search = {"type": "tool_search", "execution": "client"}

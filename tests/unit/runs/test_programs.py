@@ -20,6 +20,7 @@ from tests.unit.runs.test_takeover import TokenEngine, left_at, taken_over, undi
 
 CALLERS = "tools[0].allowed_callers"
 PROGRAMS: JsonObject = {"type": KIND}
+HOSTED_SHELL: JsonObject = {"type": "shell", "environment": {"type": "container_auto"}}
 PROGRAM = f"{THOUGHT}<|channel|>commentary to=program code<|message|>a program<|call|>"
 DIRECT = f'{THOUGHT}<|channel|>commentary to=wiki.ask <|constrain|>json<|message|>{{"q":"a"}}<|call|>'
 
@@ -181,6 +182,8 @@ async def test_cut_anywhere_it_goes_on_with_what_its_calls_gave() -> None:
         ([wiki("nobody"), PROGRAMS], CALLERS),
         ([{**wiki(), "server_label": "program"}, PROGRAMS], "tools[0].server_label"),
         ([{**wiki(), "server_label": "tool_search"}, {"type": "tool_search"}], "tools[0].server_label"),
+        ([{**wiki(), "server_label": "shell"}, HOSTED_SHELL], "tools[0].server_label"),
+        ([{"type": "namespace", "name": "program", "tools": [function("f", "direct")]}, PROGRAMS], "tools[0].name"),
         ([{**wiki(), "allowed_callers": []}, PROGRAMS], CALLERS),
         (
             [{"type": "custom", "name": "f", "allowed_callers": ["programmatic"]}, PROGRAMS],
