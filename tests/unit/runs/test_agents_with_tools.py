@@ -94,6 +94,19 @@ def assert_whole(events: Sequence[JsonObject]) -> None:
     assert events[-1]["type"] == "response.completed", events[-1]
 
 
+async def test_an_agents_first_prompt_is_all_that_the_engine_has_of_its_parent_and_more() -> None:
+    site, accepted, _ = await run("search")
+    requests = {
+        request.request_id.removeprefix(str(accepted.response["id"])): request for request in site.engine.requests
+    }
+    for of_agent, of_root, name in (("-a1-0", "-0", "a"), ("-a2-0", "-1", "b")):
+        parent, agent = requests[of_root], requests[of_agent]
+        computed = [*parent.prompt_token_ids, *site.engine.encode(spawn(name))]
+        assert list(agent.prompt_token_ids[: len(computed)]) == computed
+        # Blocks are shared by those of one salt, and of one replica.
+        assert (agent.cache_salt, agent.affinity) == (parent.cache_salt, parent.affinity)
+
+
 async def test_agents_that_search_at_once_call_what_they_have_found() -> None:
     _, _, events = await run("search")
     assert_whole(events)
