@@ -309,6 +309,7 @@ _EXPECTED = {
     "model_attributes_type": "an object",
     "text_or_parts": "a string or an array of content parts",
 }
+_SUBJECT = re.compile(r"^\w+ should")
 # Exact types, so that a boolean is not taken for the integer that it is in Python.
 _JSON_NAMES: dict[type, str] = {
     str: "a string",
@@ -356,10 +357,42 @@ def validate(model: type[Model], data: Mapping[str, object], *, at: str = "") ->
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        # The finding nearest to the top: a union tells of each of its members, deep inside, what one outer error says
-        # better.
-        details = min(error.errors(include_url=False), key=lambda finding: len(finding["loc"]))
-        raise _as_api_error(details, at) from None
+        findings = [(_in_data(each, data), each) for each in error.errors(include_url=False)]
+        raise _as_api_error(*_telling(findings), at) from None
+
+
+_Finding = tuple[tuple[int | str, ...], ErrorDetails]  # with its place in what was sent
+_UNKNOWN = object()
+
+
+def _in_data(details: ErrorDetails, data: object) -> tuple[int | str, ...]:
+    """Return where something is wrong, without pydantic's names of the members of unions, such as `list[str]`."""
+    location, value = details["loc"], data
+    absent = location[-1:] if details["type"] == "missing" else ()
+    found: list[int | str] = []
+    for part in location[: len(location) - len(absent)]:
+        if isinstance(value, Mapping):
+            if part not in value:
+                continue
+            value = value[part]
+        elif isinstance(part, int) and isinstance(value, list) and part < len(value):
+            value = value[part]
+        elif isinstance(part, int) or value is _UNKNOWN:  # it was made something else before it was looked at
+            value = _UNKNOWN
+        else:
+            continue
+        found.append(part)
+    return (*found, *absent)
+
+
+def _telling(findings: Sequence[_Finding]) -> tuple[tuple[int | str, ...], Sequence[ErrorDetails]]:
+    """Return the place nearest to the top that is wrong, and what each member of a union says of it.
+
+    Where another member says what is wrong inside, the value has the form of that one: so that place is returned.
+    """
+    top = min((place for place, _ in findings), key=len)
+    inside = [finding for finding in findings if len(finding[0]) > len(top) and finding[0][: len(top)] == top]
+    return _telling(inside) if inside else (top, [details for place, details in findings if place == top])
 
 
 def dotted(location: tuple[int | str, ...], at: str = "") -> str:
@@ -379,11 +412,17 @@ def dotted(location: tuple[int | str, ...], at: str = "") -> str:
     return path
 
 
-def _as_api_error(details: ErrorDetails, at: str) -> ApiError:
-    param = dotted(details["loc"], at)
-    kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    if kind in _EXPECTED:
-        return wrong_type(param, _EXPECTED[kind], value)
+def _as_api_error(place: tuple[int | str, ...], findings: Sequence[ErrorDetails], at: str) -> ApiError:
+    """Make an error of all that is said of one place."""
+    param = dotted(place, at)
+    details = next((each for each in findings if each["type"] not in _EXPECTED), None)
+    value = findings[0]["input"]
+    if details is None or (details["type"] == "literal_error" and isinstance(value, dict | list)):
+        forms = dict.fromkeys(_EXPECTED[each["type"]] for each in findings if each["type"] in _EXPECTED)
+        if forms:
+            return wrong_type(param, " or ".join(forms), value)
+    details = details or findings[0]
+    kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
         return missing(param if kind == "missing" else f"{param}.type")
     if kind == "union_tag_invalid":
@@ -396,8 +435,8 @@ def _as_api_error(details: ErrorDetails, at: str) -> ApiError:
 
 
 def _reason(details: ErrorDetails) -> str:
-    # pydantic begins with "Input should be…"; here it stands in the middle of a sentence.
-    message = details["msg"].replace("Input should", "it should", 1)
+    # pydantic begins with "Input should be…" or "List should have…"; here it stands in the middle of a sentence.
+    message = _SUBJECT.sub("it should", details["msg"], count=1).replace(" after validation", "")
     return message[:1].lower() + message[1:].rstrip(".")
 
 

@@ -96,7 +96,7 @@ class MessagesContainer(ClientModel):
 
     id: str | None = Field(default=None, min_length=1, max_length=256)
 
-    refused: ClassVar = {"skills": Refused("Containers of this server have none.")}
+    refused: ClassVar = {"skills": Refused("Skills are named in the Responses API. Leave them out here.")}
 
 
 def _as_container(value: object) -> object:

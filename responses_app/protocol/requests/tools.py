@@ -221,6 +221,11 @@ def _tool(tool: object, at: str) -> JsonObject:
 
 
 def _run_by_client(tool: JsonObject, at: str) -> JsonObject:
+    environment = tool.get("environment") if tool["type"] == "shell" else None
+    kind = environment.get("type", "local") if isinstance(environment, dict) else "local"
+    if kind != "local":  # one of the server's is read elsewhere
+        known = "'local', 'container_auto' or 'container_reference'"
+        raise invalid_value(f"{at}.environment.type", f"{str(kind)[:80]!r}. Supported values are: {known}.")
     # It is echoed as it came: the model of its kind only checks it.
     validate(CLIENT_TOOLS[str(tool["type"])], tool, at=at)
     if is_search_of_server(tool):

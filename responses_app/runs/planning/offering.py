@@ -68,6 +68,7 @@ class Shelf:
                 project=project,
                 response_id=response_id,
                 chain_id=chain_id,
+                container_at=f"tools[{index}].{'environment' if declared['type'] == 'shell' else 'container'}",
                 include=request.include or (),
                 items=earlier,
                 state=states.get(state_of_item(str(item_of(declared)))),

@@ -245,8 +245,8 @@ class CodeInterpreterTool(BaseTool):
             if isinstance(use.declared.get("container"), str):
                 skills = await self.given_skills.of_container(use.project, container.id)
             else:
-                declared, at = _skills(use)
-                given = await self.given_skills.find(use.project, declared, at=at)
+                _, declared = skills_in(use.declared)
+                given = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
                 skills = [each.mounted for each in given]
         except StoreError:
             raise overloaded("The skills cannot be read now. Try again shortly.", retry_after=2) from None
@@ -304,8 +304,8 @@ class CodeInterpreterTool(BaseTool):
     async def _provide_skills(self, use: ToolUse, container: ContainerRecord) -> None:
         """Have the skills of a request in its container."""
         try:
-            declared, at = _skills(use)
-            given = await self.given_skills.find(use.project, declared, at=at)
+            _, declared = skills_in(use.declared)
+            given = await self.given_skills.find(use.project, declared, at=f"{use.container_at}.skills")
             await self.given_skills.provide(use.project, container.id, given)
         except (ApiError, SkillGone):
             raise ToolFailed("a skill of the request has been deleted.", shown=_failed()) from None
@@ -342,12 +342,6 @@ def _file_ids(use: ToolUse) -> Sequence[str]:
     container = use.declared.get("container")
     named = container.get("file_ids") if isinstance(container, dict) else None
     return [str(each) for each in named] if isinstance(named, list) else ()
-
-
-def _skills(use: ToolUse) -> tuple[Sequence[JsonObject], str]:
-    """Return the skills that a request's container is to have, and the field that declares them."""
-    field, declared = skills_in(use.declared)
-    return declared, f"tools.{field}.skills"
 
 
 def _keys(use: ToolUse) -> Iterator[str]:

@@ -97,7 +97,7 @@ class WebhookSender(BaseWebhookSender):
         parts = urlsplit(url)
         if parts.scheme != "https" and not self._allowed.names_host(parts.hostname or "", parts.port or 80):
             raise NetworkError(
-                "It begins with https://. The server's operator can allow http:// for a host with "
+                "It must begin with https://. The server's operator can allow http:// for a host with "
                 "WEBHOOK_ALLOWED_HOSTS."
             )
 

@@ -71,6 +71,13 @@ def call(**fields: object) -> dict[str, object]:
     return {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", **fields}]}
 
 
+FUNCTION: JsonObject = {"type": "function", "name": "f"}
+
+
+def server(**fields: object) -> JsonObject:
+    return {"type": "mcp", "server_label": "wiki", "server_url": "https://mcp.example/", **fields}
+
+
 WRONG_TYPES: list[tuple[dict[str, object], str, str]] = [
     ({"input": 5}, "input", "a string or an array of items"),
     ({"input": [5]}, "input[0]", "an object"),
@@ -109,6 +116,12 @@ WRONG_TYPES: list[tuple[dict[str, object], str, str]] = [
     ({"stream_options": 5}, "stream_options", "an object"),
     ({"user": 5}, "user", "a string"),
     ({"prompt_cache_options": {"prewarm": 5}}, "prompt_cache_options.prewarm", "a boolean"),
+    # Members of a union: the one whose form the value has says what is wrong inside.
+    ({"tools": [server(allowed_tools="x")]}, "tools[0].allowed_tools", "an array or an object, but got a string"),
+    ({"tools": [server(allowed_tools=["x", 5])]}, "tools[0].allowed_tools[1]", "a string"),
+    ({"tools": [server(allowed_tools={"tool_names": "x"})]}, "tools[0].allowed_tools.tool_names", "an array"),
+    ({"tools": [server(require_approval={"always": 5})]}, "tools[0].require_approval.always", "an object"),
+    ({"tools": [{"type": "code_interpreter", "container": 5}]}, "tools[0].container", "a string or an object"),
 ]
 
 
@@ -171,6 +184,17 @@ def test_what_is_missing_is_named(fields: dict[str, object], param: str) -> None
         ({"truncation": "x"}, "truncation", "'auto'"),
         ({"service_tier": "gold"}, "service_tier", "'priority', 'fast' or 'ultrafast'"),
         ({"prompt_cache_key": "x" * 1025}, "prompt_cache_key", "1024"),
+        ({"tools": [server(require_approval="nver")]}, "tools[0].require_approval", "'always' or 'never'"),
+        (
+            {"tools": [{**FUNCTION, "allowed_callers": []}]},
+            "tools[0].allowed_callers",
+            "it should have at least 1 item, not 0",
+        ),
+        (
+            {"tools": [{"type": "shell", "environment": {"type": "auto"}}]},
+            "tools[0].environment.type",
+            "container_auto",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_taken(fields: dict[str, object], param: str, hint: str) -> None:

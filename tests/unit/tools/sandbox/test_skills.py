@@ -192,4 +192,4 @@ async def test_the_model_is_told_and_told_the_same_along_the_chain(tool: CodeInt
 async def test_a_bad_bundle_is_refused_before_anything_begins(tool: CodeInterpreterTool, content: bytes) -> None:
     site = Site(FakeEngine([ANSWER]), tools=[tool], new_id=NEW_ID)
     refusal = await site.refusal(tools=declared(inline(content)), input="Look.")
-    assert (refusal.code, refusal.param) == ("invalid_skill", "tools.container.skills[0].source.data")
+    assert (refusal.code, refusal.param) == ("invalid_skill", "tools[0].container.skills[0].source.data")
