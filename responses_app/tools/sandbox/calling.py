@@ -11,18 +11,17 @@ from responses_app.tools.sandbox.records import CellEnd
 
 T = TypeVar("T")
 Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]  # what a cell calls → what came of it, as JSON
-MAX_CALL = MIB  # bytes of a call that a cell makes
 MAX_ANSWER = MIB  # bytes of what a tool gives; as JSON, which escapes most letters, it is at most six times as long
 
 
 async def answered(asked: bytes, tools: Answer, halt: "asyncio.Future[CellEnd]") -> bytes | None:
     """Return what came of a call, as JSON; None where the cell is to end meanwhile. What `tools` raises is raised."""
     try:
-        call = frames.header_of(asked) if len(asked) <= MAX_CALL else None
+        call = frames.header_of(asked) if len(asked) <= frames.MAX_CALL else None
     except frames.FrameError:
         call = None
     if call is None:
-        return json.dumps({"error": f"a call has at most {MAX_CALL} bytes of JSON"}).encode()
+        return json.dumps({"error": f"a call has at most {frames.MAX_CALL} bytes of JSON"}).encode()
     working = asyncio.ensure_future(tools(call))
     either: set[asyncio.Future[Any]] = {working, halt}
     try:

@@ -183,9 +183,15 @@ task.cancel();
     assert await output_of(containers, code, Tools()) == "{'b': 1}\n"
 
 
-async def test_calls_that_are_too_long_together_fail_in_the_program(containers: SharedContainers) -> None:
-    code = "try:\n    call_tools([('a', {'n': n}) for n in range(60_000)])\nexcept ToolError as e:\n    print(e)"
-    assert "a call has at most" in await output_of(containers, code, Tools())
+@pytest.mark.parametrize("call", ["call_tools([('a', {})] * 60_000)", "call_tool('a', {'b': 'x' * 40_000_000})"])
+async def test_a_call_that_is_too_long_fails_in_the_program_which_goes_on(
+    containers: SharedContainers, call: str
+) -> None:
+    tools = Tools()
+    code = f"try:\n    {call}\nexcept ToolError as e:\n    print(e)\nprint(call_tool('json', a=1))"
+    output = await output_of(containers, code, tools)
+    assert output.startswith("a call has at most 1048576 bytes of JSON")
+    assert len(tools.calls) == 1
 
 
 async def test_time_in_which_a_tool_works_is_not_the_programs(containers: SharedContainers) -> None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from respsite_kernel.frames import packed, read_frame
+from respsite_kernel.frames import MAX_CALL, packed, read_frame
 
 _MAX_ROUNDS = 1000  # of the event loop, for which calls wait for others to join them
 
@@ -83,6 +83,8 @@ class Calls:
 
     def _ask(self, call: "dict[str, Any]") -> "dict[str, Any]":
         asked = json.dumps(call).encode()
+        if len(asked) > MAX_CALL:  # the host says so, too, but of far more it ends the container
+            raise ToolError(f"a call has at most {MAX_CALL} bytes of JSON, and so have calls that are made together")
         with self._lock:
             if self._is_over:
                 raise ToolError("the program has ended")

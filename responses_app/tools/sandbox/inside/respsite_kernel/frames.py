@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 LENGTHS = struct.Struct(">II")  # of the header, and of what is behind it; big-endian, 32 bits each
 MAX_HEADER = 1024 * 1024  # bytes
 MAX_PAYLOAD = 512 * 1024 * 1024  # bytes: a file is sent in one frame
+MAX_CALL = 1024 * 1024  # bytes of what a program calls at once
 
 
 class Frame(NamedTuple):
