@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from agents import Agent, ModelSettings, Runner, function_tool
-from agents.extensions.experimental.hosted_multi_agent import OpenAIHostedMultiAgentModel
+from agents.extensions.experimental.hosted_multi_agent import OpenAIHostedMultiAgentModel, get_hosted_agent_metadata
+from agents.tool_context import ToolContext
 from openai import APIError, OpenAI
 from openai.types.beta import BetaResponse, BetaResponsesServerEvent, BetaResponseStreamEvent
 from pydantic import TypeAdapter
@@ -180,20 +181,33 @@ def test_outputs_of_tools_are_injected(sdk: OpenAI) -> None:
             assert (failed.error.code, [item.to_dict() for item in failed.input]) == (code, [late])
 
 
-async def test_the_agents_sdk_runs_its_tools_for_agents(server: Server) -> None:
-    called = []
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_the_agents_sdk_runs_its_tools_for_agents(server: Server, *, streamed: bool) -> None:
+    """As its example `hosted_multi_agent_beta.py`: each call says which agent has made it."""
+    callers: list[str | None] = []
 
     @function_tool
-    def get_weather(city: str) -> str:
+    def get_weather(context: ToolContext[Any], city: str) -> str:
         """Tell the weather."""
-        called.append(city)
+        of = get_hosted_agent_metadata(context)
+        callers.append(of and of.agent_name)
         return "sunny"
 
+    question = "agent berlin: call get_weather\nagent rome: call get_weather"
+    spoke: set[str | None] = set()
     async with async_sdk_of(server) as client:
         model = OpenAIHostedMultiAgentModel("demo", client, config={"max_concurrent_subagents": 2})
         agent = Agent("Root", tools=[get_weather], model=model, model_settings=ModelSettings(store=True))
-        result = await Runner.run(agent, "agent berlin: call get_weather\nagent rome: call get_weather")
-    assert len(called) == 2
+        if streamed:
+            result: Any = Runner.run_streamed(agent, question)
+            async for event in result.stream_events():
+                if event.type == "raw_response_event" and event.data.type == "response.output_item.done":
+                    of = get_hosted_agent_metadata(event.data.item)
+                    spoke.add(of and of.agent_name)
+            assert {"/root", "/root/berlin", "/root/rome"} <= spoke
+        else:
+            result = await Runner.run(agent, question)
+    assert sorted(map(str, callers)) == ["/root/berlin", "/root/rome"]
     assert result.final_output.count("it returned: sunny.") == 2
 
 
