@@ -73,15 +73,15 @@ def tool_search(bench: Bench) -> list[Result]:
         }
         for n in range(TOOLS // 20)
     ]
-    walls = []
+    took = []
     for _ in range(ROUNDS):
         wanted = Wanted(chunk(chance)[:100])
-        began = time.perf_counter()
+        began = time.thread_time()
         find(wanted, groups_of(namespaces, {}))
-        walls.append((time.perf_counter() - began) * 1e3)
+        took.append((time.thread_time() - began) * 1e3)
     what = f"a search of {TOOLS:,} deferred tools, CPU"
-    details = {"the slowest, ms": max(walls)}
-    return [Result(name="tool_search", what=what, measured=median(walls), unit="ms", target=50.0, details=details)]
+    details = {"the slowest, ms": max(took)}
+    return [Result(name="tool_search", what=what, measured=median(took), unit="ms", target=50.0, details=details)]
 
 
 def _tool(chance: random.Random) -> dict[str, object]:
