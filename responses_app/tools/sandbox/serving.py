@@ -28,6 +28,7 @@ from responses_app.tools.sandbox.records import ContainerNotFound, HostGone
 logger = logging.getLogger("respsite.sandbox")
 
 HELLO_SECONDS = 5.0  # for whoever connects to say who they are
+GOODBYE_SECONDS = 2.0  # for the other side to end TLS, once this one has; it is cut behind that
 WORKER_SECONDS = 60.0  # that a worker may say nothing; it pings every two
 MAX_CONNECTIONS = 1024  # each worker has one
 MAX_STRANGERS = 256  # of them that have not said hello yet
@@ -128,6 +129,10 @@ class HostServer:
             try:
                 reader, writer = await self._opened(connection)
                 is_known = await self._is_known(reader, writer)
+                if not is_known:
+                    # Counted until it is gone: whoever leaves its end open keeps memory and a descriptor.
+                    writer.close()
+                    await writer.wait_closed()
             finally:
                 self._strangers[place] -= 1
                 self._strangers += Counter()  # nothing is kept of who is gone
@@ -150,9 +155,9 @@ class HostServer:
         loop, tls = asyncio.get_running_loop(), self._door.tls
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        seconds = HELLO_SECONDS if tls is not None else None
+        begin, end = (HELLO_SECONDS, GOODBYE_SECONDS) if tls is not None else (None, None)
         transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=seconds
+            lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=begin, ssl_shutdown_timeout=end
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 

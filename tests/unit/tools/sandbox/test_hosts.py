@@ -297,6 +297,34 @@ async def test_those_who_say_nothing_keep_no_worker_of_another_address_out(
         await eventually(lambda: not server._strangers)
 
 
+async def test_who_is_refused_and_leaves_its_end_open_is_counted_until_it_is_cut(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_side, "GOODBYE_SECONDS", 0.2)
+    cert, key = certificate(folder)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(cert, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    trusting = ssl.create_default_context(cafile=cert)
+
+    def refused() -> ssl.SSLSocket:
+        """Hear that the secret is wrong, and say no more: not even that TLS ends."""
+        client = trusting.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+        client.sendall(packed({"hello": VERSION, "secret": "another secret of it"}))
+        assert b"the secret is wrong" in client.recv(4096)
+        return client
+
+    server = HostServer(containers_of(), Door(listener, SECRET, tls), grace=0)
+    async with serving(server):
+        client = await asyncio.to_thread(refused)
+        assert server._strangers == {"127.0.0.1": 1}
+        with client:
+            await eventually(lambda: not server._strangers)
+            assert await asyncio.to_thread(client.recv, 1) == b""
+    assert not server._connections
+
+
 HELLO = packed({"hello": VERSION, "secret": ""})
 NO_BYTES = b'{"ask": 1, "what": "run", "arguments": [{"\\u0000bytes": [0, 9]}]}'
 STRANGE = {
