@@ -169,6 +169,15 @@ async def test_a_kernel_that_dies_is_replaced(container: SandboxSession) -> None
     assert (await container.run("raise SystemExit(4)")).ended is CellEnd.DONE
 
 
+async def test_folders_that_are_deeper_than_python_calls_itself_end_no_container() -> None:
+    deep = "for _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nos.chdir('/mnt/data')"
+    async with session_of() as container:
+        done = await container.run(f"import os\nx = 7\nopen('top', 'w').close()\n{deep}")
+        assert (done.ended, [each.path for each in done.files]) == (CellEnd.DONE, ["top"])
+        assert [each.path for each in await container.list_files()] == ["top"]
+        assert await printed(container, "x") == "7\n"
+
+
 async def test_a_forked_process_that_comes_to_the_end_of_its_cell_is_no_second_kernel(
     container: SandboxSession,
 ) -> None:

@@ -32,6 +32,7 @@ from respsite_kernel.kernel import serve
 from respsite_kernel.shell import Shell
 
 MAX_LISTED = 1000  # files of a container that can be seen from outside
+MAX_PATH = 1024  # characters of a folder, in which files are told of
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38  # `linux/prctl.h`
 MAX_SIGNALS = 1024  # that wait, and timers: the system counts them by user, who may be the server's
 GONE = 0  # exit status
@@ -286,6 +287,8 @@ class Warden:
         for folder, inner, names in os.walk(self._settings.folder):
             # In place, so that `os.walk` goes into no hidden folder.
             inner[:] = sorted(each for each in inner if not each.startswith("."))
+            if len(folder) > MAX_PATH:  # the host takes no longer ones; and `os.walk` calls itself for each level
+                inner.clear()
             for name in sorted(names):
                 path = os.path.join(folder, name)
                 with contextlib.suppress(OSError):
