@@ -20,15 +20,17 @@ import os
 import secrets
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from responses_app.tools.sandbox.base import SandboxError
-from responses_app.tools.sandbox.disk import Folders
-from responses_app.tools.sandbox.living import LivingContainer
-from responses_app.tools.sandbox.records import ContainerFile, StoredFile, checked_path
+from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
+from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls
+from responses_app.tools.sandbox.living import MEMORY, LivingContainer
+from responses_app.tools.sandbox.messages import MessageError, read_as
+from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord, StoredFile, checked_path
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import MountedSkill, SkillFolder
 
@@ -40,7 +42,9 @@ PIECE = 256 * 1024  # bytes of a file that are in memory at once
 SAVE_SECONDS = 60.0  # for the files of one container: those that wait for its room wait so long
 _ABOUT, _SKILLS = "about.json", "skills"
 # Of a container, what is the same when it comes back.
-_KEPT = ("id", "project", "name", "created_at", "idle", "memory", "last_active")
+_KEPT = tuple(each.name for each in fields(ContainerRecord))
+# What is raised where what lies there is not what `save` has written; deep JSON is the one for `RecursionError`.
+_BROKEN = (OSError, ValueError, TypeError, KeyError, RecursionError, MessageError, SandboxError)
 
 
 class NotSaved(Exception):
@@ -52,7 +56,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, most: int) -> None:
         self.most = most
-        self.sizes: dict[str, int] = {}  # bytes of each container that is saved, by its id
+        self.sizes: dict[str, int] = {}  # bytes on disk of each container that is saved, by its id
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         # What code and users have written: nobody else reads it.
         folder.chmod(0o700)
@@ -64,28 +68,35 @@ class Checkpoints:
         """Bytes on disk."""
         return sum(self.sizes.values())
 
-    def load(self) -> Iterator[LivingContainer]:
-        """Yield the containers that are saved; what cannot be read is removed."""
+    def load(self, kept: KeptBytes) -> Iterator[LivingContainer]:
+        """Yield the containers that are saved; what cannot be read is removed. `kept` is for what comes of calls."""
         for folder in sorted(self._folder.iterdir()):
             if not folder.is_dir():
                 continue
             try:
                 if folder.name.startswith("."):
                     raise ValueError("it was not written to its end")
-                yield self._loaded(folder)
-            except (OSError, ValueError, TypeError, KeyError) as problem:
+                yield self._loaded(folder, kept)
+            except _BROKEN as problem:
                 logger.warning("the files of container %s are removed, they cannot be read: %s", folder.name, problem)
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _loaded(self, folder: Path) -> LivingContainer:
+    def _loaded(self, folder: Path, kept: KeptBytes) -> LivingContainer:
         about = json.loads((folder / _ABOUT).read_text())
-        container = LivingContainer(**{name: about[name] for name in _KEPT}, is_saved=True)
-        container.files = {each["path"]: ContainerFile(**each) for each in about["files"]}
-        container.chain = OrderedDict.fromkeys(about["chain"])
-        container.was_saved = about["was_used"]
-        mounted = [MountedSkill(**each) for each in about["skills"]]
-        container.skills = SkillFolder(mounted={each.folder: each for each in mounted}, used=about["used_by_skills"])
-        self.sizes[container.id] = sum(each.size for each in container.files.values()) + container.skills.used
+        record: ContainerRecord = read_as(ContainerRecord, {name: about[name] for name in _KEPT})
+        files: list[ContainerFile] = read_as(Sequence[ContainerFile], about["files"])
+        mounted: list[MountedSkill] = read_as(Sequence[MountedSkill], about["skills"])
+        if record.id != folder.name or record.memory not in MEMORY:
+            raise ValueError("it is not what was saved")
+        for path in (*(each.path for each in files), *(each.folder for each in mounted)):
+            checked_path(path)
+        container = LivingContainer(**asdict(record), calls=KeptCalls(kept), is_saved=True)
+        container.files = {each.path: each for each in files}
+        container.chain = OrderedDict.fromkeys(read_as(Sequence[str], about["chain"]))
+        container.was_saved = read_as(bool, about["was_used"])
+        used = read_as(int, about["used_by_skills"])
+        container.skills = SkillFolder(mounted={each.folder: each for each in mounted}, used=used)
+        self.sizes[container.id] = _on_disk(each.size for each in files) + used
         return container
 
     async def save(
@@ -113,7 +124,7 @@ class Checkpoints:
                 total = sum(sizes.values())
                 if total > most:
                     raise NotSaved("its files are larger than SANDBOX_DISK_BYTES")
-                if total + container.skills.used > self.most:
+                if _on_disk(sizes.values()) + container.skills.used > self.most:
                     raise NotSaved("its files are larger than SANDBOX_SAVED_BYTES")
                 async with asyncio.timeout(SAVE_SECONDS):
                     for number, (path, size) in enumerate(sizes.items()):
@@ -128,7 +139,7 @@ class Checkpoints:
             await asyncio.to_thread((part / _ABOUT).write_text, json.dumps(about))
             # Whole, or not at all; and noted whenever it is there, as nothing can be cancelled between the two.
             os.replace(part, self._folder / container.id)
-            self.sizes[container.id] = sum(sizes.values()) + about["used_by_skills"]
+            self.sizes[container.id] = _on_disk(sizes.values()) + about["used_by_skills"]
         except (OSError, SandboxError) as problem:  # and `TimeoutError`, which has no text
             raise NotSaved(str(problem) or "it takes too long") from None
         finally:
@@ -166,6 +177,11 @@ class Checkpoints:
         """Leave the folder to the next process."""
         with contextlib.suppress(OSError):
             os.close(self._lock)
+
+
+def _on_disk(sizes: Iterable[int]) -> int:
+    """Return the bytes that a container takes on disk with files of these sizes: empty ones take some, too."""
+    return ENTRY_BYTES + sum(max(size, ENTRY_BYTES) for size in sizes)
 
 
 async def _write(session: SandboxSession, path: str, size: int, to: BinaryIO) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
+from responses_app.protocol.setting import MIB
 from responses_app.tools.places import NoPlace, SharedPlaces
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
 from responses_app.tools.sandbox.calling import Answer
@@ -26,7 +27,7 @@ from responses_app.tools.sandbox.checkpoints import TAG_DIGITS, Checkpoints, Not
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.commands import CommandsRun, Report
 from responses_app.tools.sandbox.disk import Folders
-from responses_app.tools.sandbox.kept_calls import still_wanted
+from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls, still_wanted
 from responses_app.tools.sandbox.known import Known, least_missed
 from responses_app.tools.sandbox.living import MEMORY, LivingContainer
 from responses_app.tools.sandbox.records import (
@@ -55,6 +56,7 @@ PIECE_BYTES = 256 * 1024  # of a file that are in memory at once, for whoever re
 SWEEP_SECONDS = 15.0  # how long after its time a container may still hold its memory
 ID_DIGITS = 32  # of a container's id, behind its prefix; the last ones tell which host has it
 SAVE_SECONDS = 20.0  # for the files of all containers, when their host stops
+MAX_KEPT = 128 * MIB  # bytes of what came of calls, of all containers; the images of one may have 16
 
 
 class Containers:
@@ -83,13 +85,14 @@ class Containers:
         self._known = Known(clock)
         self._started: set[str] = set()  # ids of containers that have a session, or start one
         self._folders = Folders()  # of their skills, on the host
+        self._kept = KeptBytes(MAX_KEPT)  # what came of their calls
         most = settings.sandbox_max_containers
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
         wait = settings.sandbox_wait_seconds
         self._places = SharedPlaces(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
         self._checkpoints = checkpoints
         self.tag = checkpoints.tag if checkpoints is not None else new_tag()  # the end of the ids of containers
-        for container in checkpoints.load() if checkpoints is not None else ():
+        for container in checkpoints.load(self._kept) if checkpoints is not None else ():
             self._known.add(container)
 
     def room(self) -> Room:
@@ -146,6 +149,7 @@ class Containers:
             idle=min(idle or self._settings.sandbox_idle_seconds, self._settings.sandbox_idle_seconds),
             memory=memory or "1g",
             last_active=now,
+            calls=KeptCalls(self._kept),
         )
         self._known.add(container)
         return container
@@ -312,12 +316,28 @@ class Containers:
         Raises `ContainerNotFound`, `SandboxError`.
         """
         container = await self.find(project, id)
+        await self._make_room_for_skills(container)
         most = self._settings.sandbox_disk_bytes
         await container.skills.add(MountedSkill(folder, name, about), contents(bundle), self._folders, most=most)
         container.last_active = self._clock()
         if container not in self._known:  # it has ended meanwhile
             await container.skills.remove()
             raise ContainerNotFound(id)
+
+    async def _make_room_for_skills(self, container: LivingContainer) -> None:
+        """Put away what is missed least, until one more container may have skills: those that never start have some."""
+        most = self._settings.sandbox_disk_bytes * self._settings.sandbox_max_containers
+        while sum(each.skills.on_disk for each in self._known) >= most:
+            idle = [each for each in self._known if each.skills.on_disk and not each.working and each is not container]
+            if not idle:
+                raise TooManyContainers(
+                    "the containers of this server have as many skills as they may; try again later"
+                )
+            least = least_missed(idle)
+            await self._put_away(least)
+            # What rests already, and was given further skills meanwhile, cannot be saved once more.
+            if least in self._known and least.skills.on_disk and not least.working:
+                await self._end(least)
 
     async def sweep(self) -> None:
         """End what has expired, and save what has done nothing for long."""
@@ -499,6 +519,7 @@ class Containers:
                     await session.close()
                 finally:
                     self._started.discard(container.id)
+            await container.skills.rest()
         await self._bound_saved(container)
 
     async def _bound_saved(self, newest: LivingContainer) -> None:
@@ -506,6 +527,8 @@ class Containers:
         assert self._checkpoints is not None
         while self._checkpoints.used > self._checkpoints.most:
             saved = [each for each in self._known if each.is_saved]
+            if not saved:  # what is too much is being saved just now: whoever does it looks again
+                return
             others = [each for each in saved if each is not newest and self._checkpoints.sizes.get(each.id)]
             logger.warning("more is saved than SANDBOX_SAVED_BYTES: a container ends")
             await self._end(least_missed(others or saved))

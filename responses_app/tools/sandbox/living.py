@@ -27,6 +27,7 @@ class LivingContainer:
     idle: float  # seconds without use, after which it expires
     memory: MemoryLimit  # how much it may have, as OpenAI's API names it
     last_active: float  # when something was done in it last
+    calls: KeptCalls  # those that run, and what came of the last ones
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     chain: "OrderedDict[str, None]" = field(default_factory=OrderedDict)  # the responses that used it, oldest first
     working: int = 0  # calls that use its session now
@@ -37,7 +38,6 @@ class LivingContainer:
     lost: str | None = None  # it had a session, which ended by itself: why, or nothing where that is not known
     is_saved: bool = False  # its files lie on disk, and nothing of it is in memory
     was_saved: bool = False  # they did, and the model was not told yet that its variables are lost
-    calls: KeptCalls = field(default_factory=KeptCalls)
     skills: SkillFolder = field(default_factory=SkillFolder)
 
     def record(self) -> ContainerRecord:

@@ -46,8 +46,14 @@ class SkillFolder:
 
     path: Path | None = None
     mounted: dict[str, MountedSkill] = field(default_factory=dict)  # by their folders
-    used: int = 0  # bytes of all files
+    copied: frozenset[str] = frozenset()  # those that `copy_to` has written last
+    used: int = 0  # bytes of all files on a disk
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # one at a time makes it, or adds to it
+
+    @property
+    def on_disk(self) -> int:
+        """Bytes that it takes where containers live; what is saved lies elsewhere."""
+        return self.used if self.path is not None else 0
 
     async def made(self, folders: disk.Folders) -> Path:
         """Return where it is on the host."""
@@ -76,18 +82,26 @@ class SkillFolder:
         async with self.changing:
             if self.path is not None:
                 await asyncio.to_thread(shutil.copytree, self.path, folder)
+            self.copied = frozenset(self.mounted)
             return list(self.mounted.values())
 
     async def take_from(self, folder: Path, folders: disk.Folders) -> None:
         """Have what `copy_to` has written there, where it is not here yet. Raises `OSError`."""
         async with self.changing:
-            path = await self._made(folders)
+            path, failed = await self._made(folders), None
             for name in list(self.mounted):
                 try:
                     await asyncio.to_thread(_copy, folder / name, path / name)
-                except OSError:
+                except OSError as problem:
                     del self.mounted[name]  # so it can be added again
-                    raise
+                    failed = problem
+            if failed is not None:
+                raise failed
+
+    async def rest(self) -> None:
+        """Remove what `copy_to` has written elsewhere; where more has come since, all of it stays."""
+        if self.copied == self.mounted.keys():
+            await self.remove()
 
     async def remove(self) -> None:
         """Remove all of it; nothing sees it any more."""
@@ -139,7 +153,7 @@ def _write(path: Path, name: str, content: Content, room: int) -> int:
     beside.mkdir()
     try:
         for inside, runs, pieces in content:
-            file = beside / inside
+            file, begin = beside / inside, size
             file.parent.mkdir(parents=True, exist_ok=True)
             with open(file, "xb") as written:
                 for piece in pieces:
@@ -147,6 +161,7 @@ def _write(path: Path, name: str, content: Content, room: int) -> int:
                     if size > room:
                         raise SandboxError("the skills of a container are larger than its files may be")
                     written.write(piece)
+            size = max(size, begin + disk.ENTRY_BYTES)  # so much an empty one takes, too
             file.chmod(0o555 if runs else 0o444)
         for folder, _, _ in os.walk(beside):
             os.chmod(folder, 0o755)

@@ -1,6 +1,7 @@
 """The files of containers that rest on disk: what comes back, what does not, and how much there may be."""
 
 import asyncio
+import json
 import os
 import tempfile
 from dataclasses import replace
@@ -14,6 +15,7 @@ from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
+from responses_app.tools.sandbox.living import LivingContainer
 from responses_app.tools.sandbox.records import ContainerNotFound, FilePart
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
@@ -255,14 +257,144 @@ async def test_many_starts_at_once_take_no_more_room_than_there_is(tmp_path: Pat
 
 async def test_only_so_much_is_saved(tmp_path: Path) -> None:
     clock = Clock(1_000_000.0)
-    containers = saving(tmp_path, clock, most=3000, sandbox_save_seconds=60.0)
+    containers = saving(tmp_path, clock, most=12_000, sandbox_save_seconds=60.0)
     made = [await containers.create("p") for _ in range(3)]
-    for each, size in zip(made, (2000, 2000, 5000), strict=True):
+    for each, size in zip(made, (4000, 4000, 9000), strict=True):
         clock.now += 1
         await containers.run("p", each.id, f"open('a.bin', 'wb').write(bytes({size}));")
     clock.now += 61
     await containers.sweep()
     assert [each.id for each in await containers.all_of("p")] == [made[1].id], "the newest that has room"
+    await containers.aclose()
+
+
+async def test_those_that_are_saved_together_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = saving(tmp_path, Clock(1_000_000.0), most=10_000)
+    for _ in range(3):
+        one = await containers.create("p", name="mine")
+        await containers.run("p", one.id, "open('a.bin', 'wb').write(bytes(4000));")
+    save, bound_saved, written, is_bounded = Checkpoints.save, Containers._bound_saved, 0, asyncio.Event()
+
+    async def save_together(self: Checkpoints, *arguments: Any, **more: Any) -> None:
+        nonlocal written
+        await save(self, *arguments, **more)
+        written += 1
+        if written < 3:  # on disk, and not known to be while the last one looks at what there is
+            await is_bounded.wait()
+
+    async def look(self: Containers, newest: LivingContainer) -> None:
+        try:
+            await bound_saved(self, newest)
+        finally:
+            is_bounded.set()
+
+    monkeypatch.setattr(Checkpoints, "save", save_together)
+    monkeypatch.setattr(Containers, "_bound_saved", look)
+    await containers.aclose()
+    assert len(list((tmp_path / "0").glob("cntr_*"))) == 1
+    assert started(containers) == set()
+
+
+async def test_files_that_are_empty_take_room_on_disk(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, most=MIB, sandbox_save_seconds=60.0)
+    for _ in range(3):
+        clock.now += 1
+        one = await containers.create("p")
+        await containers.run("p", one.id, "for n in range(200): open(f'{n}', 'w').close()")
+    clock.now += 61
+    await containers.sweep()
+    assert [each.id for each in await containers.all_of("p")] == [one.id], "each takes 800 KB"
+    await containers.aclose()
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "a time that is none": {"created_at": "yesterday"},
+    "no time": {"idle": None},
+    "another one's": {"id": "../../cntr_1"},
+    "memory that there is not": {"memory": "2g"},
+    "a path that leads out": {"files": [{"id": "f", "path": "../a", "size": 1, "created_at": 1, "source": "user"}]},
+    "a skill that lies elsewhere": {"skills": [{"folder": "../../etc", "name": "x", "description": "y"}]},
+    "a chain of lists": {"chain": [["resp_1"]]},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_what_was_changed_on_disk_is_removed(name: str, tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    before = saving(tmp_path, clock)
+    one = await before.create("p", name="mine")
+    await before.aclose()
+    about = tmp_path / "0" / one.id / "about.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | BROKEN[name]))
+    behind = saving(tmp_path, clock)
+    await behind.sweep()
+    assert await behind.all_of("p") == []
+    assert list((tmp_path / "0").glob("*cntr_*")) == []
+    await behind.aclose()
+
+
+async def test_json_that_is_too_deep_keeps_no_host_from_its_start(tmp_path: Path) -> None:
+    (tmp_path / "0" / "cntr_1").mkdir(parents=True)
+    (tmp_path / "0" / "cntr_1" / "about.json").write_text("[" * 100_000)
+    containers = saving(tmp_path, Clock(1_000_000.0))
+    assert await containers.all_of("p") == []
+    await containers.aclose()
+
+
+LOOK = f"import os; print(sorted(os.listdir({SKILLS_FOLDER!r})))"
+
+
+async def test_skills_of_what_rests_lie_on_disk_alone(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    one = await containers.create("p")
+    await containers.add_skill("p", one.id, "first", "First", "Adds.", zipped())
+    await containers.run("p", one.id, "1")
+    path = one.skills.path
+    assert path is not None
+    assert (path / "first").exists()
+    clock.now += 61
+    await containers.sweep()
+    assert not path.exists()
+    assert (await containers.run("p", one.id, LOOK)).execution.output == "['first']\n"
+    await containers.aclose()
+
+
+async def test_a_skill_that_comes_while_its_container_is_saved_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_save_seconds=60.0)
+    one = await containers.create("p")
+    await containers.add_skill("p", one.id, "first", "First", "Adds.", zipped())
+    await containers.run("p", one.id, "1")
+    gate = Gate(monkeypatch, SandboxSession, "close")
+    clock.now += 61
+    saves = asyncio.create_task(containers.sweep())
+    await gate.reached.wait()
+    await containers.add_skill("p", one.id, "second", "Second", "Adds.", zipped())
+    gate.open()
+    await saves
+    run = await containers.run("p", one.id, LOOK)
+    assert (run.execution.output, run.begun_anew) == ("['first', 'second']\n", None)
+    await containers.aclose()
+
+
+async def test_skills_of_containers_that_never_start_are_bounded(tmp_path: Path) -> None:
+    clock = Clock(1_000_000.0)
+    containers = saving(tmp_path, clock, sandbox_max_containers=2, sandbox_disk_bytes=MIB)
+    bundle, made = zipped({"big/SKILL.md": MANIFEST, "big/extra": bytes(900_000)}), []
+    for _ in range(8):
+        clock.now += 1
+        made.append(await containers.create("p"))
+        await containers.add_skill("p", made[-1].id, "big", "Big", "Is big.", bundle)
+    # Each takes 0.9 MB: there are three before the fourth finds more than 2 MiB.
+    assert [each.skills.path is not None for each in made] == [False] * 5 + [True] * 3
+    look = f"import os; print(os.path.getsize('{SKILLS_FOLDER}/big/extra'))"
+    assert (await containers.run("p", made[0].id, look)).execution.output == "900000\n"
     await containers.aclose()
 
 
