@@ -82,6 +82,7 @@ def _sandboxes(parser: ArgumentParser) -> None:
     # `respsite serve` starts one with descriptors that it hands on.
     parser.add_argument("--listener", type=int, help=SUPPRESS)
     parser.add_argument("--lifeline", type=int, help=SUPPRESS)
+    parser.add_argument("--heartbeat", type=int, help=SUPPRESS)
 
 
 def _chat(parser: ArgumentParser) -> None:

@@ -1,6 +1,7 @@
 """`respsite sandboxes`: a host of containers, for web workers on this machine or on others. It needs no database."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -15,6 +16,8 @@ from responses_app.observing.logs import JsonLines
 from responses_app.settings.conf import ConfigurationError, Settings, from_environ
 from responses_app.tools.sandbox.serving import BACKLOG, Door
 from responses_app.wiring.sandboxes import serve_host
+
+BEAT_SECONDS = 1.0
 
 
 def run(options: Namespace) -> int:
@@ -114,10 +117,24 @@ async def _serve(settings: Settings, door: Door, options: Namespace) -> str:
             leaving.set()
 
         loop.add_reader(options.lifeline, orphaned)  # it can be read at its end alone: nothing is ever written
+    beats = asyncio.create_task(_beat(options.heartbeat)) if options.heartbeat is not None else None
     try:
         return await serve_host(settings, door, leaving=leaving, checks=options.listener is None)
     except asyncio.CancelledError:
         return ""
+    finally:
+        if beats is not None:
+            beats.cancel()
+
+
+async def _beat(descriptor: int) -> None:
+    """Say every second that this event loop lives."""
+    os.set_inheritable(descriptor, False)
+    os.set_blocking(descriptor, False)
+    while True:
+        with contextlib.suppress(OSError):  # nobody reads now
+            os.write(descriptor, b".")
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 def _renew(settings: Settings, door: Door) -> None:

@@ -3,7 +3,8 @@
 It is a process of its own (`respsite sandboxes`), found by a Unix socket in a folder of this server's own. The socket
 is bound here, once; the process is started when somebody first connects, and again when somebody does behind its end:
 whoever connected waits meanwhile. A server that runs no code has no such process. It ends with the server: its end of a
-pipe is closed then, whatever ends the server. No signal for the workers reaches it.
+pipe is closed then, whatever ends the server. No signal for the workers reaches it. By another pipe it says each second
+that it lives: one that is silent hangs, and is ended, as a worker is.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from responses_app.web.servers.listening import BACKLOG
 
 logger = logging.getLogger("respsite.supervisor")
 
+START_SECONDS = 60.0  # for a host to be heard for the first time
 CLOSE_SECONDS = 30.0  # that a host may take behind its grace, to save files
 STEADY_SECONDS = 60.0  # one that has lived so long did not fail at its start
 # Settings that it reads. Not SANDBOX_HOSTS: it has its own containers; and who reaches its socket needs no secret.
@@ -40,6 +42,7 @@ class SandboxKeeper:
 
     def __init__(self, own: Settings) -> None:
         self._grace = own.shutdown_grace_seconds
+        self._silence = own.worker_silence_seconds or None  # that a host may be silent; None: for ever
         # Where somebody else has containers, or nobody may, there is nothing to keep.
         self._is_needed = own.sandbox != "off" and not own.sandbox_mcp and not own.sandbox_hosts
 
@@ -101,25 +104,41 @@ class SandboxKeeper:
 
     def _live(self) -> int:
         """Run a host to its end; return its exit status."""
-        descriptors = (self._listener.fileno(), self._lifeline)
-        flags = ("--listener", str(descriptors[0]), "--lifeline", str(descriptors[1]))
+        hears, beats = os.pipe()
+        descriptors = {"--listener": self._listener.fileno(), "--lifeline": self._lifeline, "--heartbeat": beats}
+        flags = [word for flag, descriptor in descriptors.items() for word in (flag, str(descriptor))]
         try:
             self._host = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, "sandboxes", *flags],
                 env=_environ_of_host(),
-                pass_fds=descriptors,
+                pass_fds=tuple(descriptors.values()),
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C in a terminal is not for it.
                 start_new_session=True,
             )
         except OSError as problem:  # no memory, no process, no descriptor is left, for now
             logger.error("the host of containers cannot be started: %s", problem)
+            os.close(hears)
             return os.EX_OSERR
+        finally:
+            os.close(beats)  # its own copy is the only one: it ends with it
         try:
+            self._hear(self._host, hears)
             return self._host.wait()
         finally:
+            os.close(hears)
             _kill_group(self._host)
             self._host = None
+
+    def _hear(self, host: "subprocess.Popen[bytes]", hears: int) -> None:
+        """Return when a host ends; end one that says nothing for too long."""
+        seconds = self._silence and max(self._silence, START_SECONDS)
+        while select.select([hears], [], [], seconds)[0]:
+            if not os.read(hears, 4096):
+                return
+            seconds = self._silence
+        logger.error("the host of containers is silent, although it serves, and is killed")
+        _kill_group(host)
 
 
 def _environ_of_host() -> dict[str, str]:

@@ -186,7 +186,8 @@ class Settings(
     )  # fmt: skip
     worker_silence_seconds: float = setting(
         30.0, seconds(),
-        "how long a worker's event loop may be blocked; then the worker is killed and replaced; 0 = forever",
+        "how long the event loop of a worker, or of the host of containers, may be blocked; then that process is "
+        "killed and replaced; 0 = forever",
     )  # fmt: skip
     secret_key: str = setting(
         "", text,

@@ -21,14 +21,14 @@ import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
 from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls
-from responses_app.tools.sandbox.living import MEMORY, LivingContainer
+from responses_app.tools.sandbox.living import LIFE_SECONDS, MEMORY, LivingContainer
 from responses_app.tools.sandbox.messages import MessageError, read_as
 from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord, StoredFile, checked_path
 from responses_app.tools.sandbox.session import SandboxSession
@@ -42,7 +42,7 @@ PIECE = 256 * 1024  # bytes of a file that are in memory at once
 SAVE_SECONDS = 60.0  # for the files of one container: those that wait for its room wait so long
 _ABOUT, _SKILLS = "about.json", "skills"
 # Of a container, what is the same when it comes back.
-_KEPT = tuple(each.name for each in fields(ContainerRecord))
+_KEPT = ("id", "project", "name", "created_at", "idle", "memory", "last_active")
 # What is raised where what lies there is not what `save` has written; deep JSON is the one for `RecursionError`.
 _BROKEN = (OSError, ValueError, TypeError, KeyError, RecursionError, MessageError, SandboxError)
 
@@ -90,7 +90,9 @@ class Checkpoints:
             raise ValueError("it is not what was saved")
         for path in (*(each.path for each in files), *(each.folder for each in mounted)):
             checked_path(path)
-        container = LivingContainer(**asdict(record), calls=KeptCalls(kept), is_saved=True)
+        container = LivingContainer(
+            **{name: getattr(record, name) for name in _KEPT}, calls=KeptCalls(kept), is_saved=True
+        )
         container.files = {each.path: each for each in files}
         container.chain = OrderedDict.fromkeys(read_as(Sequence[str], about["chain"]))
         container.was_saved = read_as(bool, about["was_used"])
@@ -173,6 +175,18 @@ class Checkpoints:
         if self.sizes.pop(id, None) is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder / id, ignore_errors=True)
 
+    def remove_forgotten(self, now: float) -> None:
+        """Remove what lies in folders that no process holds, as fewer are started now: no container lives so long."""
+        for slot in self._folder.parent.iterdir():
+            old = [each for each in slot.glob("*cntr_*") if now - each.stat().st_mtime > LIFE_SECONDS]
+            if not old or (lock := _held(slot)) is None:
+                continue
+            try:
+                for each in old:
+                    shutil.rmtree(each, ignore_errors=True)
+            finally:
+                os.close(lock)
+
     def close(self) -> None:
         """Leave the folder to the next process."""
         with contextlib.suppress(OSError):
@@ -201,14 +215,20 @@ def _claimed(folder: Path) -> tuple[Path, int]:
     for number in range(MAX_SLOTS):
         slot = folder / str(number)
         slot.mkdir(exist_ok=True, mode=0o700)
-        lock = os.open(slot / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another process has it
-            os.close(lock)
-            continue
-        return slot, lock
+        if (lock := _held(slot)) is not None:
+            return slot, lock
     raise OSError("all folders are taken")
+
+
+def _held(slot: Path) -> int | None:
+    """Lock a folder for as long as the descriptor is open; None where another process has it."""
+    lock = os.open(slot / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
 
 
 def new_tag() -> str:

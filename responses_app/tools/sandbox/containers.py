@@ -343,6 +343,7 @@ class Containers:
         """End what has expired, and save what has done nothing for long."""
         await self._end_expired()
         if self._checkpoints is not None:
+            await asyncio.to_thread(self._checkpoints.remove_forgotten, self._clock())
             idle = self._clock() - self._settings.sandbox_save_seconds
             for container in self._known:
                 if container.session is not None and not container.working and container.last_active < idle:

@@ -119,3 +119,15 @@ def test_a_killed_host_is_told_of_and_started_again(served: Supervised) -> None:
     calls = [[item for item in each["output"] if item["type"] == "code_interpreter_call"] for each in (first, second)]
     assert calls[0][0]["container_id"] != calls[1][0]["container_id"]
     assert hosts_of(served) != [killed]
+
+
+def test_a_host_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
+    with Supervised(tmp_path, workers=2, worker_silence_seconds=6) as server:
+        first = run(server, "x = 1")
+        (hung,) = hosts_of(server)
+        os.kill(hung, signal.SIGSTOP)
+        server.wait_for_line("the host of containers is silent, although it serves")
+        server.wait_for_line("the host of containers is gone")
+        second = run(server, "print('x' in globals())", previous_response_id=first["id"])
+        assert output_of(second) == "False\n"
+        assert is_gone(hung)

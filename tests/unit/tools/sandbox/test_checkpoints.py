@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from responses_app.stores.clock import id_factory
 from responses_app.tools.sandbox.base import SKILLS_FOLDER, SandboxError
 from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.living import LivingContainer
+from responses_app.tools.sandbox.living import LIFE_SECONDS, LivingContainer
 from responses_app.tools.sandbox.records import ContainerNotFound, FilePart
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
@@ -430,3 +431,23 @@ async def test_what_lies_there_broken_is_removed_and_a_second_process_has_a_fold
     await eventually(lambda: not list((tmp_path / "0").glob("*cntr_*")))
     await first.aclose()
     await second.aclose()
+
+
+async def test_what_a_process_has_left_that_is_not_started_again_is_removed_in_its_time(tmp_path: Path) -> None:
+    clock = Clock(time.time())
+    first, second = saving(tmp_path, clock), saving(tmp_path, clock)
+    await second.create("p", name="mine")
+    await first.sweep()
+    await second.aclose()
+    (left,) = (tmp_path / "1").glob("cntr_*")
+    clock.now += LIFE_SECONDS - 60
+    await first.sweep()
+    assert left.exists(), "it may be started again"
+    clock.now += 120
+    third = saving(tmp_path, clock)
+    await first.sweep()
+    assert left.exists(), "another process has it"
+    await third.aclose()
+    await first.sweep()
+    assert not left.exists()
+    await first.aclose()
