@@ -8,11 +8,13 @@ from itertools import count
 import pytest
 import pytest_asyncio
 
+from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import known
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import PIECE_BYTES, Containers
-from responses_app.tools.sandbox.records import ContainerNotFound, TooManyContainers, TooManyTransfers
+from responses_app.tools.sandbox.records import ContainerNotFound, MemoryRefused, TooManyContainers, TooManyTransfers
 from responses_app.tools.sandbox.sharing import MAX_TRANSFERS
 from tests.kit.clock import Clock
 from tests.kit.sandboxes import SMALL, content_of, has_bubblewrap, needs_bubblewrap, pieces_of, shared, started
@@ -247,3 +249,15 @@ async def test_only_so_many_files_of_a_project_are_on_their_way(containers: Cont
     assert len(await content_of(every, "p", one.id, up.id)) == 2 * PIECE_BYTES
     for reader in readers:
         await reader.aclose()
+
+
+async def test_a_container_has_the_memory_that_was_asked_for(clock: Clock) -> None:
+    containers = make(clock, sandbox_memory_bytes=4096 * MIB)
+    look = "import resource; print(resource.getrlimit(resource.RLIMIT_DATA)[1] // 2**30)"
+    wanted: list[tuple[MemoryLimit | None, int]] = [(None, 1), ("1g", 1), ("4g", 4)]
+    for asked, has in wanted:
+        made = await containers.create("p", memory=asked)
+        assert (await containers.run("p", made.id, look)).execution.output == f"{has}\n"
+    with pytest.raises(MemoryRefused, match="1g, 4g"):
+        await containers.create("p", memory="16g")
+    await containers.aclose()
