@@ -91,6 +91,7 @@ class Containers:
         wait = settings.sandbox_wait_seconds
         self._places = SharedPlaces(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
         self._checkpoints = checkpoints
+        self._bounding = asyncio.Lock()  # what ends for the room of one counts until it is gone
         self.tag = checkpoints.tag if checkpoints is not None else new_tag()  # the end of the ids of containers
         for container in checkpoints.load(self._kept) if checkpoints is not None else ():
             self._known.add(container)
@@ -526,13 +527,14 @@ class Containers:
     async def _bound_saved(self, newest: LivingContainer) -> None:
         """Forget those that are missed least, as long as more is saved than may be."""
         assert self._checkpoints is not None
-        while self._checkpoints.used > self._checkpoints.most:
-            saved = [each for each in self._known if each.is_saved]
-            if not saved:  # what is too much is being saved just now: whoever does it looks again
-                return
-            others = [each for each in saved if each is not newest and self._checkpoints.sizes.get(each.id)]
-            logger.warning("more is saved than SANDBOX_SAVED_BYTES: a container ends")
-            await self._end(least_missed(others or saved))
+        async with self._bounding:
+            while self._checkpoints.used > self._checkpoints.most:
+                saved = [each for each in self._known if each.is_saved]
+                if not saved:  # what is too much is being saved just now: whoever does it looks again
+                    return
+                others = [each for each in saved if each is not newest and self._checkpoints.sizes.get(each.id)]
+                logger.warning("more is saved than SANDBOX_SAVED_BYTES: a container ends")
+                await self._end(least_missed(others or saved))
 
     async def _end(self, container: LivingContainer, *, forget: bool = True) -> None:
         self._known.remove(container)  # before anything is awaited
