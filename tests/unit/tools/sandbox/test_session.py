@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import errno
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -27,6 +29,7 @@ from responses_app.tools.sandbox.base import (
 from responses_app.tools.sandbox.records import MAX_FILES, MAX_IMAGE_BYTES, MAX_IMAGES, CellEnd, Execution, StoredFile
 from responses_app.tools.sandbox.sandboxes import Bubblewrap
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
+from responses_app.tools.sandbox.starting import start_process
 from tests.kit.sandboxes import SMALL, needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
 
@@ -302,6 +305,33 @@ async def test_a_start_that_is_cut_leaves_nothing_behind() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await (await starting).close()
     await eventually(lambda: not left_over())
+
+
+async def test_a_warden_whose_host_is_gone_ends_all_even_if_nobody_ends_it() -> None:
+    """As where the host is killed before bwrap has itself ended with it: all but the first process live on then."""
+    started = await start_process(Bubblewrap(), plain_python(), SMALL, skills=None)
+    reading = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: asyncio.StreamReaderProtocol(reading), started.channel
+    )
+    assert await reading.read(1), "it is ready, and its kernel is stopped"
+    inside = processes.first_below(started.process.pid)
+    assert inside is not None
+    os.kill(inside, signal.SIGSTOP)  # it ends nothing now
+    try:
+        assert len([pid for pid in processes.tree(inside) if _lives(pid)]) == 3, "with the warden and its kernel"
+        transport.close()
+        await eventually(lambda: [pid for pid in processes.tree(inside) if _lives(pid)] == [inside])
+    finally:
+        os.kill(inside, signal.SIGKILL)
+        await asyncio.to_thread(started.process.wait)
+        os.close(started.output)
+        started.user.close()
+
+
+def _lives(pid: int) -> bool:
+    seen = processes.seen(pid)
+    return seen is not None and not seen.has_ended
 
 
 def left_over() -> list[str]:

@@ -98,6 +98,10 @@ class Warden:
             elif self._shell is not None:
                 self._hear_commands(self._shell, readable)
 
+    def end_all(self) -> None:
+        """End all processes of the container but this one."""
+        self._signal_all(signal.SIGKILL)
+
     def _answer(self, frame: Frame) -> None:
         action = frame.header.get("do")
         if action == "run":
@@ -422,4 +426,9 @@ def main() -> None:
     os.umask(0o077)
     os.makedirs(settings.folder, exist_ok=True)
     os.chdir(settings.folder)
-    Warden(host, settings).serve()
+    warden = Warden(host, settings)
+    try:
+        warden.serve()
+    finally:
+        # The host may have gone before bwrap had itself ended with it: then nobody else ends what runs, or is stopped.
+        warden.end_all()
