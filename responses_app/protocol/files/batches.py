@@ -155,7 +155,8 @@ class InputLines:
     check_model: Callable[[str | None], None]  # raises `ApiError` for one that this batch may not use
     errors: list[BatchError] = field(default_factory=list)
     total: int = 0  # lines that are not empty
-    model: str | None = None  # of the first line; the others need to have the same
+    model: str | None = None  # of the first line that is readable; the others need to have the same
+    _has_model: bool = False  # a line was readable so far that its model is known
     _number: int = 0
     _empty: int = 0  # lines with nothing in them, of which there may be `max_lines` as well
     _rest: bytes = b""
@@ -241,8 +242,8 @@ class InputLines:
         """Raise `ApiError` for another model than that of the first line, or for one that cannot be used."""
         if model is not None and not isinstance(model, str):
             raise invalid_value("body.model", "it must be a string.")
-        if self.total == 1:
-            self.model = model
+        if not self._has_model:  # the lines before were wrong: what they name is not known
+            self._has_model, self.model = True, model
             self.check_model(model)
         elif model != self.model:
             message = f"The model {str(model)[:80]!r} is not that of the first line, {str(self.model)[:80]!r}."

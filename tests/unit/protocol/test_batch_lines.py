@@ -93,6 +93,16 @@ def test_no_line_is_given_behind_one_that_is_wrong() -> None:
     ]
 
 
+def test_the_model_is_that_of_the_first_line_that_can_be_read() -> None:
+    lines = lines_of()
+    read(lines, b"\n".join([b"{", raw("a", model=7), raw("b", model="m"), raw("c", model="m"), raw("d", model="n")]))
+    assert [(error["code"], error["line"]) for error in lines.errors] == [
+        ("invalid_json_line", 1),
+        ("invalid_value", 2),
+        ("model_mismatch", 5),
+    ]
+
+
 def test_what_is_nested_too_deeply_is_told() -> None:
     lines = lines_of(max_line_bytes=10_000)
     read(lines, raw("a", input="X").replace(b'"X"', b"[" * 400 + b"]" * 400))
