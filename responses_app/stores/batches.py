@@ -161,17 +161,25 @@ class BaseBatchStore(ABC):
     # What the process asks for that works on a batch.
 
     @abstractmethod
-    async def has_work(self, worker: str, *, dead_before: float, known: Collection[str] = ()) -> bool:
-        """Whether there is something to claim."""
+    async def has_work(
+        self, worker: str, *, dead_before: float, known: Collection[str] = (), without: Collection[str] = ()
+    ) -> bool:
+        """Whether there is something to claim, as `claim` has it."""
 
     @abstractmethod
     async def claim(
-        self, worker: str, *, dead_before: float, limit: int, known: Collection[str] = ()
+        self,
+        worker: str,
+        *,
+        dead_before: float,
+        limit: int,
+        known: Collection[str] = (),
+        without: Collection[str] = (),
     ) -> Sequence[ClaimedBatch]:
         """Claim batches that nobody works on, or a worker that was not seen since then; the oldest first.
 
         `known`: those that this worker works on. Another one that is its own was claimed by a call whose answer was
-        lost.
+        lost. `without`: projects whose batches are left to others.
         """
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """What every store of batches does."""
 
 from dataclasses import replace
+from functools import partial
 from unittest.mock import AsyncMock
 
 import pytest
@@ -137,6 +138,17 @@ class BatchesContract:
         with pytest.raises(ClaimLost):
             await batches.give_back(made.id, taken.claim, pending=())
         assert await batches.has_work(other, dead_before=NOBODY_IS_DEAD)
+
+    async def test_the_batches_of_some_projects_are_left_to_others(self, batches: BaseBatchStore) -> None:
+        made, other = record(), record(project=new_id("project"))
+        worker = new_id("worker")
+        for each in (made, other):
+            await batches.create(each)
+        claim = partial(batches.claim, worker, dead_before=NOBODY_IS_DEAD, limit=1000)
+        without = [each.record.project for each in await claim(without=[made.project])]
+        assert other.project in without
+        assert made.project not in without
+        assert made.id in {each.record.id for each in await claim(without=[other.project])}
 
     async def test_lines_are_begun_and_done_once(self, batches: BaseBatchStore) -> None:
         batch = await begun(batches, 5)

@@ -10,9 +10,8 @@ A worker claims what nobody works on, a few batches at once. Their lines share `
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
 
 from responses_app.protocol import ids
 from responses_app.protocol.files.batches import (
@@ -51,6 +50,9 @@ LOOK_SECONDS = 1.0  # between two looks at what is to be claimed
 RETRY_SECONDS = 2.0  # before a batch is gone on with for which the store was away
 PURGE_SECONDS = 600.0
 MAX_CLAIMED = 16  # batches that one worker works on at once
+# Beyond these it works on one of each project of which it has none: no project's batches keep those of another from
+# beginning.
+MAX_CLAIMED_BEYOND = 16
 RESULTS_AT_ONCE = 500  # lines that are read at once where an output is written
 LINES_AT_ONCE = 1000  # lines that are kept at once where an input is read
 
@@ -67,6 +69,11 @@ class _Worked:
         self._stopping = False
         self._runner: LineRunner | None = None
         self._written: list[str] = []  # ids of files that were made here: the batch may yet get others
+
+    @property
+    def project(self) -> str:
+        """Whose it is."""
+        return self._record.project
 
     def stop(self) -> None:
         """Begin nothing more of it."""
@@ -313,17 +320,26 @@ class BatchWork:
             self._is_new.clear()
 
     async def _look(self, answer: AnswerLine) -> None:
-        """Claim what nobody works on. Raises `StoreError`."""
+        """Claim what nobody works on, and forget what is past its time. Raises `StoreError`."""
         self._worked = {name: each for name, each in self._worked.items() if not each[1].done()}
-        room = MAX_CLAIMED - len(self._worked)
-        store, dead_before, known = self._office.store, self._heartbeat.pulse.dead_before, list(self._worked)
-        find = partial(store.has_work, self._worker, dead_before=dead_before, known=known)
-        if room > 0 and await find():
-            for batch in await store.claim(self._worker, dead_before=dead_before, limit=room, known=known):
-                worked = _Worked(self._office, batch, self._turns, answer)
-                task = asyncio.create_task(worked.run(), name=f"batch {batch.record.id}")
-                self._worked[batch.record.id] = (worked, task)
+        if room := max(0, MAX_CLAIMED - len(self._worked)):
+            await self._claim(answer, room)
+        while MAX_CLAIMED <= len(self._worked) < MAX_CLAIMED + MAX_CLAIMED_BEYOND:
+            if not await self._claim(answer, 1, without={worked.project for worked, _ in self._worked.values()}):
+                break
         if time.monotonic() - self._purged_at >= PURGE_SECONDS:
             self._purged_at = time.monotonic()
-            if gone := await store.purge(created_before=self._office.now() - KEPT_SECONDS):
+            if gone := await self._office.store.purge(created_before=self._office.now() - KEPT_SECONDS):
                 logger.info("%d batches past their time were forgotten", gone)
+
+    async def _claim(self, answer: AnswerLine, room: int, *, without: Collection[str] = ()) -> bool:
+        """Begin to work on up to `room` batches of other projects than these; return whether there was one."""
+        store, dead_before, known = self._office.store, self._heartbeat.pulse.dead_before, list(self._worked)
+        if not await store.has_work(self._worker, dead_before=dead_before, known=known, without=without):
+            return False
+        claimed = await store.claim(self._worker, dead_before=dead_before, limit=room, known=known, without=without)
+        for batch in claimed:
+            worked = _Worked(self._office, batch, self._turns, answer)
+            task = asyncio.create_task(worked.run(), name=f"batch {batch.record.id}")
+            self._worked[batch.record.id] = (worked, task)
+        return bool(claimed)

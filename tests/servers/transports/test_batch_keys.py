@@ -1,11 +1,13 @@
-"""Batches whose key is deleted while they run, and inputs that are larger than other files may be."""
+"""Batches of several keys: one that is deleted, one of a project with very many; and inputs larger than other files."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import APIStatusError, OpenAI
 
-from tests.kit.batches import batch_of, ended, line, output_of
+from responses_app.runs.batches.work import MAX_CLAIMED
+from tests.kit.batches import batch_of, ended, line, output_of, uploaded
 from tests.kit.closed import ClosedServer
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server
@@ -49,6 +51,22 @@ def test_a_batch_ends_with_its_key(tmp_path: Path) -> None:
         assert batch.errors.data is not None
         assert [each.code for each in batch.errors.data] == ["invalid_api_key"]
         assert "Traceback" not in server.output
+
+
+def test_batches_of_one_project_keep_no_other_from_beginning(tmp_path: Path) -> None:
+    server = ClosedServer(tmp_path, engine_options={"tokens_per_second": 20}, auth="on", batch_lines_running=4)
+    with server:
+        keys = [server.new_key("--project", name) for name in ("many", "one")]
+        with sdk_of(server, api_key=keys[0]) as client:
+            file = uploaded(client, [line(str(n), input="count to 20") for n in range(100)])
+            fields: Any = {"completion_window": "24h", "endpoint": "/v1/responses", "input_file_id": file}
+            made = [client.batches.create(**fields) for _ in range(MAX_CLAIMED + 1)]
+            for each in made[:-1]:
+                ended(client, each, lambda now: now.status == "in_progress")
+            assert client.batches.retrieve(made[-1].id).status == "validating", "a worker has only so many"
+        with sdk_of(server, api_key=keys[1]) as client:
+            batch = ended(client, batch_of(client, [line("a", input="count to 1")]))
+            assert batch.status == "completed"
 
 
 def refusal(client: OpenAI, purpose: str, size: int, *, in_parts: bool) -> str:

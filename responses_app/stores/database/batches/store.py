@@ -156,16 +156,26 @@ class DatabaseBatches(ThreadedStore[BatchSettings], BaseBatchStore):
 
         return await self._threads.run(read)
 
-    async def has_work(self, worker: str, *, dead_before: float, known: Collection[str] = ()) -> bool:
-        return await self._threads.run(lambda db: unclaimed(db, worker, dead_before, known).exists())
+    async def has_work(
+        self, worker: str, *, dead_before: float, known: Collection[str] = (), without: Collection[str] = ()
+    ) -> bool:
+        return await self._threads.run(
+            lambda db: unclaimed(db, worker, dead_before, known).exclude(project__in=without).exists()
+        )
 
     async def claim(
-        self, worker: str, *, dead_before: float, limit: int, known: Collection[str] = ()
+        self,
+        worker: str,
+        *,
+        dead_before: float,
+        limit: int,
+        known: Collection[str] = (),
+        without: Collection[str] = (),
     ) -> Sequence[ClaimedBatch]:
         def write(connection: BaseDatabaseWrapper) -> Sequence[ClaimedBatch]:
             skips = connection.features.has_select_for_update_skip_locked
             with transaction.atomic(using=connection.alias):
-                free = unclaimed(connection, worker, dead_before, known).order_by("pk")
+                free = unclaimed(connection, worker, dead_before, known).exclude(project__in=without).order_by("pk")
                 rows = list(free.select_for_update(skip_locked=skips)[:limit])
                 return [claimed(connection, row, worker) for row in rows]
 
