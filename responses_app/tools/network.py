@@ -141,6 +141,8 @@ class Network:
     setting: str  # what the operator sets to allow more; errors name it
     allowed: AllowedHosts = NOTHING_ALLOWED  # beside what is public
     lookup: Lookup | None = None  # returns the addresses of a name, `OSError` where there is none; None: the system's
+    max_lookups: int = MAX_LOOKUPS  # names that are looked up at once
+    _asked: "dict[tuple[str, int], asyncio.Future[list[str]]]" = field(default_factory=dict, init=False)
     _threads: ThreadPoolExecutor | None = field(default=None, init=False)  # made at the first lookup
 
     async def addresses(self, host: str, port: int) -> list[str]:
@@ -199,13 +201,26 @@ class Network:
         return addresses[:MAX_ADDRESSES]
 
     async def _ask_resolver(self, host: str, port: int) -> list[str]:
-        """Ask the system, in threads of our own: slow name servers hold up nothing but these lookups."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(MAX_LOOKUPS, thread_name_prefix="name lookup")
-        entries = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        )
-        return [str(sockaddr[0]) for *_, sockaddr in entries]
+        """Ask the system, in threads of our own: slow name servers hold up nothing but these lookups.
+
+        One lookup is for all who ask for a name while it runs: a name that nobody answers for has one thread.
+        """
+        key = (host, port)
+        answer = self._asked.get(key)
+        if answer is None:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.max_lookups, thread_name_prefix="name lookup")
+            answer = asyncio.get_running_loop().run_in_executor(self._threads, _addresses_of, host, port)
+            self._asked[key] = answer
+            answer.add_done_callback(lambda _: self._asked.pop(key))
+        # Not awaited itself: whoever is cancelled leaves, and the others go on waiting.
+        await asyncio.wait([answer])
+        return answer.result()
+
+
+def _addresses_of(host: str, port: int) -> list[str]:
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(sockaddr[0]) for *_, sockaddr in entries]
 
 
 def normal_host(host: str) -> str:

@@ -26,6 +26,9 @@ MAX_ANSWER = 4 * KIB  # bytes of an answer that are read: only its status counts
 # Beyond the 256 messages that `runs.webhooks` has under way at once, so that none waits for another's receiver: also
 # where many endpoints are at one host. The rest is for tests of endpoints.
 MAX_CONNECTIONS = 512
+# Names that are looked up at once: more than there are endpoints that `runs.webhooks` serves at once, so that none waits
+# for the name server of another.
+MAX_LOOKUPS = 64
 LOOKUP_SECONDS = 5.0  # for the name of a new endpoint
 NOT_SEALED_HERE = "Its secret cannot be opened: REASONING_ENCRYPTION_KEYS or SECRET_KEY has changed. Rotate the secret."
 
@@ -36,7 +39,9 @@ class WebhookSender(BaseWebhookSender):
     def __init__(self, settings: WebhookNetworkSettings, sealer: Sealer) -> None:
         self.seconds = settings.webhook_seconds
         self._allowed = settings.webhook_allowed_hosts
-        self._network = Network("WEBHOOK_ALLOWED_HOSTS", self._allowed)
+        self._network = Network("WEBHOOK_ALLOWED_HOSTS", self._allowed, max_lookups=MAX_LOOKUPS)
+        # Its lookups are its own: names of new endpoints, of which there may be any number, hold up no message.
+        self._new_ones = Network("WEBHOOK_ALLOWED_HOSTS", self._allowed)
         self._sealer = sealer
         self.tests = RecentTests()  # that projects have asked for
         self._fetcher: Fetcher | None = None  # made for the first message: aiohttp takes a while to import
@@ -53,7 +58,7 @@ class WebhookSender(BaseWebhookSender):
         parts = urlsplit(url)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
-                await self._network.addresses(parts.hostname or "", parts.port or _port(parts.scheme))
+                await self._new_ones.addresses(parts.hostname or "", parts.port or _port(parts.scheme))
         except TimeoutError:
             raise NetworkError(f"The host {(parts.hostname or '')[:80]!r} was not found in time.") from None
 
@@ -83,6 +88,7 @@ class WebhookSender(BaseWebhookSender):
         if self._fetcher is not None:
             await self._fetcher.aclose()
         self._network.close()
+        self._new_ones.close()
 
     def _secrets(self, endpoint: EndpointRecord) -> list[str]:
         secrets = [self._sealer.open(PURPOSE, endpoint.project, endpoint.secret).decode()]

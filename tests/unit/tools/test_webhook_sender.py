@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import socket
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -107,6 +110,34 @@ async def test_receivers_that_hang_take_no_connection_from_others() -> None:
             task.cancel()
         over.set()
         await asyncio.gather(*hanging, return_exceptions=True)
+        await opened.aclose()
+
+
+async def test_names_that_nobody_answers_for_take_no_lookup_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, over, asked = sender("127.0.0.1, .example"), threading.Event(), list[str]()
+    opened.seconds = 20.0
+    lookup = socket.getaddrinfo
+
+    def resolve(host: str, port: int, **options: Any) -> Any:
+        asked.append(host)
+        if host != "good.example":
+            over.wait(30)
+        return lookup("127.0.0.1", port, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    async with web_server() as web:
+        web.pages = {"/": answer(b"ok")}
+        # As many messages as are sent to one endpoint at once, and names of new endpoints.
+        waiting = [asyncio.create_task(problem_of(opened, web.url(host="hangs.example"))) for _ in range(HANGING)]
+        waiting += [asyncio.create_task(opened.check(f"http://{number}.example/")) for number in range(HANGING)]  # type: ignore[arg-type]
+        await eventually(lambda: "hangs.example" in asked and "0.example" in asked)
+        async with asyncio.timeout(10):
+            assert await problem_of(opened, web.url(host="good.example")) == (200, "")
+        assert asked.count("hangs.example") == 1, "one lookup is for all who ask"
+        for task in waiting:
+            task.cancel()
+        over.set()
+        await asyncio.gather(*waiting, return_exceptions=True)
         await opened.aclose()
 
 
