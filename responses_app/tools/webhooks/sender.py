@@ -26,8 +26,8 @@ MAX_ANSWER = 4 * KIB  # bytes of an answer that are read: only its status counts
 # Beyond the 256 messages that `runs.webhooks` has under way at once, so that none waits for another's receiver: also
 # where many endpoints are at one host. The rest is for tests of endpoints.
 MAX_CONNECTIONS = 512
-# Names that are looked up at once: more than there are endpoints that `runs.webhooks` serves at once, so that none waits
-# for the name server of another.
+# Names that are looked up at once: more than endpoints that `runs.webhooks` serves at once, so that none waits for the
+# name server of another.
 MAX_LOOKUPS = 64
 LOOKUP_SECONDS = 5.0  # for the name of a new endpoint
 NOT_SEALED_HERE = "Its secret cannot be opened: REASONING_ENCRYPTION_KEYS or SECRET_KEY has changed. Rotate the secret."
