@@ -270,6 +270,22 @@ class WebhooksContract:
         clock.now += 10_000
         assert await claim(webhooks) is None
 
+    async def test_what_waits_behind_one_that_failed_is_due_with_it(
+        self, webhooks: BaseWebhooks, store: BaseResponseStore, clock: Clock
+    ) -> None:
+        turn = Turn()
+        await webhooks.create(endpoint(turn.project))
+        await store.save(ended(turn, output=[call("get_weather", "call_1")]))
+        claimed = await claimed_by(webhooks)
+        await webhooks.settle(claimed, [lost(claimed.due[0], 50)], worker="A", pause=10)
+        clock.now += 11
+        assert await claim(webhooks) is None  # it is not this endpoint's turn: nothing can be sent there
+        clock.now += 40
+        claimed = await claimed_by(webhooks)
+        assert (told(claimed), claimed.failures) == ([("response.completed", turn.response_id)], 1)
+        await webhooks.settle(claimed, arrived(claimed), worker="A", pause=0)
+        assert told(await claimed_by(webhooks)) == [("response.action_required", turn.response_id)]
+
     async def test_an_endpoint_has_only_so_many_waiting(
         self, open_webhooks: OpenWebhooks, store: BaseResponseStore
     ) -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Exists, F, OuterRef, Q, QuerySet, Value
+from django.db.models import Exists, F, Min, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Least
 
 from responses_app.models.webhooks import DELIVERED, PARKED, WAITING, WebhookDelivery, WebhookEndpoint
@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 
 CREATION_LOCK = 0x77656265  # the space of the locks of projects
 PARKED_SECONDS = 30 * 86_400.0  # that a parked delivery is kept
+DUE_AT_ONCE = 100  # messages that are looked at together, for what is to be sent
 PURGED_AT_ONCE = 1_000  # rows in one transaction
 MAX_PROBLEM = 500  # characters that are kept of why an attempt failed
 
@@ -139,14 +140,15 @@ class DatabaseWebhooks(ThreadedStore[WebhookSettings], BaseWebhooks):
             return rows.filter(Exists(due)).order_by(F("served_at").asc(nulls_first=True), "pk")
 
         def act(_: BaseDatabaseWrapper) -> Claimed | None:
-            row = free().select_for_update(skip_locked=True, of=("self",)).first()
-            if row is None:
-                return None
-            due = [_message(each) for each in self._due(row.pk)[:most]]
-            row.worker, row.served_at = worker, self._at()
-            row.leased_until = self._at(lease_seconds)
-            row.save(using=self._using, update_fields=["worker", "served_at", "leased_until"])
-            return Claimed(endpoint=self._record(row), due=due, failures=row.failures)
+            while (row := free().select_for_update(skip_locked=True, of=("self",)).first()) is not None:
+                due = [_message(each) for each in self._due(row.pk, most)]
+                if due:
+                    row.worker, row.served_at = worker, self._at()
+                    row.leased_until = self._at(lease_seconds)
+                    row.save(using=self._using, update_fields=["worker", "served_at", "leased_until"])
+                    return Claimed(endpoint=self._record(row), due=due, failures=row.failures)
+                # Each of its messages waited behind one that is due later, and is due later now, too.
+            return None
 
         if not await self._threads.run(lambda _: free().exists()):  # nearly always not: nothing is locked
             return None
@@ -199,11 +201,31 @@ class DatabaseWebhooks(ThreadedStore[WebhookSettings], BaseWebhooks):
     def _endpoints(self, project: str) -> "QuerySet[WebhookEndpoint]":
         return WebhookEndpoint.objects.using(self._using).filter(project=project)
 
-    def _due(self, endpoint_id: str) -> "QuerySet[WebhookDelivery]":
-        """Return the messages that are due: of each object the oldest, since they arrive in order."""
+    def _due(self, endpoint_id: str, most: int) -> Sequence[WebhookDelivery]:
+        """Return up to `most` messages that are due: of each object the oldest, since they arrive in order.
+
+        What waits behind one that is due later becomes due with that, so it is not looked at again before. The rows are
+        read a few at a time by the index of what is due: the database may know nothing yet of thousands that have just
+        come, and might compare all of them with each other.
+        """
         waiting = WebhookDelivery.objects.using(self._using).filter(endpoint_id=endpoint_id, status=WAITING)
-        earlier = waiting.filter(object_id=OuterRef("object_id"), pk__lt=OuterRef("pk"))
-        return waiting.filter(~Exists(earlier), due_at__lte=self._at()).order_by("due_at", "pk")
+        now, found, looked_at = self._at(), list[WebhookDelivery](), set[str]()
+        while len(found) < most:
+            rows = waiting.filter(due_at__lte=now).exclude(object_id__in=looked_at).order_by("due_at", "pk")
+            if not (some := list(rows[:DUE_AT_ONCE])):
+                break
+            objects = {row.object_id for row in some}
+            oldest = waiting.filter(object_id__in=objects).order_by("object_id").values("object_id")
+            keys = [each["key"] for each in oldest.annotate(key=Min("pk"))]
+            heads = {row.object_id: row for row in waiting.filter(pk__in=keys)}
+            behind = [row for row in some if heads[row.object_id].due_at > now]
+            for row in behind:
+                row.due_at = heads[row.object_id].due_at
+            if behind:
+                WebhookDelivery.objects.using(self._using).bulk_update(behind, ["due_at"])
+            found += sorted((row for row in heads.values() if row.due_at <= now), key=lambda row: (row.due_at, row.pk))
+            looked_at |= objects
+        return found[:most]
 
     def _record(self, row: WebhookEndpoint) -> EndpointRecord:
         old_is_good = row.old_secret_until is not None and row.old_secret_until > self._at()
