@@ -210,7 +210,7 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     create = as_its_client_goes_on(create, request.headers.get("user-agent", ""))
     reader = await site.service.create(create, _origin(request, create, awaits_tools=awaits_tools), dialect=dialect)
     if create.stream:
-        return await _stream(site, request, reader, dialect, site.settings.stream_first_word_ms / 1000)
+        return await _stream(site, request, reader, dialect, _first_word_seconds(site))
     if create.background:
         # A background response runs on without a reader.
         reader.leave()
@@ -225,8 +225,11 @@ async def _decide(request: HttpRequest) -> str:
     return site.new_id(ids.RESPONSE) if site.service.is_stored(fields.get("store")) else ""
 
 
-async def _replay(request: HttpRequest, response_id: str) -> HttpResponseBase | None:
-    """Answer a request whose response is there already, from its first event on; None where it is not there."""
+async def _replay(request: HttpRequest, response_id: str, is_new: bool) -> HttpResponseBase | None:
+    """Answer a request whose response is there already, from its first event on; None where it is not there.
+
+    `is_new`: the first request has not been answered yet, so what fails with nothing said is an error for both.
+    """
     site = get_site()
     with store_errors():
         if not await site.store.knows(project_of(request), response_id):
@@ -238,7 +241,7 @@ async def _replay(request: HttpRequest, response_id: str) -> HttpResponseBase | 
         reader = await site.responses.follow(
             project_of(request), response_id, dialect=dialect, include=create.include or ()
         )
-        return await _stream(site, request, reader, dialect)
+        return await _stream(site, request, reader, dialect, _first_word_seconds(site) if is_new else 0.0)
     response = await site.responses.response(project_of(request), response_id)
     if response["status"] in RUNNING and not create.background:
         response = await read_to_end(await site.responses.follow(project_of(request), response_id))
@@ -356,6 +359,10 @@ async def _stream(
         dialect=dialect,
         cut=cut_of(request),
     )
+
+
+def _first_word_seconds(site: Site) -> float:
+    return site.settings.stream_first_word_ms / 1000
 
 
 def _flag(query: Query, name: str) -> bool:

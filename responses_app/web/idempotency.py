@@ -47,7 +47,8 @@ BETAS = ("OpenAI-Beta", "anthropic-beta")  # headers that may change what any en
 READ_BYTES = 1 << 18  # of a body, for its digest
 
 Handler = Callable[[], Awaitable[HttpResponseBase]]
-Replay = Callable[[HttpRequest, str], Awaitable[HttpResponseBase | None]]  # gets the id of the response
+# Gets the id of the response, and whether the first request has not been answered yet.
+Replay = Callable[[HttpRequest, str, bool], Awaitable[HttpResponseBase | None]]
 Decide = Callable[[HttpRequest], Awaitable[str]]  # the id of the stored response that a request makes; "" for none
 
 
@@ -120,13 +121,14 @@ class Once:
         if record.state is KeyState.TOO_LONG:
             raise answer_too_long()
         if record.object_id and self._replay is not None:
-            answer = await self._replay(self._request, record.object_id)
+            answer = await self._replay(self._request, record.object_id, record.state is KeyState.RUNNING)
             rewind(self._request)
             if answer is None and record.state is KeyState.ANSWERED:
                 raise answer_deleted(record.object_id)
-            if record.state is KeyState.RUNNING and answer is not None and not answer.streaming:
+            if record.state is KeyState.RUNNING and answer is not None and await self._was_error(record.object_id):
                 # What the first client is told of it is an error, which lets go of the key.
-                return None if await self._was_error(record.object_id) else answer
+                _close(answer)
+                return None
             return answer
         if record.head is None or not (record.head.streams or record.state is KeyState.ANSWERED):
             return None
@@ -206,7 +208,7 @@ class Once:
         if await self._was_error(held.object_id):
             return None
         assert self._replay is not None, "only who replays responses decides of their ids"
-        answer = await self._replay(self._request, held.object_id)
+        answer = await self._replay(self._request, held.object_id, False)
         rewind(self._request)
         if answer is not None:
             self._keys.settle(held, KeyState.ANSWERED)
@@ -335,9 +337,11 @@ async def _record(answer: StreamingHttpResponse, recording: Recording, out: _Out
 
 def _drop(task: "asyncio.Task[object]") -> None:
     """Close a stream that nobody reads: its client left before it began."""
-    if task.cancelled() or task.exception() is not None:
-        return
-    answer = task.result()
+    if not task.cancelled() and task.exception() is None:
+        _close(task.result())
+
+
+def _close(answer: object) -> None:
     if isinstance(answer, StreamingHttpResponse):
         closing = getattr(answer.streaming_content, "aclose", None)
         if closing is not None:

@@ -218,6 +218,8 @@ async def test_an_error_lets_go_of_the_key(pair: Pair, clients: Clients, store: 
         ("/conversations", {"metadata": 7}, 400),
         ("/responses", {"input": "[full]"}, 429),
         ("/responses", {"input": "[full]", "store": False}, 429),
+        ("/responses", {"input": "[full]", "stream": True}, 429),
+        ("/responses", {"input": "[full]", "stream": True, "store": False}, 429),
     ],
 )
 async def test_all_who_wait_for_an_error_get_it(
