@@ -52,6 +52,7 @@ class LineRunner:
         self._all_begun = False
         self._running: dict[int, asyncio.Task[None]] = {}  # by the number of their lines
         self._untouched: set[int] = set()  # of these, lines of which nothing was done: they may be run by others
+        self._paused: set[int] = set()  # lines that wait until they may be tried again
         self._done: list[DoneLine] = []  # not kept yet
         self._news = asyncio.Event()
         self._asking: asyncio.Task[TurnPlace] | None = None  # for a turn
@@ -205,17 +206,21 @@ class LineRunner:
                 return None  # it is the stop that has broken it
             if not again:
                 return self._as_error(line, request_id, problem)
-            await self._pause(problem, place)
+            await self._pause(line, problem, place)
             if self._stopping or self._status != IN_PROGRESS:
                 return None  # it has not begun, and is not to begin any more
 
-    async def _pause(self, problem: ApiError, place: TurnPlace) -> None:
+    async def _pause(self, line: BegunLine, problem: ApiError, place: TurnPlace) -> None:
         """Wait until a line may be tried again; its turn is for others meanwhile."""
         place.leave()
         seconds = min(MAX_PAUSE, problem.retry_after or 1)
         self._paused_until = max(self._paused_until, _clock() + seconds)
-        await asyncio.sleep(seconds)
-        await place.wait()
+        self._paused.add(line.number)
+        try:
+            await asyncio.sleep(seconds)
+            await place.wait()
+        finally:
+            self._paused.discard(line.number)
 
     def _as_error(self, line: BegunLine, request_id: str, problem: ApiError) -> DoneLine:
         speaks = speaks_messages(self._record.endpoint, {})
@@ -256,7 +261,12 @@ class LineRunner:
         self._news.clear()
 
     async def _let_end(self) -> None:
-        """Let the lines that run end, as long as the batch allows, and keep what came of them."""
+        """Let the lines that run end, as long as the batch allows, and keep what came of them.
+
+        Those that are paused are not tried again.
+        """
+        for number in self._paused:
+            self._running[number].cancel()
         until = _clock() + CANCEL_SECONDS
         while (self._running or self._done) and not self._is_over and _clock() < until:
             if self._done:
