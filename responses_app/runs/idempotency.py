@@ -211,6 +211,9 @@ class IdempotencyKeys:
         holds = await self._store.keep(held.id, held.token, head=head, parts=parts, state=state)
         if not holds or state is not KeyState.RUNNING:
             self._held.discard(held.token)
+        usage = self._usage.get(held.project)
+        if usage is not None and holds:
+            usage.bytes += sum(map(len, sealed))  # until it is counted again
         return holds
 
     @property

@@ -196,6 +196,17 @@ async def test_a_project_that_has_enough_gets_no_more(
     assert (refused.value.status, store.state) == (429, None)
 
 
+async def test_what_was_kept_since_the_last_count_counts(keys: IdempotencyKeys, store: OneKey) -> None:
+    store.used = (0, IdempotencySettings().idempotency_max_bytes - 1)
+    held = await held_by(keys)
+    recording = Recording(keys, held, HEAD)
+    recording.add(b"x")
+    await recording.end(whole=True)
+    with pytest.raises(ApiError) as refused:
+        await held_by(keys)
+    assert "IDEMPOTENCY_MAX_BYTES" in refused.value.message
+
+
 def test_a_response_that_is_claimed_anew_has_an_epoch_of_its_own() -> None:
     epochs = []
     for epoch in (1, 2, 3, 2_001):
