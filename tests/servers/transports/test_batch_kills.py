@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from openai.types import Batch
 
-from tests.kit.batches import batch_of, ended, line, output_of
+from tests.kit.batches import batch_of, ended, has_ended, line, output_of
 from tests.kit.closed import ClosedServer
 from tests.kit.databases import postgres_url
 from tests.kit.sdk import sdk_of
@@ -42,6 +43,41 @@ def test_a_batch_outlives_its_worker(tmp_path: Path) -> None:
             assert batch.request_counts is not None
             assert (batch.request_counts.completed, batch.request_counts.failed) == (LINES - 1, 1)
             assert not client.conversations.items.list(conversation).data
+    finally:
+        for server in (first, second):
+            server.stop()
+
+
+@pytest.mark.parametrize("state", ["validating", "finalizing", "cancelling"])
+@pytest.mark.any_database  # it is on PostgreSQL by itself
+def test_a_worker_is_killed_at_each_state(tmp_path: Path, state: str) -> None:
+    url = postgres_url(tmp_path, manage)
+    first, second = (
+        Server(tmp_path / name, database_url=url, worker_lease_seconds=LEASE, engine="demo")
+        for name in ("first", "second")
+    )
+
+    def is_there(now: Batch) -> bool:
+        return now.status == state or has_ended(now)
+
+    try:
+        with first, sdk_of(first) as client:
+            batch = batch_of(client, [line(str(n), input="count to 1", store=False) for n in range(LINES)])
+            if state == "cancelling":
+                ended(client, batch, lambda now: now.request_counts is not None and now.request_counts.completed > 0)
+                client.batches.cancel(batch.id)
+            ended(client, batch, is_there)
+            first.kill()
+        with second, sdk_of(second) as client:
+            batch = ended(client, batch)
+            assert batch.status == ("cancelled" if state == "cancelling" else "completed")
+            answers, errors = output_of(client, batch.output_file_id), output_of(client, batch.error_file_id)
+            assert sorted([*answers, *errors], key=int) == [str(number) for number in range(LINES)]
+            assert {each["error"]["code"] for each in errors.values()} <= {"batch_cancelled"}
+            assert batch.request_counts is not None
+            assert (batch.request_counts.total, batch.request_counts.completed) == (LINES, len(answers))
+            files = {each.id for each in client.files.list(purpose="batch_output")}
+            assert files == {batch.output_file_id, batch.error_file_id} - {None}, "none is left behind"
     finally:
         for server in (first, second):
             server.stop()
