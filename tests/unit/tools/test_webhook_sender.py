@@ -165,6 +165,18 @@ async def test_where_nothing_is_sent() -> None:
     await sender("127.0.0.0/8").check("http://127.0.0.1:80/")
 
 
+async def test_a_name_that_leads_inward_later_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, lookup, addresses = sender("10.0.0.1"), socket.getaddrinfo, ["93.184.216.34", "127.0.0.1"]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, port, **options: lookup(addresses.pop(0), port, **options))
+    async with web_server() as web:
+        url = web.url(host="rebinds.example", scheme="https")
+        await opened.check(url)
+        status, problem = await problem_of(opened, url)
+        assert (status, "WEBHOOK_ALLOWED_HOSTS" in problem, web.asked) == (None, True, [])
+    assert not addresses
+    await opened.aclose()
+
+
 async def test_a_secret_of_other_keys(open_sender: WebhookSender) -> None:
     _, sealed = sender(secrets=("another one of sixteen",)).new_secret("default")
     sent = await open_sender.send(replace(endpoint("http://127.0.0.1:9/"), secret=sealed), "evt_1", "{}", at=1)
