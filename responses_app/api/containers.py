@@ -4,7 +4,7 @@ import mimetypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NotRequired
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -12,7 +12,13 @@ from typing_extensions import TypedDict
 
 from responses_app.auth.scopes import check_named
 from responses_app.protocol.api_keys import Area
-from responses_app.protocol.errors import ApiError, container_not_found, invalid_request, overloaded
+from responses_app.protocol.errors import (
+    ApiError,
+    container_not_found,
+    invalid_request,
+    overloaded,
+    unsupported_parameter,
+)
 from responses_app.protocol.files.containers import (
     CopiedFile,
     NewContainer,
@@ -28,6 +34,7 @@ from responses_app.protocol.requests.pages import page_behind, parse_list_query
 from responses_app.protocol.requests.requests import files_named, skills_named
 from responses_app.stores.files import PIECE_BYTES
 from responses_app.stores.skills import SkillGone
+from responses_app.tools.egress.policy import policy_of
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
 from responses_app.tools.sandbox.records import ContainerFile as FileRecord
 from responses_app.tools.sandbox.records import (
@@ -35,6 +42,8 @@ from responses_app.tools.sandbox.records import (
     ContainerRecord,
     FileUnknown,
     HostGone,
+    NetworkRecord,
+    NetworkRefused,
     TooManyContainers,
     TooManyTransfers,
 )
@@ -58,9 +67,10 @@ class ContainerExpiry(TypedDict):
 
 
 class ContainerNetwork(TypedDict):
-    """What a container may reach: nothing."""
+    """What a container may reach."""
 
-    type: Literal["disabled"]
+    type: Literal["disabled", "allowlist"]
+    allowed_domains: NotRequired[list[str]]  # of an allowlist
 
 
 class Container(TypedDict):
@@ -128,8 +138,14 @@ def container_object(container: ContainerRecord) -> Container:
         "last_active_at": int(container.last_active),
         "memory_limit": container.memory,
         "name": container.name,
-        "network_policy": {"type": "disabled"},
+        "network_policy": _network(container.network),
     }
+
+
+def _network(network: NetworkRecord | None) -> ContainerNetwork:
+    if network is None:
+        return {"type": "disabled"}
+    return {"type": "allowlist", "allowed_domains": list(network.allowed_domains)}
 
 
 def file_object(container_id: str, file: FileRecord) -> ContainerFile:
@@ -167,11 +183,16 @@ def _gone(problem: Exception, *_: str) -> ApiError:
     return overloaded(f"The containers cannot be used now: {problem}.", retry_after=2)
 
 
+def _unmade(problem: Exception) -> str:
+    return f"The container cannot be made: {problem}."
+
+
 REFUSALS: Refusals = {
     ContainerNotFound: _not_found,
     TooManyContainers: _too_many,
     TooManyTransfers: _too_many,
     HostGone: _gone,
+    NetworkRefused: lambda problem, *_: unsupported_parameter("network_policy", _unmade(problem)),
     SandboxError: lambda problem, *_: invalid_request(f"The container cannot do that: {problem}."),
 }
 
@@ -185,12 +206,13 @@ async def _create(request: HttpRequest) -> Container:
     # Before the files are looked up: a server whose sandbox cannot start says so first.
     await containers.check()
     project, files, skills = project_of(request), await _given_files(), await _given_skills()
+    policy = policy_of(fields.network_policy)
     with _given_errors("file_ids"):
         # All of them are there before a container is made.
         records = await files.find(project, fields.file_ids or ())
         given = await skills.find(project, declared, at="skills")
         container = await containers.create(
-            project, name=fields.name, idle=fields.idle_seconds, memory=fields.memory_limit
+            project, name=fields.name, idle=fields.idle_seconds, memory=fields.memory_limit, network=policy
         )
         await files.copy(project, container.id, records)
         await skills.provide(project, container.id, given)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from engine.backends.base import restart_pause
 from responses_app.settings.conf import Settings, secret_files, table
+from responses_app.tools.egress.settings import EgressSettings
 from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.web.servers.listening import BACKLOG
 
@@ -32,7 +33,8 @@ START_SECONDS = 60.0  # for a host to be heard for the first time
 CLOSE_SECONDS = 30.0  # that a host may take behind its grace, to save files
 STEADY_SECONDS = 60.0  # one that has lived so long did not fail at its start
 # Settings that it reads. Not SANDBOX_HOSTS: it has its own containers; and who reaches its socket needs no secret.
-_OF_HOST = {each.name.upper() for each in fields(SandboxSettings)} - {"SANDBOX_HOSTS", "SANDBOX_SECRET"}
+_OF_HOST = {each.name.upper() for kind in (SandboxSettings, EgressSettings) for each in fields(kind)}
+_OF_HOST -= {"SANDBOX_HOSTS", "SANDBOX_SECRET"}
 _OF_HOST |= {"DATA_DIR", "LOG_FORMAT", "LOG_LEVEL", "SHUTDOWN_GRACE_SECONDS"}
 _PROGRAM = "import sys\nfrom responses_app.command_line import main\nsys.exit(main())"
 

@@ -39,6 +39,7 @@ from responses_app.stores.idempotency import IdempotencySettings
 from responses_app.stores.skills import SkillSettings
 from responses_app.stores.vector_stores import VectorStoreSettings
 from responses_app.stores.webhooks import WebhookSettings
+from responses_app.tools.egress.settings import EgressSettings
 from responses_app.tools.meaning.base import MeaningSettings
 from responses_app.tools.sandbox.base import SandboxSettings
 from responses_app.tools.settings import (
@@ -115,7 +116,7 @@ def secret(name: str, environ: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolSettings(McpSettings, SandboxSettings, SearchSettings):
+class ToolSettings(McpSettings, SandboxSettings, EgressSettings, SearchSettings):
     """The settings of tools that may go through MCP servers, and what of them does not fit together."""
 
     sandbox_mcp: str = setting(

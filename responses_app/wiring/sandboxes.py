@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from responses_app.settings.conf import Settings
 from responses_app.stores.clock import id_factory
@@ -18,6 +19,9 @@ from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import choose
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.serving import Door, HostServer
+
+if TYPE_CHECKING:
+    from responses_app.tools.egress.proxies import Proxies
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -29,7 +33,14 @@ def own_containers(settings: Settings) -> Containers:
         settings,
         new_id=id_factory(time.time),
         checkpoints=_checkpoints(settings),
+        proxies=partial(_proxies, settings),
     )
+
+
+def _proxies(settings: Settings) -> "Proxies":
+    from responses_app.tools.egress.proxies import Proxies
+
+    return Proxies(settings)
 
 
 def _checkpoints(settings: Settings) -> Checkpoints | None:

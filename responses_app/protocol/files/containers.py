@@ -11,23 +11,15 @@ from responses_app.protocol.errors import (
     invalid_value,
     not_found,
     rate_limited,
-    unsupported_parameter,
 )
 from responses_app.protocol.fields import CallableTool, ClientModel, check_fields, missing, validate
+from responses_app.protocol.files.networks import NetworkPolicy, check_network
 from responses_app.protocol.files.skills import NamedSkills
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 MAX_FILES = 50  # that a container begins with
 _CONTAINER_ID = r"^cntr_.{1,200}$"
 MAX_MINUTES = 24 * 60  # that a container may do nothing
-
-
-class NetworkPolicy(ClientModel):
-    """What a container may reach: nothing, here."""
-
-    type: Literal["disabled", "allowlist"]
-
-    beside: ClassVar = ("allowed_domains", "domain_secrets")  # of an allowlist, which is refused
 
 
 class _Auto(ClientModel):
@@ -106,7 +98,7 @@ class NewContainer(ClientModel):
 def parse_container(data: Mapping[str, object]) -> NewContainer:
     """Read the body of a create. Raises `ApiError` that names the field and says what it takes."""
     container = validate(NewContainer, data)
-    check_network(container.network_policy, "")
+    check_network(container.network_policy, "network_policy")
     return container
 
 
@@ -151,7 +143,7 @@ def echoed_interpreter(tool: JsonObject, at: str) -> JsonObject:
         if not container.startswith("cntr_"):
             raise invalid_value(f"{at}.container", "the id of a container begins with 'cntr_'.")
         return {"type": "code_interpreter", "container": container}
-    check_network(container.network_policy, f"{at}.container.")
+    check_network(container.network_policy, f"{at}.container.network_policy")
     return {"type": "code_interpreter", "container": container.model_dump(exclude_none=True)}
 
 
@@ -168,7 +160,7 @@ def echoed_shell(tool: JsonObject, at: str) -> JsonObject:
     assert isinstance(given, dict), "it is a shell of the server"
     if given["type"] == "container_auto":
         auto = validate(AutoShell, tool, at=at).environment
-        check_network(auto.network_policy, f"{at}.environment.")
+        check_network(auto.network_policy, f"{at}.environment.network_policy")
         environment: ClientModel = auto
     else:
         environment = validate(ReferenceShell, tool, at=at).environment
@@ -178,10 +170,3 @@ def echoed_shell(tool: JsonObject, at: str) -> JsonObject:
         "environment": environment.model_dump(exclude_none=True),
         **({} if callers is None else {"allowed_callers": callers}),
     }
-
-
-def check_network(policy: NetworkPolicy | None, at: str) -> None:
-    """Raise `ApiError` where a container is to reach something."""
-    if policy is not None and policy.type != "disabled":
-        hint = "Containers of this server have no network. Leave it out, or say {'type': 'disabled'}."
-        raise unsupported_parameter(f"{at}network_policy", hint)

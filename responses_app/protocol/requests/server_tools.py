@@ -21,6 +21,7 @@ from pydantic import Field, StringConstraints
 from responses_app.protocol.errors import ApiError, JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import ClientModel, Refused, ToolModel, validate
 from responses_app.protocol.files.containers import echoed_interpreter, echoed_shell, is_hosted_shell
+from responses_app.protocol.files.networks import secret_values
 from responses_app.protocol.files.searches import Filter
 from responses_app.protocol.files.vector_stores import DEFAULT_RESULTS, MAX_RESULTS, RankingOptions
 from responses_app.protocol.items.client_tools import is_search_of_server
@@ -361,16 +362,27 @@ def parse_server_tool(tool: JsonObject, at: str) -> JsonObject:
 
 
 def private_fields(tools: object) -> Mapping[str, JsonObject]:
-    """Return the fields of a request's MCP servers that must not be kept, by label. `tools` have been validated."""
-    servers = (tool for tool in tools if isinstance(tool, dict)) if isinstance(tools, list) else ()
-    # The whole URL is among them: what is echoed lacks its query and its user.
-    return {
-        str(tool["server_label"]): {
-            name: tool[name] for name in (*_PRIVATE, "server_url") if tool.get(name) is not None
-        }
-        for tool in servers
-        if tool.get("type") == "mcp"
-    }
+    """Return the fields of a request's tools that must not be kept, by `private_key`. `tools` have been validated."""
+    private: dict[str, JsonObject] = {}
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict):
+            # The first of two: it is the one that the model gets.
+            private.setdefault(private_key(tool), _private_of(tool))
+    return private
+
+
+def private_key(tool: JsonObject) -> str:
+    """Return by what the private fields of a tool are known: an MCP server's label, or a type that no label can be."""
+    return str(tool.get("server_label")) if tool.get("type") == "mcp" else f"{tool.get('type')}:"
+
+
+def _private_of(tool: JsonObject) -> JsonObject:
+    if tool.get("type") == "mcp":
+        # The whole URL is among them: what is echoed lacks its query and its user.
+        return {name: tool[name] for name in (*_PRIVATE, "server_url") if tool.get(name) is not None}
+    container = tool.get("environment" if tool.get("type") == "shell" else "container")
+    secrets = secret_values(container.get("network_policy")) if isinstance(container, dict) else []
+    return {"domain_secrets": secrets} if secrets else {}
 
 
 def refuse_double_labels(tools: Sequence[JsonObject]) -> None:

@@ -15,7 +15,7 @@ from responses_app.protocol.items.paused_programs import PausedProgram, paused_p
 from responses_app.protocol.items.programs import KIND as PROGRAMS
 from responses_app.protocol.items.tool_search import found_on_servers, search_offer
 from responses_app.protocol.requests.requests import CreateRequest
-from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, server_tool_missing
+from responses_app.protocol.requests.server_tools import ITEMS, WEB_SEARCH, item_of, private_key, server_tool_missing
 from responses_app.runs.plan.plan import NO_TOOLS, Toolbox, ToolEntry
 from responses_app.runs.planning.history import Context
 from responses_app.runs.planning.skills import with_fixed_versions
@@ -64,7 +64,7 @@ class Shelf:
                 continue
             use = ToolUse(
                 declared=declared,
-                private=request.private.get(str(declared.get("server_label")), {}),
+                private=request.private.get(private_key(declared), {}),
                 project=project,
                 response_id=response_id,
                 chain_id=chain_id,

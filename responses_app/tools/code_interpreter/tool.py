@@ -44,6 +44,7 @@ from responses_app.stores.base import StoreError
 from responses_app.stores.files import BaseFileStore, FileGone
 from responses_app.stores.skills import BaseSkills, SkillGone
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolImage, ToolResult, ToolUse
+from responses_app.tools.egress.declared import network_of, told_of_network, values_of
 from responses_app.tools.mcp.named import NamedTool, NoSuchTool, parameter_of
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.records import (
@@ -57,6 +58,7 @@ from responses_app.tools.sandbox.records import (
     HostGone,
     Image,
     MemoryRefused,
+    NetworkRefused,
 )
 from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.skills.given import GivenSkills, told_of
@@ -163,8 +165,9 @@ _ABOUT = (
     "creating plots, tables, or files).\n"
     "When you send a message containing Python code to python, it will be executed in a stateful Jupyter notebook "
     "environment. python will respond with the output of the execution or time out after {seconds:g} seconds. The "
-    "drive at '/mnt/data' can be used to save and persist user files. Internet access for this session is disabled."
+    "drive at '/mnt/data' can be used to save and persist user files."
 )
+_OFFLINE = " Internet access for this session is disabled."
 _FILES = "\nFiles of the user in '/mnt/data': {names}"
 _NOTHING = "[no output: print what you want to see]"
 _NEW = "[The container of the earlier calls {went}: its variables and files are lost. This is a new one.]"
@@ -207,7 +210,8 @@ class CodeInterpreterTool(BaseTool):
 
     async def offer(self, use: ToolUse) -> Offer:
         container, has = await self.opened(use, "code interpreter")
-        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + has
+        network = told_of_network(container.network, _OFFLINE)
+        about = _ABOUT.format(seconds=self._settings.sandbox_call_seconds) + network + has
         tool = OfferedTool(name="python", item=ITEM, fields={"container_id": container.id}, repeatable=True)
         return Offer(ToolNamespace("python", about), [tool])
 
@@ -216,10 +220,16 @@ class CodeInterpreterTool(BaseTool):
         try:
             await self.containers.check()
             container = await self.container(use)
+            if values := values_of(use):
+                # Those of this request, also in a container that is there already.
+                await self.containers.give_secrets(use.project, container.id, values)
         except HostGone as gone:
             raise overloaded(f"The {tool} cannot be used now: {gone}.", retry_after=2) from None
         except MemoryRefused as refused:
             raise invalid_request(f"The container cannot be made: {refused}.", param="tools") from None
+        except NetworkRefused as refused:
+            at = "tools.environment.network_policy" if tool == "shell" else "tools.container.network_policy"
+            raise unsupported_parameter(at, f"The container cannot be made: {refused}.") from None
         except SandboxError as problem:
             raise unsupported_parameter("tools", f"The {tool} cannot be used here. {problem}") from None
         except ContainerNotFound as unknown:
@@ -328,12 +338,15 @@ class CodeInterpreterTool(BaseTool):
         containers, named = self.containers, use.declared.get("container")
         if isinstance(named, str):
             return await containers.find(use.project, named)
-        container = await containers.of_chain(use.project, _keys(use))
+        network = network_of(use)
+        key = network.key if network is not None else ""
+        # What another request of the chain may reach is nothing for this one: there may be a container for each.
+        container = await containers.of_chain(use.project, _keys(use, key), key)
         if container is None:
             memory = named.get("memory_limit") if isinstance(named, dict) else None
             # The request was validated, so it is one of the limits.
-            container = await containers.create(use.project, memory=cast("MemoryLimit | None", memory))
-        await containers.join_chain(container.id, [use.chain_id])
+            container = await containers.create(use.project, memory=cast("MemoryLimit | None", memory), network=network)
+        await containers.join_chain(container.id, [_key_of_chain(use, key)])
         return container
 
 
@@ -344,12 +357,17 @@ def _file_ids(use: ToolUse) -> Sequence[str]:
     return [str(each) for each in named] if isinstance(named, list) else ()
 
 
-def _keys(use: ToolUse) -> Iterator[str]:
+def _key_of_chain(use: ToolUse, network: str) -> str:
+    """Return by what the container of a chain is known that reaches something: each such has its own."""
+    return f"{use.chain_id} {network}" if network else use.chain_id
+
+
+def _keys(use: ToolUse, network: str) -> Iterator[str]:
     """Yield by what the container of a chain may be known, the surest first."""
     # The state says it for sure; the chain's id is what a first call is known by whose worker has died.
     if use.state is not None:
         yield str(use.state.get("container_id"))
-    yield use.chain_id
+    yield _key_of_chain(use, network)
     named = (_container_named_by(item) for item in reversed(use.items))
     # Items come from clients: only a few of the containers that they name are looked for.
     yield from islice(dict.fromkeys(each for each in named if isinstance(each, str)), MAX_NAMED)
@@ -450,6 +468,10 @@ class McpInterpreter(BaseTool):
         self.max_seconds, self.idle_seconds = mcp.max_seconds, mcp.idle_seconds
 
     def refusal(self, declared: JsonObject) -> str | None:
+        container = declared.get("container")
+        policy = container.get("network_policy") if isinstance(container, dict) else None
+        if isinstance(policy, dict) and policy.get("type") == "allowlist":
+            return "Containers at an MCP server have no 'network_policy'."
         return "Containers at an MCP server have no skills." if skills_in(declared)[1] else None
 
     async def offer(self, use: ToolUse) -> Offer:

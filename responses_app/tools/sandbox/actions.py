@@ -19,6 +19,7 @@ from responses_app.tools.sandbox.records import (
     FilePart,
     HostGone,
     MemoryRefused,
+    NetworkRefused,
     TooManyContainers,
 )
 from responses_app.tools.sandbox.session import SandboxGone
@@ -48,6 +49,7 @@ ACTIONS = {
     "records": Action(Sequence[ContainerRecord], LOOK_SECONDS),
     "of_chain": Action(ChainFound | None, LOOK_SECONDS),
     "join_chain": Action(None, LOOK_SECONDS),
+    "give_secrets": Action(None, LOOK_SECONDS),
     "delete": Action(None),
     "run": Action(CellRun, None, is_kept=True),
     "run_program": Action(CellRun, None, needs=True),
@@ -67,5 +69,13 @@ ACTIONS = {
 # What an action may raise: it is raised again at the worker, with its text.
 ERRORS: dict[str, type[Exception]] = {
     each.__name__: each
-    for each in (ContainerNotFound, SandboxError, SandboxGone, TooManyContainers, MemoryRefused, HostGone)
+    for each in (
+        ContainerNotFound,
+        SandboxError,
+        SandboxGone,
+        TooManyContainers,
+        MemoryRefused,
+        NetworkRefused,
+        HostGone,
+    )
 }

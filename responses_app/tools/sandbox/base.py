@@ -199,6 +199,41 @@ class SandboxError(Exception):
         self.detail = detail
 
 
+PROXY_PORT = 3128  # of 127.0.0.1 inside, where there is a proxy
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"  # inside, where there is a proxy: the certificates to be trusted
+
+
+class BaseWayOut(ABC):
+    """A proxy outside of a container, by which what runs in it reaches hosts: `tools.egress` has it."""
+
+    @property
+    @abstractmethod
+    def env(self) -> Mapping[str, str]:
+        """Variables by which programs inside find it."""
+
+    @property
+    @abstractmethod
+    def bundle(self) -> bytes:
+        """The certificates that programs inside trust, as PEM."""
+
+    @abstractmethod
+    def open(self, listener: socket.socket) -> None:
+        """Serve what connects to a socket of the container's network. Raises `SandboxError`."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Serve nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """By what a container gets its way out."""
+
+    descriptor: int  # of a socket over which the warden hands out the one that listens; the caller closes it
+    env: Mapping[str, str] = field(repr=False)  # variables by which programs find the proxy
+    bundle: bytes = field(repr=False)  # the certificates that they trust, as PEM
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How a warden is started."""
@@ -215,6 +250,7 @@ class BaseSandbox(ABC):
     """One way to keep a program apart. `name` is how the setting SANDBOX calls it."""
 
     name: ClassVar[str]
+    has_ways_out: ClassVar[bool] = False  # its containers have a network of their own, which can have a proxy
 
     @abstractmethod
     def missing(self) -> str | None:
@@ -222,12 +258,18 @@ class BaseSandbox(ABC):
 
     @abstractmethod
     def launch(
-        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+        self,
+        interpreter: Interpreter,
+        settings: SandboxSettings,
+        *,
+        uid: int | None,
+        skills: Path | None = None,
+        door: Door | None = None,
     ) -> Launch:
         """Return how a warden is started; `uid` is the user that it becomes, None for the server's own.
 
         `skills` is a folder of the host that is seen at `SKILLS_FOLDER`, with what comes into it later; what runs
-        inside cannot write there.
+        inside cannot write there. There is a `door` only where it `has_ways_out`.
 
         In the work folder may be `sandbox_disk_bytes`, in `/tmp` half as much, and in `/dev/shm` a quarter.
 
@@ -253,7 +295,13 @@ def warden_command(interpreter: Interpreter, settings: str, *, programs: str = P
 
 
 def warden_settings(
-    settings: SandboxSettings, *, folder: str, uid: int | None, has_own_processes: bool, seccomp: bytes = b""
+    settings: SandboxSettings,
+    *,
+    folder: str,
+    uid: int | None,
+    has_own_processes: bool,
+    seccomp: bytes = b"",
+    door: int | None = None,
 ) -> str:
     """Return the warden's argument: see `WardenSettings` in `inside/respsite_kernel/warden.py`."""
     return json.dumps(
@@ -267,6 +315,8 @@ def warden_settings(
             "has_own_processes": has_own_processes,
             # Hexadecimal, as JSON has no bytes.
             "seccomp": seccomp.hex(),
+            "door": door,
+            "port": PROXY_PORT,
         }
     )
 

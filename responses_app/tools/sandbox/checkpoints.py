@@ -25,6 +25,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.disk import ENTRY_BYTES, Folders
 from responses_app.tools.sandbox.kept_calls import KeptBytes, KeptCalls
@@ -93,6 +94,8 @@ class Checkpoints:
         container = LivingContainer(
             **{name: getattr(record, name) for name in _KEPT}, calls=KeptCalls(kept), is_saved=True
         )
+        if (network := about.get("network")) is not None:
+            container.network = EgressPolicy.read(read_as(dict, network))
         container.files = {each.path: each for each in files}
         container.chain = OrderedDict.fromkeys(read_as(Sequence[str], about["chain"]))
         container.was_saved = read_as(bool, about["was_used"])
@@ -133,6 +136,8 @@ class Checkpoints:
                         with await asyncio.to_thread(open, part / str(number), "wb") as file:
                             await _write(session, path, size, file)
             about = {name: getattr(container, name) for name in _KEPT}
+            # Without the values of secrets, which are in memory alone.
+            about["network"] = container.network.public() if container.network is not None else None
             # In the order of the files beside it, which have numbers for names.
             about["files"] = [asdict(replace(container.files[path], size=size)) for path, size in sizes.items()]
             about["skills"] = [asdict(each) for each in await container.skills.copy_to(part / _SKILLS)]

@@ -33,6 +33,7 @@ from responses_app.tools.sandbox.base import (
 from responses_app.tools.sandbox.records import CellEnd, Execution
 from responses_app.tools.sandbox.sandboxes import Bubblewrap, Sandlock
 from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.starting import Extras
 from responses_app.tools.sandbox.stillness import Cgroups, find_cgroups
 
 logger = logging.getLogger("respsite.sandbox")
@@ -329,7 +330,7 @@ print(found or {_STAYED_IN!r})
 async def _session(
     sandbox: BaseSandbox, interpreter: Interpreter, cgroups: Cgroups | None, skills: Path
 ) -> AsyncIterator[SandboxSession]:
-    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups, skills=skills)
+    session = await SandboxSession.start(sandbox, interpreter, LIMITS, cgroups, extras=Extras(skills))
     try:
         yield session
     finally:

@@ -13,13 +13,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.ids import CONTAINER, CONTAINER_FILE
 from responses_app.protocol.setting import MIB
+from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.places import NoPlace, SharedPlaces
 from responses_app.tools.sandbox.base import BaseSandbox, Interpreter, SandboxError, SandboxSettings
 from responses_app.tools.sandbox.calling import Answer
@@ -46,7 +48,12 @@ from responses_app.tools.sandbox.records import (
 )
 from responses_app.tools.sandbox.session import SandboxGone, SandboxSession
 from responses_app.tools.sandbox.skills import MountedSkill, contents
+from responses_app.tools.sandbox.starting import Extras
 from responses_app.tools.sandbox.stillness import Cgroups
+from responses_app.tools.sandbox.ways_out import WaysOut
+
+if TYPE_CHECKING:
+    from responses_app.tools.egress.proxies import Proxies
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -73,6 +80,7 @@ class Containers:
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
         checkpoints: Checkpoints | None = None,
+        proxies: "Callable[[], Proxies] | None" = None,
     ) -> None:
         self.is_leaving = False  # this process stops: no container is made any more
         self.choice: SandboxChoice | None = None
@@ -90,6 +98,7 @@ class Containers:
         share = settings.sandbox_project_containers or max(1, most * 3 // 4)
         wait = settings.sandbox_wait_seconds
         self._places = SharedPlaces(most=most, share=share, seconds=wait, most_waiting=MAX_WAITING)
+        self._ways_out = WaysOut(proxies)
         self._checkpoints = checkpoints
         self._bounding = asyncio.Lock()  # what ends for the room of one counts until it is gone
         self.tag = checkpoints.tag if checkpoints is not None else new_tag()  # the end of the ids of containers
@@ -124,17 +133,33 @@ class Containers:
             raise SandboxError(self.choice.problem)
         return self.choice.sandbox, self.choice.interpreter
 
-    async def make(self, project: str, name: str, idle: float | None, memory: MemoryLimit | None) -> ContainerRecord:
-        """Make a container, as `create`. Raises `HostGone` where this process stops, and `MemoryRefused`."""
+    async def make(
+        self,
+        project: str,
+        name: str,
+        idle: float | None,
+        memory: MemoryLimit | None,
+        network: Mapping[str, Any] | None,
+    ) -> ContainerRecord:
+        """Make a container, as `create`. Raises `HostGone` where this process stops, and as `create` does."""
         if self.is_leaving:
             raise HostGone("the host of the containers stops now")
-        return (await self.create(project, name=name, idle=idle, memory=memory)).record()
+        policy = EgressPolicy.read(network) if network is not None else None
+        return (await self.create(project, name=name, idle=idle, memory=memory, network=policy)).record()
 
     async def create(
-        self, project: str, *, name: str = "auto", idle: float | None = None, memory: MemoryLimit | None = None
+        self,
+        project: str,
+        *,
+        name: str = "auto",
+        idle: float | None = None,
+        memory: MemoryLimit | None = None,
+        network: EgressPolicy | None = None,
     ) -> LivingContainer:
-        """Make a container. The last digits of its id tell who has it. Raises `MemoryRefused`."""
+        """Make a container. The last digits of its id tell who has it. Raises `MemoryRefused`, `NetworkRefused`."""
         await self._end_expired()
+        if network is not None:
+            await self._ways_out.check(network, (await self.sandbox())[0])
         if memory is not None and not has_memory(memory, self._settings.sandbox_memory_bytes):
             raise MemoryRefused(memory_refused(memory, self._settings.sandbox_memory_bytes))
         if self._known.is_full:
@@ -151,6 +176,7 @@ class Containers:
             memory=memory or "1g",
             last_active=now,
             calls=KeptCalls(self._kept),
+            network=network,
         )
         self._known.add(container)
         return container
@@ -167,9 +193,16 @@ class Containers:
         """Return the containers of a project, oldest first."""
         return [each.record() for each in await self.all_of(project)]
 
-    async def of_chain(self, project: str, keys: Sequence[str]) -> ChainFound | None:
-        """Return the first container that one of these names: ids of containers, or responses of `join_chain`."""
-        return self._known.of_chain(project, keys)
+    async def of_chain(self, project: str, keys: Sequence[str], network: str = "") -> ChainFound | None:
+        """Return the first container that one of these names: ids of containers, or responses of `join_chain`.
+
+        One that may reach something else than `network` says (`LivingContainer.network_key`) is passed over.
+        """
+        return self._known.of_chain(project, keys, network)
+
+    async def give_secrets(self, project: str, id: str, values: Sequence[Mapping[str, Any]]) -> None:
+        """Have these values of a container's secrets, `{"domain", "name", "value"}`. Raises `ContainerNotFound`."""
+        (await self.find(project, id)).give_secrets(values)
 
     async def join_chain(self, id: str, keys: Iterable[str]) -> None:
         """Remember that these responses use a container: the first of each chain stands for all of it."""
@@ -377,6 +410,7 @@ class Containers:
             await self._end(container, forget=False)
         if self._checkpoints is not None:
             self._checkpoints.close()
+        self._ways_out.close()
 
     @contextlib.asynccontextmanager
     async def _at_work(self, container: LivingContainer) -> AsyncIterator[SandboxSession]:
@@ -427,8 +461,9 @@ class Containers:
         # Before the start, which awaits: others that look meanwhile must count it.
         self._started.add(container.id)
         try:
-            skills = await container.skills.made(self._folders)
-            session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups(), skills=skills)
+            way_out = await self._ways_out.of(container, sandbox)
+            extras = Extras(await container.skills.made(self._folders), way_out)
+            session = await SandboxSession.start(sandbox, interpreter, settings, self._cgroups(), extras=extras)
         # Being cancelled, too.
         except BaseException:
             self._started.discard(container.id)

@@ -59,12 +59,17 @@ class Known:
         """Return the containers of a project, oldest first."""
         return [each for each in self if each.project == project]
 
-    def of_chain(self, project: str, keys: Sequence[str]) -> ChainFound | None:
-        """Return the first container that one of these names: ids of containers, or responses of `join_chain`."""
+    def of_chain(self, project: str, keys: Sequence[str], network: str) -> ChainFound | None:
+        """Return the first container that one of these names: ids of containers, or responses of `join_chain`.
+
+        One that may reach something else than `network` says (`LivingContainer.network_key`) is passed over.
+        """
         for place, key in enumerate(keys):
             # The first that is still there: an earlier key may be of a container that has expired.
             with contextlib.suppress(ContainerNotFound):
-                return ChainFound(place, self.find(project, self._of_responses.get(key, key)).record())
+                found = self.find(project, self._of_responses.get(key, key))
+                if found.network_key == network:
+                    return ChainFound(place, found.record())
         return None
 
     def join_chain(self, id: str, keys: Iterable[str]) -> None:

@@ -2,14 +2,20 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.setting import MIB
+from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.kept_calls import KeptCalls
-from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord
+from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord, NamedSecret, NetworkRecord
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
+
+if TYPE_CHECKING:  # its modules are imported where something is reached
+    from responses_app.tools.egress.proxies import ContainerProxy
 
 LIFE_SECONDS = 86_400.0  # of a container, whatever is done in it
 # As OpenAI's API has them, the least first.
@@ -39,6 +45,20 @@ class LivingContainer:
     is_saved: bool = False  # its files lie on disk, and nothing of it is in memory
     was_saved: bool = False  # they did, and the model was not told yet that its variables are lost
     skills: SkillFolder = field(default_factory=SkillFolder)
+    network: EgressPolicy | None = None  # what it may reach; None: nothing
+    proxy: "ContainerProxy | None" = None  # of what may reach something, from its first start on
+
+    @property
+    def network_key(self) -> str:
+        """What is the same for containers that may reach the same; "" for nothing."""
+        return self.network.key if self.network is not None else ""
+
+    def give_secrets(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Have these values of its secrets from now on: `{"domain", "name", "value"}`."""
+        if self.network is not None:
+            self.network = self.network.with_values(values)
+        if self.proxy is not None:
+            self.proxy.give_secrets(values)
 
     def record(self) -> ContainerRecord:
         """Return it as others are told of it."""
@@ -50,6 +70,7 @@ class LivingContainer:
             idle=self.idle,
             memory=self.memory,
             last_active=self.last_active,
+            network=_network_record(self.network) if self.network is not None else None,
         )
 
     def has_expired(self, now: float) -> bool:
@@ -57,3 +78,8 @@ class LivingContainer:
         if now - self.created_at > LIFE_SECONDS:
             return True
         return not self.working and now - self.last_active > self.idle
+
+
+def _network_record(policy: EgressPolicy) -> NetworkRecord:
+    secrets = [NamedSecret(str(each.domain), each.name) for each in policy.secrets]
+    return NetworkRecord([str(each) for each in policy.domains], secrets, policy.key)

@@ -20,7 +20,7 @@ from responses_app.protocol.setting import MIB
 # Of this protocol: a host refuses a worker that has another one. A host outlives a rolling restart, so workers of a
 # newer release talk to an older host; where they are two machines, it may be the other way round. A new action needs no
 # new version: an older host answers that it does not know it. A new field needs one: `read_as` refuses unknown fields.
-VERSION = 1
+VERSION = 2
 MAX_JSON = 8 * MIB  # bytes of a header: the files of a container, listed, take 1.5 MB
 MAX_BYTES = 64 * MIB  # behind it: the images of a cell take 20, and SKILL_MAX_BYTES is at most so much
 MAX_HELLO = 4096  # bytes of the first header, before anybody is known; nothing lies behind it

@@ -113,6 +113,19 @@ def sockets(root: int) -> int:
     return next((int(line.split()[2]) for line in lines if line.startswith("sockets:")), 0)
 
 
+def tcp_sockets(root: int) -> tuple[int, int]:
+    """Return how many sockets of TCP there are in a network of their own, and how many bytes wait in them."""
+    try:
+        lines = Path(f"/proc/{first_below(root)}/net/tcp").read_text().splitlines()[1:]
+    except OSError:  # it has ended
+        return 0, 0
+    # The fifth field: what waits to be sent and to be read, hexadecimal. One that has ended waits for a while, with
+    # nothing in it (06, TIME_WAIT).
+    fields = [line.split() for line in lines]
+    queues = [each[4].split(":") for each in fields if each[3] != "06"]
+    return len(queues), sum(int(size, 16) for each in queues for size in each)
+
+
 def open_sockets(root: int, most: int) -> int:
     """Return how many sockets a process and all below it hold; more than `most` are not counted to their end."""
     targets: set[str] = set()

@@ -39,6 +39,10 @@ class MemoryRefused(SandboxError):
     """No host has a container of so much memory; the text says what there is."""
 
 
+class NetworkRefused(SandboxError):
+    """No container has such a `network_policy` here; the text says why."""
+
+
 class HostGone(SandboxError):
     """The host of the containers cannot be reached, or stops; what it had in memory is lost to whoever asks."""
 
@@ -48,6 +52,23 @@ class TooManyTransfers(SandboxError):
 
     def __init__(self) -> None:
         super().__init__("too many files of this project's containers are read or written now; try again later")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSecret:
+    """A secret of a container, without its value."""
+
+    domain: str
+    name: str  # the variable that it has inside
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRecord:
+    """What a container reaches."""
+
+    allowed_domains: Sequence[str]
+    secrets: Sequence[NamedSecret]
+    key: str  # the same for all that reach the same (`EgressPolicy.key`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +82,7 @@ class ContainerRecord:
     idle: float  # seconds without use, after which it expires
     memory: "MemoryLimit"  # as OpenAI's API names it
     last_active: float
+    network: NetworkRecord | None = None  # None: it reaches nothing
 
 
 @dataclass(frozen=True, slots=True)

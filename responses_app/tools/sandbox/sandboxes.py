@@ -24,6 +24,7 @@ from pathlib import Path
 
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import (
+    CA_BUNDLE,
     INSIDE,
     OF_ETC,
     OPEN_FILES,
@@ -33,6 +34,7 @@ from responses_app.tools.sandbox.base import (
     SYSTEM_FOLDERS,
     WORK_FOLDER,
     BaseSandbox,
+    Door,
     Interpreter,
     Launch,
     SandboxSettings,
@@ -47,6 +49,7 @@ class Bubblewrap(BaseSandbox):
     """Runs `bwrap`, of version 0.5 or later."""
 
     name = "bubblewrap"
+    has_ways_out = True
 
     def missing(self) -> str | None:
         if shutil.which("bwrap") is None:
@@ -56,13 +59,21 @@ class Bubblewrap(BaseSandbox):
         return None
 
     def launch(
-        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+        self,
+        interpreter: Interpreter,
+        settings: SandboxSettings,
+        *,
+        uid: int | None,
+        skills: Path | None = None,
+        door: Door | None = None,
     ) -> Launch:
         reading, writing = os.pipe()
         # Closed here: the other end finds the end of the filter behind it.
         with open(writing, "wb") as pipe:
-            pipe.write(seccomp.program())  # some 1.5 KB: a pipe holds 64
-        argument = warden_settings(settings, folder=WORK_FOLDER, uid=uid, has_own_processes=True)
+            pipe.write(seccomp.program(tcp=door is not None))  # some 1.5 KB: a pipe holds 64
+        descriptor = door.descriptor if door is not None else None
+        argument = warden_settings(settings, folder=WORK_FOLDER, uid=uid, has_own_processes=True, door=descriptor)
+        bundle = _in_memory_file(door.bundle) if door is not None else None
         argv = [
             shutil.which("bwrap") or "bwrap",
             # Namespaces of its own; `-try`: older kernels have none of cgroups.
@@ -78,11 +89,14 @@ class Bubblewrap(BaseSandbox):
             *(each for path in interpreter.folders for each in _in_place(path, path)),  # also where it lies in /tmp
             *_in_place(PROGRAMS, str(INSIDE)),
             *(_in_place(SKILLS_FOLDER, str(skills)) if skills is not None else ()),
+            *(_certificates(bundle) if bundle is not None else ()),
             *("--remount-ro", "/dev", "--remount-ro", "/"),  # both are memory that nothing bounds
             *("--chdir", "/", "--"),
             *warden_command(interpreter, argument),
         ]
-        return Launch(argv, environment(), pass_fds=(reading,))
+        if door is None or bundle is None:
+            return Launch(argv, environment(), pass_fds=(reading,))
+        return Launch(argv, {**environment(), **door.env}, pass_fds=(reading, bundle, door.descriptor))
 
 
 def _as_root() -> Iterator[str]:
@@ -118,6 +132,24 @@ def _in_memory(folder: str, size: int) -> Iterator[str]:
     yield from ("--perms", "1777", "--size", str(size), "--tmpfs", folder)
 
 
+def _certificates(descriptor: int) -> Iterator[str]:
+    folder = Path(CA_BUNDLE).parent
+    for each in (folder.parent, folder):
+        yield from ("--dir", str(each))
+    yield from ("--perms", "0444", "--ro-bind-data", str(descriptor), CA_BUNDLE)
+    # Where OpenSSL looks by itself.
+    yield from ("--symlink", f"{folder.name}/{Path(CA_BUNDLE).name}", str(folder.parent / "cert.pem"))
+
+
+def _in_memory_file(content: bytes) -> int:
+    """Return a descriptor of a file that has no name; the caller closes it."""
+    descriptor = os.memfd_create("certificates", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
 _LAUNCHER = Path(__file__).with_name("sandlock_launcher.py")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")  # what programs need of `/dev`
 
@@ -136,8 +168,15 @@ class Sandlock(BaseSandbox):
         return None if find_spec("sandlock") else "it is not installed (pip install sandlock)"
 
     def launch(
-        self, interpreter: Interpreter, settings: SandboxSettings, *, uid: int | None, skills: Path | None = None
+        self,
+        interpreter: Interpreter,
+        settings: SandboxSettings,
+        *,
+        uid: int | None,
+        skills: Path | None = None,
+        door: Door | None = None,
     ) -> Launch:
+        assert door is None, "its containers have the network of the host: it has no ways out"
         folder = self._folders.make()
         data, scratch = folder / "data", folder / "tmp"
         for each in (data, scratch):

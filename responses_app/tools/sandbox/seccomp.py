@@ -3,8 +3,8 @@
 It is written for bubblewrap, which loads it before the program starts. What is refused, and why:
 mounts, modules, other namespaces, tracing and the like, which are how sandboxes were left in the past; memory that no
 limit counts (memfd, System V shared memory, kernel keys, io_uring, rings of the older kind, of which the whole machine
-has a number); every kind of socket but the local one, because
-buffers of TCP are counted for the whole machine; and changing the cores that the processes were given.
+has a number); every kind of socket but the local one, because buffers of TCP are counted for the whole machine (a
+container with a proxy has sockets of TCP); and changing the cores that the processes were given.
 
 A call that this page does not know is none (ENOSYS): what a newer kernel has was not judged, and programs go on without
 it, as they do on an older kernel.
@@ -20,12 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-# BPF's codes: load a word, three tests, return.
-_LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+# BPF's codes: load a word, three tests, return, keep some bits.
+_LOAD, _EQUALS, _AT_LEAST, _HAS_BITS, _RETURN, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 # Offsets in `struct seccomp_data`; of an argument, that of its lower half.
-_NUMBER, _MACHINE, _FIRST_ARGUMENT, _FIFTH_ARGUMENT = 0, 4, 16, 48
+_NUMBER, _MACHINE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT, _FIFTH_ARGUMENT = 0, 4, 16, 24, 32, 48
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000  # SECCOMP_RET_…; an error has its number in the lower half
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET = 1, 2
+_SOCK_STREAM, _KIND = 1, 0xF  # the kind of a socket is in these bits
+_TCP, _TCP_ULP = 6, 31  # IPPROTO_TCP, which is SOL_TCP, too; of `linux/tcp.h`
 _NAMESPACES = 0x7E020000  # CLONE_NEW…: user, pid, network, ipc, uts, cgroup, mount
 _X32 = 0x40000000  # calls of another convention, on the same processor
 # Calls that were judged: all up to the end of the machine's own (`_Machine.last_own`), and from the first that all
@@ -71,12 +73,13 @@ class _Machine:
     socketpair: int
     clone: int
     sendto: int
+    setsockopt: int
     clone3: int = 435
 
 
 _MACHINES = {
-    "x86_64": _Machine(0, 0xC000003E, last_own=334, socket=41, socketpair=53, clone=56, sendto=44),
-    "aarch64": _Machine(1, 0xC00000B7, last_own=294, socket=198, socketpair=199, clone=220, sendto=206),
+    "x86_64": _Machine(0, 0xC000003E, last_own=334, socket=41, socketpair=53, clone=56, sendto=44, setsockopt=54),
+    "aarch64": _Machine(1, 0xC00000B7, last_own=294, socket=198, socketpair=199, clone=220, sendto=206, setsockopt=208),
 }
 UNKNOWN_MACHINE = f"it is used on {' and '.join(_MACHINES)} only"  # what a sandbox says where `can_filter` is false
 
@@ -87,10 +90,11 @@ def can_filter() -> bool:
 
 
 @cache
-def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
+def program(machine: str | None = None, *, local_sockets: bool = True, tcp: bool = False) -> bytes:
     """Return the filter as the kernel loads it. Raises `KeyError` for a machine that is not known.
 
-    Without `local_sockets` nothing can be talked to but by pipes and pairs of sockets.
+    Without `local_sockets` nothing can be talked to but by pipes and pairs of sockets. With `tcp` there are sockets of
+    TCP, for a network of its own: the host looks at what they hold (`processes.tcp_sockets`).
     """
     known = _MACHINES[machine or platform.machine()]
     refused = [numbers[known.column] for numbers in _REFUSED.values()]
@@ -119,6 +123,7 @@ def program(machine: str | None = None, *, local_sockets: bool = True) -> bytes:
             *_unless(_step(_HAS_BITS, _NAMESPACES, otherwise=1), errno.EPERM),
             _step(_LOAD, _NUMBER),
             *(() if local_sockets else _without_address(known)),
+            *(_with_tcp(known) if tcp else ()),
             _step(_EQUALS, known.socketpair, then=1),  # to ask for a kind of socket has the system load what makes it
             _step(_EQUALS, known.socket, otherwise=3),
             _step(_LOAD, _FIRST_ARGUMENT),
@@ -140,6 +145,32 @@ def _without_address(known: _Machine) -> tuple[bytes, ...]:
         _step(_LOAD, high),
         _step(_EQUALS, 0, then=1),
         _step(_RETURN, _ERROR | errno.EACCES),
+        _step(_LOAD, _NUMBER),
+    )
+
+
+def _with_tcp(known: _Machine) -> tuple[bytes, ...]:
+    """Let sockets of TCP over IPv4 be made: plain ones, without other protocols upon it."""
+    return (
+        _step(_EQUALS, known.setsockopt, otherwise=6),
+        _step(_LOAD, _SECOND_ARGUMENT),
+        _step(_EQUALS, _TCP, otherwise=3),
+        _step(_LOAD, _THIRD_ARGUMENT),
+        _step(_EQUALS, _TCP_ULP, otherwise=1),
+        _step(_RETURN, _ERROR | errno.EPERM),
+        _step(_LOAD, _NUMBER),
+        _step(_EQUALS, known.socket, otherwise=11),
+        _step(_LOAD, _FIRST_ARGUMENT),
+        _step(_EQUALS, _AF_INET, otherwise=8),
+        _step(_LOAD, _SECOND_ARGUMENT),
+        _step(_AND, _KIND),
+        _step(_EQUALS, _SOCK_STREAM, otherwise=3),
+        _step(_LOAD, _THIRD_ARGUMENT),
+        # 0 is the usual protocol of the kind.
+        _step(_EQUALS, 0, then=2),
+        _step(_EQUALS, _TCP, then=1),
+        _step(_RETURN, _ERROR | errno.EACCES),
+        _step(_RETURN, _ALLOW),
         _step(_LOAD, _NUMBER),
     )
 

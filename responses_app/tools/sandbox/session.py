@@ -22,12 +22,18 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.sandbox import disk, processes
-from responses_app.tools.sandbox.base import KEPT_OUTPUT, BaseSandbox, Interpreter, SandboxError, SandboxSettings
+from responses_app.tools.sandbox.base import (
+    KEPT_OUTPUT,
+    BaseSandbox,
+    BaseWayOut,
+    Interpreter,
+    SandboxError,
+    SandboxSettings,
+)
 from responses_app.tools.sandbox.calling import Answer, answered
 from responses_app.tools.sandbox.commands import CommandOutputs, CommandsEnd, Report, commands_end
 from responses_app.tools.sandbox.excess import Excess
@@ -46,7 +52,16 @@ from responses_app.tools.sandbox.records import (
     part_in,
     unfinished,
 )
-from responses_app.tools.sandbox.starting import NO_START, Started, give_cores, make_cgroup, start_process
+from responses_app.tools.sandbox.starting import (
+    NO_START,
+    NOTHING_MORE,
+    Extras,
+    Started,
+    give_cores,
+    make_cgroup,
+    received_listener,
+    start_process,
+)
 from responses_app.tools.sandbox.stillness import Cgroup, Cgroups, Rest
 
 logger = logging.getLogger("respsite.sandbox")
@@ -76,7 +91,7 @@ class SandboxGone(SandboxError):
 class SandboxSession:
     """One container. `start` makes it; `is_alive` until it has been closed or has broken."""
 
-    def __init__(self, started: Started, settings: SandboxSettings) -> None:
+    def __init__(self, started: Started, settings: SandboxSettings, way_out: BaseWayOut | None = None) -> None:
         self.why_ended = ""  # why it ended by itself; "" while it lives, and where it was closed
         self._process = started.process
         # Processes that were there before any code ran: the sandbox's own.
@@ -87,9 +102,11 @@ class SandboxSession:
         self._guard: asyncio.Task[None] | None = None  # watches as long as the container lives
         self._settings = settings
         self._folder = started.launch.folder  # on the host, with its files; None where they lie in memory
-        self._excess = Excess(started.process.pid, settings, started.launch.folder)
+        self._excess = Excess(started.process.pid, settings, started.launch.folder, has_tcp=way_out is not None)
         self._ends_together = started.launch.ends_together
         self._user = started.user
+        self._door = started.door
+        self._way_out = way_out  # closed with the container
         self._pipe = started.output  # what is printed comes here
         self._lock = asyncio.Lock()  # one call at a time has the warden
         self._output = Output(0)  # of the running cell
@@ -108,14 +125,14 @@ class SandboxSession:
         settings: SandboxSettings,
         cgroups: Cgroups | None = None,
         *,
-        skills: Path | None = None,
+        extras: Extras = NOTHING_MORE,
     ) -> "SandboxSession":
-        """Start a container, in a group of its own where there are `cgroups`; `skills` is as `launch` has it.
+        """Start a container, in a group of its own where there are `cgroups`.
 
         Raises `SandboxError` if it does not start.
         """
-        started = await start_process(sandbox, interpreter, settings, skills=skills)
-        session = cls(started, settings)
+        started = await start_process(sandbox, interpreter, settings, extras)
+        session = cls(started, settings, extras.way_out)
         await session._begin(started.channel, cgroups)
         return session
 
@@ -127,6 +144,8 @@ class SandboxSession:
             self._reader, self._writer = await asyncio.open_connection(sock=channel)
             async with asyncio.timeout(START_SECONDS):
                 await self._next_frame()
+            if self._way_out is not None and self._door is not None:
+                self._way_out.open(received_listener(self._door))
             # Last: before it has answered, not all its processes are there.
             self._take_place(cgroups)
         except (SandboxGone, TimeoutError):
@@ -288,6 +307,10 @@ class SandboxSession:
             self._guard.cancel()  # where it waits for this, it has nothing else to do
             # From here on processes end, and their numbers may be others' soon: nothing is to be watched any more.
             await asyncio.gather(self._guard, return_exceptions=True)
+        if self._door is not None:
+            self._door.close()
+        if self._way_out is not None:
+            await self._way_out.aclose()
         if self._cgroup is not None:
             self._cgroup.kill()
         if not self._ends_together:

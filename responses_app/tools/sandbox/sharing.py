@@ -14,7 +14,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Corout
 from dataclasses import replace
 from typing import Any
 
+from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.files.containers import MemoryLimit
+from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.asking import BaseHost
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.calling import Answer, while_called
@@ -74,13 +76,23 @@ class SharedContainers:
         raise why
 
     async def create(
-        self, project: str, *, name: str = "auto", idle: float | None = None, memory: MemoryLimit | None = None
+        self,
+        project: str,
+        *,
+        name: str = "auto",
+        idle: float | None = None,
+        memory: MemoryLimit | None = None,
+        network: EgressPolicy | None = None,
     ) -> ContainerRecord:
-        """Make a container, where there is most room. Raises `MemoryRefused`, and `HostGone` where no host is there."""
+        """Make a container, where there is most room.
+
+        Raises `MemoryRefused`, `NetworkRefused`, and `HostGone` where no host is there.
+        """
+        policy = network.whole() if network is not None else None
         gone = HostGone("no host of containers can be reached")
         for host in await self._roomiest(memory):
             try:
-                made: ContainerRecord = await host.ask("make", project, name, idle, memory)
+                made: ContainerRecord = await host.ask("make", project, name, idle, memory, policy)
             except HostGone as problem:
                 gone = problem
                 continue
@@ -121,13 +133,14 @@ class SharedContainers:
         found: ContainerRecord = await self._where_it_is("record", project, id)
         return found
 
-    async def of_chain(self, project: str, keys: Iterable[str]) -> ContainerRecord | None:
+    async def of_chain(self, project: str, keys: Iterable[str], network: str = "") -> ContainerRecord | None:
         """Return the first container that one of these names; None where none does, or its host is gone.
 
-        They are ids of containers, and of responses that `join_chain` has been told of.
+        They are ids of containers, and of responses that `join_chain` has been told of. A container that may reach
+        something else than `network` says (`NetworkRecord.key`; "" for nothing) is passed over.
         """
         # Any host may know the chain; each looks for all of the keys at once.
-        answers = await self._of_all("of_chain", project, list(keys))
+        answers = await self._of_all("of_chain", project, list(keys), network)
         found: list[ChainFound] = [each for each in answers if each is not None]
         return min(found, key=lambda each: each.place).container if found else None
 
@@ -135,6 +148,10 @@ class SharedContainers:
         """Remember that these responses use a container."""
         with contextlib.suppress(ContainerNotFound):
             await (await self._host_of(id)).ask("join_chain", id, list(keys))
+
+    async def give_secrets(self, project: str, id: str, values: Sequence[JsonObject]) -> None:
+        """Have these values of a container's secrets from now on. Raises `ContainerNotFound`, and `HostGone`."""
+        await self._where_it_is("give_secrets", project, id, list(values))
 
     async def all_of(self, project: str) -> list[ContainerRecord]:
         """Return the containers of a project, oldest first; without those of a host that does not answer."""

@@ -14,6 +14,8 @@ from responses_app.tools.sandbox import disk
 from responses_app.tools.sandbox.base import (
     CPUS,
     BaseSandbox,
+    BaseWayOut,
+    Door,
     Interpreter,
     Launch,
     SandboxError,
@@ -37,14 +39,32 @@ class Started:
     user: UserClaim  # let go once its processes are gone
     channel: socket.socket  # the warden is spoken to over it
     output: int  # the pipe from which what is printed is read
+    door: socket.socket | None = None  # by which the socket of its proxy comes, once the warden is there
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a container has beside its files."""
+
+    skills: Path | None = None  # as `BaseSandbox.launch` has it
+    way_out: BaseWayOut | None = None  # None: it reaches nothing
+
+
+NOTHING_MORE = Extras()
 
 
 async def start_process(
-    sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, *, skills: Path | None
+    sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, extras: Extras
 ) -> Started:
     """Start a sandbox with its warden. Raises `SandboxError`; then nothing of it is left."""
-    user = claim_user()
-    launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=skills)
+    user, door = claim_user(), None
+    if extras.way_out is None:
+        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=extras.skills)
+    else:
+        door, theirs_of_door = socket.socketpair()
+        # Closed with the others that are passed on.
+        given = Door(theirs_of_door.detach(), extras.way_out.env, extras.way_out.bundle)
+        launch = sandbox.launch(interpreter, settings, uid=user.uid, skills=extras.skills, door=given)
     ours, theirs = socket.socketpair()
     reading, writing = os.pipe()
     try:
@@ -61,6 +81,8 @@ async def start_process(
         )
     except OSError as problem:
         ours.close()
+        if door is not None:
+            door.close()
         os.close(reading)
         user.close()
         if launch.folder is not None:
@@ -72,7 +94,20 @@ async def start_process(
         os.close(writing)
         for descriptor in launch.pass_fds:
             os.close(descriptor)
-    return Started(process, launch, user, ours, reading)
+    return Started(process, launch, user, ours, reading, door)
+
+
+def received_listener(door: socket.socket) -> socket.socket:
+    """Return the socket that a warden has sent before it said that it is there. Raises `SandboxError`."""
+    with door:
+        door.setblocking(False)
+        try:
+            _, descriptors, *_ = socket.recv_fds(door, 1, 1)
+        except OSError:
+            descriptors = []
+    if not descriptors:
+        raise SandboxError(NO_START, detail="it has no socket for a proxy")
+    return socket.socket(fileno=descriptors[0])
 
 
 def give_cores(pids: Sequence[int]) -> None:

@@ -21,6 +21,7 @@ from responses_app.protocol.output.citations import state_of
 from responses_app.protocol.requests.server_tools import SHELL_ITEM
 from responses_app.tools.base import BaseTool, ToolCall, ToolFailed, ToolResult, ToolUse
 from responses_app.tools.code_interpreter.tool import LOST, CodeInterpreterTool, loss_of, with_copied
+from responses_app.tools.egress.declared import told_of_network
 from responses_app.tools.sandbox.base import SandboxError, SandboxSettings
 from responses_app.tools.sandbox.commands import MAX_COMMANDS, MAX_TOLD, CommandEnd, CommandsRun
 from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound
@@ -31,8 +32,9 @@ _NAMESPACE, _, _FUNCTION = SHELL.partition(".")
 _KIND = CLIENT_KINDS["shell"]
 _ABOUT = (
     "Runs commands in a container of its own, with bash, and not on the user's machine. Files are kept in '/mnt/data', "
-    "where the commands begin. Nothing can be typed in, and there is no access to the internet."
+    "where the commands begin. Nothing can be typed in{offline}."
 )
+_OFFLINE = ", and there is no access to the internet"
 _FUNCTION_ABOUT = (
     "Runs command lines, all at once: what is to run in order stands in one of them. They are stopped after "
     "{seconds:g} seconds, or after 'timeout_ms'."
@@ -65,7 +67,9 @@ class ShellTool(BaseTool):
         environment = {"type": "container_reference", "container_id": container.id}
         tool = OfferedTool(name=SHELL, item=SHELL_ITEM, fields={"environment": environment})
         contents = {SHELL: JsonSchema(_KIND.schema)}
-        return Offer(ToolNamespace(_NAMESPACE, _ABOUT + has, functions), [tool], contents)
+        offline = _OFFLINE if container.network is None else ""
+        has = told_of_network(container.network, "") + has
+        return Offer(ToolNamespace(_NAMESPACE, _ABOUT.format(offline=offline) + has, functions), [tool], contents)
 
     async def call(self, call: ToolCall) -> ToolResult:
         action = _action_of(call.arguments)

@@ -35,6 +35,7 @@ MAX_LISTED = 1000  # files of a container that can be seen from outside
 MAX_PATH = 1024  # characters of a folder, in which files are told of
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38  # `linux/prctl.h`
 MAX_SIGNALS = 1024  # that wait, and timers: the system counts them by user, who may be the server's
+BACKLOG = 64  # connections that wait for the proxy
 GONE = 0  # exit status
 GONE_SECONDS = 5.0  # how long processes that were killed may take to end
 OOM_SCORE = "1000"  # where the machine has no memory left, the kernel's processes are the first to go
@@ -54,6 +55,9 @@ class WardenSettings(NamedTuple):
     # not start: it would stop and kill them all.
     has_own_processes: bool
     seccomp: str = ""  # a filter that the kernel loads itself, hexadecimal; "" where the sandbox has one already
+    # A descriptor over which the host gets a socket that listens here, as a proxy; None where nothing is reached.
+    door: Optional[int] = None  # noqa: UP045
+    port: int = 0  # on which it listens
 
 
 class Warden:
@@ -398,6 +402,14 @@ def _drop_privileges(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
+def _open_door(descriptor: int, port: int) -> None:
+    """Give the host a socket that listens in this network, which it has no other part in; nothing of it stays here."""
+    with socket.socket(fileno=descriptor) as door, socket.socket() as listener:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(BACKLOG)
+        socket.send_fds(door, [b"x"], [listener.fileno()])
+
+
 def _reaches_others() -> bool:
     """Whether it could send a signal to the process that started it."""
     try:
@@ -423,6 +435,8 @@ def main() -> None:
         _set(PR_SET_CHILD_SUBREAPER, 1)  # in namespaces of its own, the first process is one
     if not settings.has_own_processes and _reaches_others():
         raise SystemExit("The sandbox does not keep signals in.")
+    if settings.door is not None:
+        _open_door(settings.door, settings.port)
     os.umask(0o077)
     os.makedirs(settings.folder, exist_ok=True)
     os.chdir(settings.folder)

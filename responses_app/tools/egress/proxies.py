@@ -1,0 +1,190 @@
+"""`ContainerProxy`: the proxy of one container; `Proxies` makes them, and holds what all of a process share."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from responses_app.tools.egress.authority import Authority
+from responses_app.tools.egress.connections import Connection, Rules
+from responses_app.tools.egress.dialling import Dialler, Streams
+from responses_app.tools.egress.peers import Malformed, Meter, Spent
+from responses_app.tools.egress.policy import EgressPolicy
+from responses_app.tools.egress.secrets import Placeholders
+from responses_app.tools.egress.settings import EgressSettings
+from responses_app.tools.network import Network
+from responses_app.tools.sandbox.base import CA_BUNDLE, PROXY_PORT, BaseWayOut, SandboxError
+
+logger = logging.getLogger("respsite.sandbox")
+
+MAX_CONNECTIONS = 32  # of one container at once; more wait to be accepted
+LIFE_SECONDS = 3600.0  # of one connection
+TLS_SECONDS = 10.0  # for the greeting of TLS
+CLOSE_SECONDS = 10.0  # for what was sent to arrive
+NO_FILE_SECONDS = 1.0  # where no descriptor is left: until the next connection is accepted
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
+_ADDRESS = f"http://127.0.0.1:{PROXY_PORT}"
+# Programs look for the proxy, and for the certificates that they trust, in these.
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+_LOCAL_VARIABLES = ("NO_PROXY", "no_proxy")
+_CA_VARIABLES = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
+    *("AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO"),
+)
+
+
+class Proxies:
+    """What the proxies of a process share."""
+
+    def __init__(self, settings: EgressSettings, *, network: Network | None = None) -> None:
+        self._settings = settings
+        self._network = network or Network("SANDBOX_ALLOWED_HOSTS", settings.sandbox_allowed_hosts)
+        self._dialler = Dialler(self._network)
+        self._trusted: bytes | None = None  # the certificates of this machine, once they were read
+
+    def refusal(self, policy: EgressPolicy) -> str | None:
+        """Return why no container may have a policy, as the end of a sentence; None where it may."""
+        beyond = policy.beyond(self._settings.sandbox_network)
+        if beyond is None:
+            return None
+        if not self._settings.sandbox_network.domains:
+            return "this server lets containers reach nothing (SANDBOX_NETWORK=off); leave 'network_policy' out"
+        return f"this server does not let containers reach '{beyond}' (SANDBOX_NETWORK)"
+
+    async def proxy(self, project: str, policy: EgressPolicy) -> "ContainerProxy":
+        """Return the proxy of a container."""
+        if self._trusted is None:
+            self._trusted = await asyncio.to_thread(trusted_certificates)
+        return ContainerProxy(project, policy, self._dialler, self._trusted, self._settings.sandbox_network_bytes)
+
+    def close(self) -> None:
+        """End what looks names up."""
+        self._dialler.close()
+
+
+class ContainerProxy(BaseWayOut):
+    """Serves what connects to a socket of one container, from `open` to `aclose`; then it may be opened again."""
+
+    def __init__(self, project: str, policy: EgressPolicy, dialler: Dialler, trusted: bytes, most: int) -> None:
+        self._policy = policy
+        self._placeholders = Placeholders(policy)
+        self._authority = Authority() if policy.secrets else None
+        self._trusted = trusted
+        self._rules = Rules(lambda: self._policy, self._placeholders, project, dialler, Meter(most))
+        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        return {
+            **dict.fromkeys(_PROXY_VARIABLES, _ADDRESS),
+            **dict.fromkeys(_LOCAL_VARIABLES, "localhost,127.0.0.1"),
+            **dict.fromkeys(_CA_VARIABLES, CA_BUNDLE),
+            "NODE_USE_ENV_PROXY": "1",
+            **self._placeholders.by_name,
+        }
+
+    @property
+    def bundle(self) -> bytes:
+        return self._trusted + (self._authority.certificate if self._authority is not None else b"")
+
+    def give_secrets(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Have these values of the container's secrets from now on."""
+        self._policy = self._policy.with_values(values)
+
+    def open(self, listener: socket.socket) -> None:
+        if listener.family != socket.AF_INET or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            listener.close()
+            raise SandboxError("the container does not start", detail="it gave no socket that listens")
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener))
+
+    async def aclose(self) -> None:
+        tasks = [*self._connections, *([self._accepting] if self._accepting is not None else [])]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listener:
+            while True:
+                await self._room.acquire()
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError as problem:
+                    self._room.release()
+                    logger.error("no connection of a container can be accepted: %s", problem)
+                    await asyncio.sleep(NO_FILE_SECONDS)
+                    continue
+                except BaseException:
+                    self._room.release()
+                    raise
+                task = asyncio.create_task(self._serve(connection))
+                self._connections.add(task)
+                task.add_done_callback(self._ended)
+                # One that is there already is accepted without a wait: the others have their turn here.
+                await asyncio.sleep(0)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._connections.discard(task)
+        self._room.release()
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            logger.error("a connection of a container broke", exc_info=problem)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        plain = last = await _streams(connection)
+        try:
+            with contextlib.suppress(OSError, TimeoutError, Spent, Malformed):
+                async with asyncio.timeout(LIFE_SECONDS):
+                    target = await Connection(plain, self._rules).answer()
+                    if target is not None and self._authority is not None:
+                        last = await _with_tls(plain[1], self._authority.context(target.host))
+                        await Connection(last, self._rules, inside=target).answer()
+                    # What was sent is to arrive: an abort would take it back.
+                    last[1].close()
+                    async with asyncio.timeout(CLOSE_SECONDS):
+                        await last[1].wait_closed()
+        finally:
+            # Of the first one, which is below TLS where there is some; it would close it, too, where nobody had it.
+            plain[1].transport.abort()
+
+
+async def _streams(connection: socket.socket) -> Streams:
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    try:
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def _with_tls(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> Streams:
+    """Meet TLS on a connection that is not read any more. Raises `OSError`."""
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport = await loop.start_tls(
+        writer.transport, protocol, context, server_side=True, ssl_handshake_timeout=TLS_SECONDS
+    )
+    if transport is None:  # it was closed meanwhile
+        raise OSError("the client is gone")
+    protocol.connection_made(transport)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def trusted_certificates() -> bytes:
+    """Return the certificates that this machine trusts, as PEM, without anything else that stands beside them."""
+    file = ssl.get_default_verify_paths().cafile
+    with contextlib.suppress(OSError):
+        if file is not None:
+            return b"".join(each[0] + b"\n" for each in _CERTIFICATE.finditer(Path(file).read_bytes()))
+    known = ssl.create_default_context().get_ca_certs(binary_form=True)
+    return "".join(map(ssl.DER_cert_to_PEM_cert, known)).encode()
