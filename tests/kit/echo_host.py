@@ -26,11 +26,23 @@ class EchoHost(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Echo)
         self.port = self.server_address[1]
         self.asked: list[dict[str, Any]] = []
+        self.open: set[int] = set()  # descriptors of connections
         if pem is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pem)
             # Without the handshake: that is made by the thread of the connection.
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection on a thread of its own."""
+        self.open.add(request.fileno())
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        number = request.fileno()
+        super().shutdown_request(request)
+        self.open.discard(number)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: tests cut connections."""

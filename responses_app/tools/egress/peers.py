@@ -87,8 +87,12 @@ class Peer:
                 await self.writer.drain()
 
     async def drop_rest(self, most: int, seconds: float) -> None:
-        """Read what still comes, some of it: else closing would take back what was just sent."""
-        with contextlib.suppress(OSError, TimeoutError):
+        """Read what still comes of a request, some of it: else closing would take back what was just sent."""
+        with contextlib.suppress(OSError, TimeoutError, h11.RemoteProtocolError):
+            if self.machine.their_state is h11.SEND_BODY and isinstance(self.machine.next_event(), h11.EndOfMessage):
+                return
+            if self.machine.their_state not in (h11.SEND_BODY, h11.ERROR):
+                return
             async with asyncio.timeout(seconds):
                 while most > 0 and (content := await self.reader.read(CHUNK)):
                     self._count(content)
@@ -103,8 +107,11 @@ def raw_headers(message: h11.Request | h11.Response) -> list[tuple[bytes, bytes]
     """Return the headers as they were written. Raises `Malformed` for what can be read in two ways, or is too much."""
     headers = [(bytes(name), bytes(value)) for name, value in message.headers.raw_items()]
     names = [name.lower() for name, _ in headers]
-    if len(headers) > MAX_HEADERS:
-        raise Malformed("it has too many headers")
+    # h11 counts what is incomplete alone: a head that came at once may have any size.
+    size = sum(len(name) + len(value) for name, value in headers)
+    size += len(message.target) if isinstance(message, h11.Request) else len(message.reason)
+    if len(headers) > MAX_HEADERS or size > MAX_HEAD:
+        raise Malformed("its head is too long")
     if b"content-length" in names and b"transfer-encoding" in names:
         raise Malformed("it has both a Content-Length and a Transfer-Encoding")
     return headers

@@ -1,0 +1,117 @@
+"""What stands for secrets inside: where values take its place, and how they are taken out of answers."""
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from responses_app.tools.egress.policy import EgressPolicy
+from responses_app.tools.egress.secrets import Mask, Placeholders, SecretExposed, SecretLost
+
+VALUE = 'p/4+ss"word'
+POLICY = EgressPolicy.read(
+    {
+        "allowed_domains": ["api.example", "other.example"],
+        "domain_secrets": [
+            {"domain": "api.example", "name": "TOKEN", "value": VALUE},
+            {"domain": "api.example", "name": "LOST"},
+            {"domain": "other.example", "name": "TOKEN", "value": "another value"},
+        ],
+    }
+)
+
+
+def filled(placeholders: Placeholders, target: bytes = b"/", *headers: tuple[bytes, bytes], **more: Any) -> Any:
+    """Return the head of a request to the domain of the secrets."""
+    host, is_private = more.get("host", "api.example"), more.get("is_private", True)
+    return placeholders.fill(POLICY, host, more.get("port", 443), (target, headers), is_private=is_private)
+
+
+def test_a_value_takes_its_place_in_the_target_and_in_headers() -> None:
+    held = Placeholders(POLICY)
+    stands = held.by_name["TOKEN"].encode()
+    basic = b"Basic " + base64.b64encode(b"me:" + stands)
+    got = filled(held, b"/x?key=" + stands, (b"Authorization", b"Bearer " + stands), (b"authorization", basic))
+    assert got.target == b"/x?key=" + quote(VALUE, safe="").encode()
+    bearer, user = (value for _, value in got.headers)
+    assert bearer == b"Bearer " + VALUE.encode()
+    assert base64.b64decode(user.removeprefix(b"Basic ")) == b"me:" + VALUE.encode()
+    mask = held.mask(POLICY, got.encoded)
+    assert mask.whole(b" ".join((got.target, bearer, user))) == b" ".join(
+        (b"/x?key=" + stands, b"Bearer " + stands, basic)
+    )
+
+
+def test_each_domain_has_its_own_value_and_all_others_none() -> None:
+    held = Placeholders(POLICY)
+    stands = held.by_name["TOKEN"].encode()
+    header = (b"X-Key", stands)
+    assert filled(held, b"/", header, host="other.example").headers == [(b"X-Key", b"another value")]
+    untouched = filled(held, b"/" + stands, header, host="third.example")
+    assert (untouched.target, list(untouched.headers)) == (b"/" + stands, [header])
+    assert Placeholders(POLICY).by_name != held.by_name, "another container has another one"
+
+
+def test_a_value_that_was_lost_or_that_others_could_read_is_said() -> None:
+    held = Placeholders(POLICY)
+    with pytest.raises(SecretLost, match="LOST"):
+        filled(held, held.by_name["LOST"].encode())
+    with pytest.raises(SecretExposed, match="TOKEN"):
+        filled(held, held.by_name["TOKEN"].encode(), is_private=False)
+    assert filled(held, b"/plain", is_private=False).target == b"/plain"
+
+
+FORMS = (
+    VALUE,
+    quote(VALUE),
+    quote(VALUE, safe=""),
+    json.dumps(VALUE)[1:-1],
+    json.dumps(VALUE)[1:-1].replace("/", "\\/"),
+)
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from([*FORMS, *(each[:-1] for each in FORMS), *(each[1:] for each in FORMS), "p", "/", "x" * 50])
+    ),
+    sizes=st.lists(st.integers(1, 30), min_size=1),
+)
+def test_a_stream_is_masked_however_it_is_cut(parts: list[str], sizes: list[int]) -> None:
+    held = Placeholders(POLICY)
+    content = "".join(parts).encode()
+    whole = held.mask(POLICY, {}).whole(content)
+    mask, told, place = held.mask(POLICY, {}), b"", 0
+    while place < len(content):
+        size = sizes[place % len(sizes)]
+        told += mask.add(content[place : place + size])
+        place += size
+    told += mask.end()
+    assert not any(each.encode() in told for each in FORMS)
+    assert told == whole
+
+
+def test_what_cannot_be_the_beginning_of_a_secret_is_told_at_once() -> None:
+    mask = Mask({b"secret": b"*"})
+    assert mask.add(b"data: one\n\n") == b"data: one\n\n"
+    assert mask.add(b"data: sec") == b"data: "
+    assert mask.add(b"ond") == b"second"
+    assert mask.add(b"the secret") == b"the *"
+    assert mask.end() == b""
+    assert Mask({}).add(b"anything") == b"anything"
+
+
+def test_nothing_tells_a_value() -> None:
+    held = Placeholders(POLICY)
+    got = filled(held, held.by_name["TOKEN"].encode())
+    for each in (POLICY, POLICY.secrets, got, POLICY.public()):
+        assert VALUE not in repr(each)
+    again = EgressPolicy.read(POLICY.public())
+    assert again.key == POLICY.key
+    assert [each.value for each in again.secrets] == [None, None, None]
+    values = [{"domain": "api.example", "name": "TOKEN", "value": "new value"}]
+    assert [each.value for each in POLICY.with_values(values).secrets] == ["new value", None, "another value"]
+    assert POLICY.with_values([]) == POLICY

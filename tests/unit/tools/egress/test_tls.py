@@ -1,0 +1,262 @@
+"""https:// through the proxy of a container: blind tunnels, and TLS that ends there for the domains of secrets."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from responses_app.tools.egress import connections, tunnels
+from responses_app.tools.egress.authority import Authority
+from responses_app.tools.egress.policy import EgressPolicy
+from responses_app.tools.egress.proxies import ContainerProxy, trusted_certificates
+from tests.kit.echo_host import EchoHost, certificate, echo_host
+from tests.kit.egress import NAMES, TOKEN, Opened, Raw, opened, policy, settings
+from tests.kit.waiting import eventually
+from tests.unit.tools.egress.test_proxy import body_of_chunks, get, status
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificate of the host, and its key."""
+    return certificate(tmp_path_factory.mktemp("tls") / "host.pem", NAMES)
+
+
+@pytest.fixture
+def host(pem: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EchoHost]:
+    """A host of https://, which this machine trusts."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    with echo_host(pem) as host:
+        yield host
+
+
+@pytest.fixture
+async def proxy(host: EchoHost) -> AsyncIterator[Opened]:
+    """A proxy with a secret for one of two names of that host."""
+    async with opened(policy(*(f"{name}:{host.port}" for name in NAMES[:2]), TOKEN="api.example")) as proxy:
+        yield proxy
+
+
+async def tunnel(proxy: Opened, target: str, *headers: str, code: int = 200) -> Raw:
+    """Return a connection behind a CONNECT."""
+    raw = await proxy.connected()
+    answer = await raw.said(get(target, *headers, method="CONNECT", host=target), until=b"\r\n\r\n")
+    assert status(answer) == code
+    return raw
+
+
+async def secured(raw: Raw, name: str, proxy: Opened) -> Raw:
+    """Begin TLS as a program of the container does."""
+    trusted = ssl.create_default_context(cadata=proxy.proxy.bundle.decode())
+    await raw.writer.start_tls(trusted, server_hostname=name)
+    return raw
+
+
+async def asked_by(proxy: Opened, host: EchoHost, name: str, path: str = "/", *headers: str) -> bytes:
+    """Return what an https:// URL answers."""
+    target = f"{name}:{host.port}"
+    async with await secured(await tunnel(proxy, target), name, proxy) as raw:
+        return await raw.said(get(path, *headers, "Connection: close", host=target))
+
+
+async def test_a_domain_without_secrets_is_passed_on_unread(proxy: Opened, host: EchoHost) -> None:
+    stands = proxy.env["TOKEN"]
+    answer = await asked_by(proxy, host, "open.example", "/x", f"X-Token: {stands}", "Accept-Encoding: gzip")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["headers"]["Accept-Encoding"] == "gzip"
+    assert host.asked[-1]["headers"]["X-Token"] == stands
+
+
+async def test_a_value_goes_to_its_domain_and_does_not_come_back(proxy: Opened, host: EchoHost) -> None:
+    stands = proxy.env["TOKEN"]
+    sent = (f"X-Token: {stands}", "Range: bytes=0-3", "Accept-Encoding: gzip")
+    answer = await asked_by(proxy, host, "api.example", f"/pieces?key={stands}", *sent)
+    asked = host.asked[-1]
+    assert asked["headers"]["X-Token"] == TOKEN
+    assert asked["path"] == "/pieces?key=s3cr3t%2Fvalue%20%22of%22%20a%20test"
+    assert asked["headers"]["Accept-Encoding"] == "identity"
+    assert "Range" not in asked["headers"]
+    got = body_of_chunks(answer)
+    assert (got["headers"]["X-Token"], got["path"]) == (stands, f"/pieces?key={stands}")
+    assert b"s3cr3t" not in answer
+    assert f"X-Token: {stands}\r\n".encode() in answer
+
+
+async def test_each_request_of_a_tunnel_is_checked(proxy: Opened, host: EchoHost) -> None:
+    target = f"api.example:{host.port}"
+    async with await secured(await tunnel(proxy, target), "api.example", proxy) as raw:
+        assert status(await raw.said(get("/1", host=target), until=b"0\r\n\r\n")) == 200
+        assert status(await raw.said(get("/2", host="evil.example"))) == 400
+    async with await secured(await tunnel(proxy, target), "api.example", proxy) as raw:
+        assert status(await raw.said(get("http://evil.example/", host=target))) == 400
+    async with await secured(await tunnel(proxy, target), "api.example", proxy) as raw:
+        assert status(await raw.said(get("evil.example:443", method="CONNECT", host=target))) == 400
+    assert [each["path"] for each in host.asked] == ["/1"]
+
+
+async def test_compressed_answers_of_a_secrets_domain_are_refused(proxy: Opened, host: EchoHost) -> None:
+    answer = await asked_by(proxy, host, "api.example", "/gzip")
+    assert (status(answer), b"compressed" in answer) == (502, True)
+    assert status(await asked_by(proxy, host, "open.example", "/gzip")) == 200
+
+
+async def test_the_certificate_of_a_secrets_domain_is_checked(tmp_path: Path, host: EchoHost) -> None:
+    with echo_host(certificate(tmp_path / "other.pem", NAMES)) as untrusted:
+        async with opened(policy(f"api.example:{untrusted.port}", TOKEN="api.example")) as proxy:
+            answer = await asked_by(proxy, untrusted, "api.example", "/", f"X-Token: {proxy.env['TOKEN']}")
+        assert (status(answer), b"certificate of 'api.example' is not valid" in answer) == (502, True)
+        assert untrusted.asked == []
+
+
+async def test_values_may_be_given_anew_and_may_be_lost(host: EchoHost) -> None:
+    lost = policy(f"api.example:{host.port}", TOKEN="api.example").public()
+    async with opened(EgressPolicy.read(lost)) as proxy:
+        header = f"X-Token: {proxy.env['TOKEN']}"
+        answer = await asked_by(proxy, host, "api.example", "/", header)
+        assert (status(answer), b"The value of the secret TOKEN is not known any more" in answer) == (502, True)
+        assert host.asked == []
+        proxy.proxy.give_secrets([{"domain": "api.example", "name": "TOKEN", "value": "a new value"}])
+        await asked_by(proxy, host, "api.example", "/", header)
+        assert host.asked[-1]["headers"]["X-Token"] == "a new value"
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        *(("evil.example:443", 403), ("api.example:443", 403), ("127.0.0.1:{port}", 403), ("[::1]:{port}", 403)),
+        *(
+            ("2130706433:443", 403),
+            ("api.example", 400),
+            ("api.example:", 400),
+            (":443", 400),
+            ("usual.example:80", 403),
+        ),
+        *(("http://api.example:{port}/", 400), ("user@api.example:{port}", 403), ("api.example:{port}/x", 400)),
+    ],
+)
+async def test_connect_leads_where_the_allowlist_does(host: EchoHost, target: str, code: int) -> None:
+    async with opened(policy(f"api.example:{host.port}", "usual.example")) as proxy:
+        where = target.format(port=host.port)
+        answer = await proxy.said(get(where, method="CONNECT", host=where))
+        assert status(answer) == code
+        body = get(f"api.example:{host.port}", "Content-Length: 3", method="CONNECT") + b"abc"
+        assert status(await proxy.said(body)) == 400
+
+
+async def test_names_that_lead_inside_are_refused_to_tunnels(host: EchoHost) -> None:
+    async with opened(policy(f"api.example:{host.port}"), settings("")) as proxy:
+        raw = await tunnel(proxy, f"api.example:{host.port}", code=403)
+        raw.writer.close()
+
+
+def greeting_of(name: str | None) -> bytes:
+    """Return how a client of TLS begins."""
+    context, incoming, outgoing = ssl.create_default_context(), ssl.MemoryBIO(), ssl.MemoryBIO()
+    context.check_hostname = name is not None
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
+async def read(content: bytes) -> tuple[bytes, str | None]:
+    """Read the greeting at the beginning of a stream."""
+    reader = asyncio.StreamReader()
+    reader.feed_data(content)
+    reader.feed_eof()
+    return await tunnels.greeting(reader)
+
+
+async def test_the_name_in_a_greeting_is_found() -> None:
+    whole = greeting_of("api.example")
+    assert await read(whole + b"behind") == (whole, "api.example")
+    assert (await read(greeting_of(None)))[1] is None
+    message = whole[5:]
+    cut = b"".join(b"\x16\x03\x01" + len(each).to_bytes(2, "big") + each for each in (message[:7], message[7:]))
+    assert await read(cut) == (cut, "api.example"), "in two records"
+
+
+async def test_what_is_no_greeting_is_none() -> None:
+    whole = greeting_of("api.example")
+    broken = [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        whole[:100],
+        b"\x16\x03\x01\x00\x00",
+        b"\x16\x03\x01\xff\xff" + bytes(70000),
+    ]
+    broken += [b"\x17" + whole[1:], whole[:5] + b"\x02" + whole[6:], b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"]
+    for each in broken:
+        with pytest.raises(tunnels.NoGreeting):
+            await read(each)
+    for place in range(5, len(whole)):
+        damaged = whole[:place] + bytes((whole[place] ^ 0xFF,)) + whole[place + 1 :]
+        try:
+            assert (await read(damaged))[1] in (None, "api.example") or place > 43
+        except tunnels.NoGreeting:
+            continue
+
+
+async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
+    host: EchoHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual port leads to this host here: it is the port that has the rule."""
+    monkeypatch.setattr(connections, "_HTTPS", host.port)
+    allowed = policy("api.example")
+    monkeypatch.setattr(type(allowed), "allows", lambda *_: True)
+    async with opened(allowed) as proxy:
+        async with await tunnel(proxy, f"api.example:{host.port}") as raw:
+            answer = await raw.said(greeting_of("other.example"))
+            assert answer == tunnels.WRONG_NAME
+        async with await tunnel(proxy, f"api.example:{host.port}") as raw:
+            assert await raw.said(b"SSH-2.0-OpenSSH_9.0\r\n") == b""
+        async with await tunnel(proxy, f"api.example:{host.port}") as raw:
+            assert (await raw.said(greeting_of("api.example"), until=b"\x16")).startswith(b"\x16")
+
+
+async def test_a_tunnel_ends_with_either_side_and_when_nothing_comes(
+    host: EchoHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def says(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        assert await reader.read() == b"bye"
+        writer.write(b" and bye")
+        writer.close()
+
+    async with await asyncio.start_server(says, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with opened(policy(f"api.example:{port}")) as proxy:
+            async with await tunnel(proxy, f"api.example:{port}") as raw:
+                raw.writer.write(b"bye")
+                raw.writer.write_eof()
+                assert await raw.rest() == b"hello and bye"
+            monkeypatch.setattr(tunnels, "IDLE_SECONDS", 0.1)
+            async with await tunnel(proxy, f"api.example:{port}") as raw:
+                assert await raw.rest() == b"hello"
+            await eventually(lambda: not proxy.proxy._connections)
+
+
+async def test_what_is_sent_before_a_connect_was_answered_is_refused(proxy: Opened, host: EchoHost) -> None:
+    early = get(f"open.example:{host.port}", method="CONNECT") + greeting_of("open.example")
+    assert status(await proxy.said(early)) == 400
+
+
+def test_authorities_are_of_one_container_each(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = Authority(), Authority()
+    assert one.certificate != other.certificate
+    assert b"PRIVATE" not in one.certificate
+    assert one.context("api.example") is one.context("api.example")
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem))
+    assert b"PRIVATE" not in trusted_certificates(), "though the file has a key"
+    assert trusted_certificates().count(b"BEGIN CERTIFICATE") == 1
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    assert isinstance(trusted_certificates(), bytes)
+
+
+async def test_the_variables_of_a_container(proxy: Opened) -> None:
+    env: dict[str, Any] = dict(proxy.env)
+    assert env["HTTPS_PROXY"] == env["http_proxy"] == "http://127.0.0.1:3128"
+    assert env["TOKEN"].startswith("respsite-secret-")
+    assert TOKEN not in str(env)
+    assert isinstance(proxy.proxy, ContainerProxy)
