@@ -34,6 +34,7 @@ from responses_app.protocol.requests.pages import page_behind, parse_list_query
 from responses_app.protocol.requests.requests import files_named, skills_named
 from responses_app.stores.files import PIECE_BYTES
 from responses_app.stores.skills import SkillGone
+from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import policy_of
 from responses_app.tools.sandbox.base import WORK_FOLDER, SandboxError
 from responses_app.tools.sandbox.records import ContainerFile as FileRecord
@@ -42,7 +43,6 @@ from responses_app.tools.sandbox.records import (
     ContainerRecord,
     FileUnknown,
     HostGone,
-    NetworkRecord,
     NetworkRefused,
     TooManyContainers,
     TooManyTransfers,

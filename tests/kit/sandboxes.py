@@ -14,8 +14,9 @@ import pytest
 
 from responses_app.protocol.setting import MIB
 from responses_app.tools.code_interpreter.tool import CodeInterpreterTool
+from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox.asking import OwnHost
-from responses_app.tools.sandbox.base import BaseWayOut, Interpreter, SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.base import Interpreter, SandboxSettings, find_interpreter
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.containers import Containers
 from responses_app.tools.sandbox.sandboxes import Bubblewrap

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from responses_app.protocol.files.networks import Domain
+from responses_app.tools.egress.settings import Reachable
 from responses_app.tools.network import AllowedHosts
 from responses_app.tools.settings import ServerAccess
 
@@ -54,6 +56,12 @@ RIGHT_OF_TOOLS: dict[str, tuple[str, Any]] = {
     "SANDBOX_TLS_CERT": ("/etc/cert.pem", "/etc/cert.pem"),
     "SANDBOX_TLS_KEY": ("/etc/key.pem", "/etc/key.pem"),
     "SANDBOX_TLS_CA": ("/etc/ca.pem", "/etc/ca.pem"),
+    "SANDBOX_NETWORK": (
+        "PyPI.org, *.example.com",
+        Reachable(domains=(Domain("pypi.org"), Domain("example.com", True))),
+    ),
+    "SANDBOX_ALLOWED_HOSTS": ("Api.internal:8080", AllowedHosts.parse("api.internal:8080")),
+    "SANDBOX_NETWORK_BYTES": ("1000", 1000),
     "MCP_SERVERS": (
         '{"wiki": "https://wiki.example/mcp", "files": "server-files --root \'/srv/my files\'"}',
         {
@@ -129,6 +137,9 @@ WRONG_OF_TOOLS: dict[str, tuple[list[str], str]] = {
     "WEBHOOK_KEPT_SECONDS": (["-1"], "a number of seconds of at least 0"),
     "WEBHOOK_ENDPOINTS_MAX": (["-1"], "a whole number of at least 0"),
     "WEBHOOK_MAX_WAITING": (["0"], "a whole number of at least 1"),
+    "SANDBOX_NETWORK": ([",", "on", "https://a.example", "10.0.0.1"], "off, any, or domains separated by commas"),
+    "SANDBOX_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8"], "host names, .endings of names, addresses"),
+    "SANDBOX_NETWORK_BYTES": (["0", "-1", "x"], "a whole number of at least 1"),
     "MCP_ALLOWED_HOSTS": (["http://a", "10.0.0.1/8"], "host names, .endings of names, addresses"),
     "MCP_SERVER_URLS": (["public"], "on or off"),
     "SERVER_TOOL_SECONDS": (["0"], "a number of seconds of at least 1"),

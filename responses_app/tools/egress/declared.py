@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.tools.base import ToolUse
+from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.records import NetworkRecord
 
 _REACHED = (
     " Of the internet these domains alone can be reached, by http:// and https://: {domains}. Programs find the proxy "

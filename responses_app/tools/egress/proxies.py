@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from responses_app.tools.egress.authority import Authority
+from responses_app.tools.egress.base import CA_BUNDLE, PROXY_PORT, BaseWayOut
 from responses_app.tools.egress.connections import Connection, Rules
 from responses_app.tools.egress.dialling import Dialler, Streams
 from responses_app.tools.egress.peers import Malformed, Meter, Spent
@@ -18,7 +19,6 @@ from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.secrets import Placeholders
 from responses_app.tools.egress.settings import EgressSettings
 from responses_app.tools.network import Network
-from responses_app.tools.sandbox.base import CA_BUNDLE, PROXY_PORT, BaseWayOut, SandboxError
 
 logger = logging.getLogger("respsite.sandbox")
 
@@ -99,9 +99,6 @@ class ContainerProxy(BaseWayOut):
         self._policy = self._policy.with_values(values)
 
     def open(self, listener: socket.socket) -> None:
-        if listener.family != socket.AF_INET or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            listener.close()
-            raise SandboxError("the container does not start", detail="it gave no socket that listens")
         listener.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(listener))
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, choice, seconds, setting, text, whole
+from responses_app.tools.egress.base import PROXY_PORT
 
 ASK_SECONDS = 10.0  # for a Python to say where it lives
 # Of the system's own, what every sandbox shows; all but the first are links into it on most systems.
@@ -197,32 +198,6 @@ class SandboxError(Exception):
     def __init__(self, message: str, *, detail: str = "") -> None:
         super().__init__(message)
         self.detail = detail
-
-
-PROXY_PORT = 3128  # of 127.0.0.1 inside, where there is a proxy
-CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"  # inside, where there is a proxy: the certificates to be trusted
-
-
-class BaseWayOut(ABC):
-    """A proxy outside of a container, by which what runs in it reaches hosts: `tools.egress` has it."""
-
-    @property
-    @abstractmethod
-    def env(self) -> Mapping[str, str]:
-        """Variables by which programs inside find it."""
-
-    @property
-    @abstractmethod
-    def bundle(self) -> bytes:
-        """The certificates that programs inside trust, as PEM."""
-
-    @abstractmethod
-    def open(self, listener: socket.socket) -> None:
-        """Serve what connects to a socket of the container's network. Raises `SandboxError`."""
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Serve nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

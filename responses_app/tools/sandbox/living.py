@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from responses_app.protocol.files.containers import MemoryLimit
 from responses_app.protocol.setting import MIB
+from responses_app.tools.egress.base import NamedSecret, NetworkRecord
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.sandbox.kept_calls import KeptCalls
-from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord, NamedSecret, NetworkRecord
+from responses_app.tools.sandbox.records import ContainerFile, ContainerRecord
 from responses_app.tools.sandbox.session import SandboxSession
 from responses_app.tools.sandbox.skills import SkillFolder
 

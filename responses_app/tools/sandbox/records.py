@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from responses_app.protocol.setting import MIB
+from responses_app.tools.egress.base import NetworkRecord
 from responses_app.tools.sandbox.base import SandboxError
 from responses_app.tools.sandbox.inside.respsite_kernel import frames
 
@@ -52,23 +53,6 @@ class TooManyTransfers(SandboxError):
 
     def __init__(self) -> None:
         super().__init__("too many files of this project's containers are read or written now; try again later")
-
-
-@dataclass(frozen=True, slots=True)
-class NamedSecret:
-    """A secret of a container, without its value."""
-
-    domain: str
-    name: str  # the variable that it has inside
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkRecord:
-    """What a container reaches."""
-
-    allowed_domains: Sequence[str]
-    secrets: Sequence[NamedSecret]
-    key: str  # the same for all that reach the same (`EgressPolicy.key`)
 
 
 @dataclass(frozen=True, slots=True)

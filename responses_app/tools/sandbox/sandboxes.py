@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from responses_app.tools.egress.base import CA_BUNDLE
 from responses_app.tools.sandbox import seccomp
 from responses_app.tools.sandbox.base import (
-    CA_BUNDLE,
     INSIDE,
     OF_ETC,
     OPEN_FILES,

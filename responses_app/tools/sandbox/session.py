@@ -25,11 +25,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from responses_app.protocol.setting import MIB
+from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox import disk, processes
 from responses_app.tools.sandbox.base import (
     KEPT_OUTPUT,
     BaseSandbox,
-    BaseWayOut,
     Interpreter,
     SandboxError,
     SandboxSettings,

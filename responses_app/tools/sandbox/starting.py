@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from responses_app.protocol.setting import MIB
+from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.sandbox import disk
 from responses_app.tools.sandbox.base import (
     CPUS,
     BaseSandbox,
-    BaseWayOut,
     Door,
     Interpreter,
     Launch,
@@ -107,7 +107,11 @@ def received_listener(door: socket.socket) -> socket.socket:
             descriptors = []
     if not descriptors:
         raise SandboxError(NO_START, detail="it has no socket for a proxy")
-    return socket.socket(fileno=descriptors[0])
+    listener = socket.socket(fileno=descriptors[0])
+    if listener.family != socket.AF_INET or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.close()
+        raise SandboxError(NO_START, detail="what it gave for a proxy does not listen")
+    return listener
 
 
 def give_cores(pids: Sequence[int]) -> None:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from responses_app.tools.egress.base import BaseWayOut
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.sandbox.base import BaseSandbox, BaseWayOut
+from responses_app.tools.sandbox.base import BaseSandbox
 from responses_app.tools.sandbox.living import LivingContainer
 from responses_app.tools.sandbox.records import NetworkRefused
 

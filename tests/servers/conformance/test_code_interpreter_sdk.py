@@ -136,7 +136,9 @@ def test_a_container_is_made_with_files(client: OpenAI) -> None:
 
 
 def test_what_containers_do_not_take(server: Server, client: OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="Unsupported parameter"):
+    with pytest.raises(
+        openai.BadRequestError, match=r"Unsupported parameter: 'network_policy'.*\(SANDBOX_NETWORK=off\)"
+    ):
         client.containers.create(name="x", network_policy={"type": "allowlist", "allowed_domains": ["a.example"]})
     with pytest.raises(openai.BadRequestError, match="minutes"):
         client.containers.create(name="x", expires_after={"anchor": "last_active_at", "minutes": 0})

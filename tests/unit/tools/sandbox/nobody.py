@@ -24,7 +24,8 @@ def copied() -> Iterator[Path]:
     """Yield a folder with the package of sandboxes and the programs that try it, which any user may read."""
     folder = Path(tempfile.mkdtemp(prefix="respsite-readable-"))
     package = ROOT / "responses_app"
-    for path in (*sorted(package.glob("tools/sandbox/**/*.py")), package / "protocol/setting.py"):
+    alone = [package / each for each in ("protocol/setting.py", "tools/egress/__init__.py", "tools/egress/base.py")]
+    for path in (*sorted(package.glob("tools/sandbox/**/*.py")), *alone):
         copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)

@@ -123,7 +123,10 @@ async def test_a_container_can_be_named_and_only_by_its_project(tool: CodeInterp
         ("abc", "tools[0].container"),
         ({"type": "best"}, "tools[0].container"),
         ({"type": "auto", "memory_limit": "2g"}, "tools[0].container"),
-        ({"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a"]}}, "tools[0].container"),
+        (
+            {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["a"]}},
+            "tools.container.network",
+        ),
         (5, "tools[0].container"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from responses_app.stores.clock import id_factory
+from responses_app.tools.egress.base import NamedSecret
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.settings import EgressSettings, reachable
 from responses_app.tools.sandbox import choosing, excess, processes
@@ -21,7 +22,7 @@ from responses_app.tools.sandbox.checkpoints import Checkpoints
 from responses_app.tools.sandbox.choosing import SandboxChoice
 from responses_app.tools.sandbox.commands import CommandsRun
 from responses_app.tools.sandbox.containers import Containers
-from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, NamedSecret, NetworkRefused
+from responses_app.tools.sandbox.records import CellEnd, ContainerNotFound, NetworkRefused
 from responses_app.tools.sandbox.sandboxes import Sandlock
 from responses_app.tools.sandbox.sharing import SharedContainers
 from tests.kit.echo_host import EchoHost, certificate, echo_host
