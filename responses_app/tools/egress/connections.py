@@ -187,7 +187,10 @@ class Connection:
         if policy.secrets:
             headers.append((b"Accept-Encoding", b"identity"))
         headers.append((b"Connection", b"close"))
-        head = h11.Request(method=asked.request.method, target=filled.target, headers=headers)
+        try:
+            head = h11.Request(method=asked.request.method, target=filled.target, headers=headers)
+        except h11.LocalProtocolError:  # without its text, which may have a value
+            raise Refused(400, "The request cannot be passed on as it is.") from None
         is_https = self._inside is not None
         async with self._rules.dialler.connected(target, self._rules.project, tls=is_https) as streams:
             upstream = Peer(*streams, h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD))

@@ -8,6 +8,7 @@ from responses_app.tools.egress.peers import Malformed, Peer, passed_on, raw_hea
 from responses_app.tools.egress.secrets import Mask
 
 ANSWER_SECONDS = 300.0  # in which a host begins its answer
+MAX_INFORMATIONAL = 16  # answers of 1xx before the answer; none is passed on
 _PLAIN = (None, b"", b"identity")
 _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 101, 204, 304
 
@@ -36,8 +37,8 @@ class Exchange:
         """
         try:
             await self._upstream.send(head)
-        except Malformed as problem:
-            raise Refused(400, f"The request cannot be passed on: {problem}.") from None
+        except Malformed:
+            raise Refused(400, "The request cannot be passed on as it is.") from None
         upload = asyncio.create_task(self._upload())
         answer = asyncio.create_task(self._answer(head.method))
         try:
@@ -69,16 +70,17 @@ class Exchange:
 
     async def _answer(self, method: bytes) -> None:
         try:
-            response = await self._upstream.event(ANSWER_SECONDS)
-            while isinstance(response, h11.InformationalResponse):
+            for _ in range(MAX_INFORMATIONAL + 1):
+                response = await self._upstream.event(ANSWER_SECONDS)
+                if not isinstance(response, h11.InformationalResponse):
+                    break
                 if response.status_code == _SWITCHING:
                     raise Refused(502, "The host has changed the protocol, which is not passed on.")
-                response = await self._upstream.event(ANSWER_SECONDS)
             if not isinstance(response, h11.Response):
                 raise Refused(502, "The host closed the connection without an answer.")
             head = self._masked(response, has_body=method != b"HEAD")
-        except Malformed as problem:
-            raise Refused(502, f"The host did not answer as HTTP wants it: {problem}.") from None
+        except Malformed:  # without its text, which has what the host sent: that is not masked
+            raise Refused(502, "The host did not answer as HTTP wants it.") from None
         except TimeoutError:
             raise Refused(504, "The host did not answer in time.") from None
         except OSError:
@@ -108,7 +110,7 @@ class Exchange:
         # What takes the place of a secret has another length.
         changes = has_body and status not in (_NO_CONTENT, _NOT_MODIFIED)
         headers = passed_on(raw, *((b"content-length",) if changes else ()))
-        masked = [(name, self._mask.whole(value)) for name, value in headers]
+        masked = [(self._mask.whole(name), self._mask.whole(value)) for name, value in headers]
         return h11.Response(status_code=status, headers=masked, reason=self._mask.whole(reason))
 
     async def _send_body(self, content: bytes) -> None:

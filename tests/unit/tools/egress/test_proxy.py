@@ -211,6 +211,7 @@ async def test_hosts_that_cannot_be_reached(host: EchoHost, monkeypatch: pytest.
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", 502),
         (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 200),
         (b"HTTP/1.0 200 OK\r\n\r\nto the end", 200),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100, 502),
     ],
 )
 async def test_what_a_host_may_answer(said: bytes, code: int) -> None:
@@ -223,6 +224,23 @@ async def test_what_a_host_may_answer(said: bytes, code: int) -> None:
         port = server.sockets[0].getsockname()[1]
         async with opened(policy(f"api.example:{port}")) as proxy:
             assert status(await proxy.said(get(f"http://api.example:{port}/", "Connection: close"))) == code
+
+
+async def test_what_a_host_says_wrongly_is_told_to_nobody() -> None:
+    """A line that is no header may have the value of a secret, which only answers are freed from."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + re.findall(rb"X-Token: (.*)\r\n", head)[0] + b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        allowed = policy(f"api.example:{port}", TOKEN="api.example")
+        async with opened(allowed, settings("127.0.0.1/32,api.example")) as proxy:
+            answered = await proxy.said(get(f"http://api.example:{port}/", f"X-Token: {proxy.env['TOKEN']}"))
+    assert status(answered) == 502
+    assert b"s3cr3t" not in answered
 
 
 async def test_heads_have_an_end(proxy: Opened, host: EchoHost) -> None:
