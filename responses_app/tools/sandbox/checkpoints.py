@@ -45,7 +45,7 @@ _ABOUT, _SKILLS = "about.json", "skills"
 # Of a container, what is the same when it comes back.
 _KEPT = ("id", "project", "name", "created_at", "idle", "memory", "last_active")
 # What is raised where what lies there is not what `save` has written; deep JSON is the one for `RecursionError`.
-_BROKEN = (OSError, ValueError, TypeError, KeyError, RecursionError, MessageError, SandboxError)
+_BROKEN = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MessageError, SandboxError)
 
 
 class NotSaved(Exception):
