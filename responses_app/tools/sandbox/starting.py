@@ -54,7 +54,7 @@ NOTHING_MORE = Extras()
 
 
 async def start_process(
-    sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, extras: Extras
+    sandbox: BaseSandbox, interpreter: Interpreter, settings: SandboxSettings, extras: Extras = NOTHING_MORE
 ) -> Started:
     """Start a sandbox with its warden. Raises `SandboxError`; then nothing of it is left."""
     user, door = claim_user(), None

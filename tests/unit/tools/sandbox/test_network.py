@@ -29,6 +29,7 @@ from tests.kit.echo_host import EchoHost, certificate, echo_host
 from tests.kit.egress import NAMES, TOKEN, policy, proxies
 from tests.kit.sandboxes import SMALL, has_bubblewrap, host_at, needs_bubblewrap, plain_python, session_of
 from tests.kit.waiting import eventually
+from tests.unit.tools.sandbox.nobody import SYSTEM_PYTHON, needs_root, run_as_nobody
 
 pytestmark = needs_bubblewrap
 
@@ -168,6 +169,48 @@ print(reached or "stayed in")
 """
     run = await containers.run("p", one.id, code)
     assert run.execution.output.strip() == "stayed in"
+
+
+DOOR = """
+import asyncio, sys
+from responses_app.tools.egress.base import BaseWayOut
+from responses_app.tools.sandbox.base import SandboxSettings, find_interpreter
+from responses_app.tools.sandbox.sandboxes import Bubblewrap
+from responses_app.tools.sandbox.session import SandboxSession
+from responses_app.tools.sandbox.starting import Extras
+
+class Door(BaseWayOut):
+    env, bundle = {"TOKEN": "stands for it"}, b"trusted"
+    def open(self, listener):
+        listener.setblocking(False)
+        self.answering = asyncio.create_task(self.answer(listener))
+    async def answer(self, listener):
+        with listener:
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            connection.sendall(b"from outside")
+            connection.close()
+    async def aclose(self):
+        await self.answering
+
+async def main():
+    extras = Extras(way_out=Door())
+    session = await SandboxSession.start(Bubblewrap(), find_interpreter(sys.argv[1]), SandboxSettings(), extras=extras)
+    code = '''
+import os, socket
+with socket.create_connection(("127.0.0.1", 3128)) as one:
+    print(os.environ["TOKEN"], open("/etc/ssl/cert.pem").read(), one.recv(100).decode(), sep=", ")
+'''
+    print((await session.run(code)).output.strip())
+    await session.close()
+
+asyncio.run(main())
+"""
+
+
+@needs_root
+def test_a_server_that_is_not_root_gives_a_way_out_too(readable_copy: Path) -> None:
+    said = run_as_nobody(readable_copy, SYSTEM_PYTHON, "-c", DOOR, SYSTEM_PYTHON)
+    assert said == "stands for it, trusted, from outside"
 
 
 async def test_escapes_fail_beside_a_proxy() -> None:

@@ -309,7 +309,7 @@ async def test_a_start_that_is_cut_leaves_nothing_behind() -> None:
 
 async def test_a_warden_whose_host_is_gone_ends_all_even_if_nobody_ends_it() -> None:
     """As where the host is killed before bwrap has itself ended with it: all but the first process live on then."""
-    started = await start_process(Bubblewrap(), plain_python(), SMALL, skills=None)
+    started = await start_process(Bubblewrap(), plain_python(), SMALL)
     reading = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
         lambda: asyncio.StreamReaderProtocol(reading), started.channel
