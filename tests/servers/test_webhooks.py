@@ -3,23 +3,35 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai import APIStatusError, BadRequestError, NotFoundError, OpenAI
 
 from responses_app.tools.webhooks.recent_tests import TESTS_A_MINUTE
 from tests.kit.batches import batch_of, line
+from tests.kit.databases import postgres_url
+from tests.kit.redis_server import RedisServer
 from tests.kit.sdk import sdk_of
-from tests.kit.server import Server
+from tests.kit.server import Server, manage
 from tests.kit.webhook_receiver import Receiver
 
 SECONDS = 3.0  # that a receiver may take; a dead worker's claim runs out 5 s later
 
 
+SETTINGS: Any = {"engine": "demo", "webhook_allowed_hosts": "127.0.0.1", "webhook_seconds": SECONDS}
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("webhooks")
-    with Server(folder, engine="demo", webhook_allowed_hosts="127.0.0.1", webhook_seconds=SECONDS) as server:
+    with Server(tmp_path_factory.mktemp("webhooks"), **SETTINGS) as server:
+        yield server
+
+
+@pytest.fixture
+def large(tmp_path: Path, redis: RedisServer) -> Iterator[Server]:
+    """Return a server on PostgreSQL, with Redis."""
+    with Server(tmp_path, **SETTINGS, database_url=postgres_url(tmp_path, manage), redis_url=redis.url) as server:
         yield server
 
 
@@ -169,7 +181,17 @@ def test_the_end_of_a_batch_is_told(client: OpenAI, receiver: Receiver) -> None:
     assert receiver.received[1]["type"] == "batch.failed"
 
 
-def test_nothing_is_lost_where_the_worker_is_killed(client: OpenAI, server: Server, receiver: Receiver) -> None:
+@pytest.mark.parametrize("on", ["server", "large"])
+def test_nothing_is_lost_where_the_worker_is_killed(
+    on: str, request: pytest.FixtureRequest, receiver: Receiver
+) -> None:
+    server: Server = request.getfixturevalue(on)
+    with sdk_of(server, max_retries=0) as client:
+        killed_around_deliveries(client, server, receiver)
+
+
+def killed_around_deliveries(client: OpenAI, server: Server, receiver: Receiver) -> None:
+    """Kill a worker before a delivery, and in its middle: the event comes all the same, and its second time is told."""
     made = client.webhooks.create(name="mine", url=receiver.url, event_types=["response.completed"])
     receiver.knows(made.signing_secret)
     # Between commit and delivery: nobody listens yet.
@@ -189,3 +211,4 @@ def test_nothing_is_lost_where_the_worker_is_killed(client: OpenAI, server: Serv
     again = receiver.wait_for(2)[1]
     assert again["id"] == told["id"] == again["header"]
     assert told["data"] == {"id": first.id}
+    client.webhooks.delete(made.id)

@@ -1,6 +1,7 @@
 """kill -9 of the worker that runs a batch: another goes on, and each line is in the output once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from openai.types import Batch
@@ -8,6 +9,7 @@ from openai.types import Batch
 from tests.kit.batches import batch_of, ended, has_ended, line, output_of
 from tests.kit.closed import ClosedServer
 from tests.kit.databases import postgres_url
+from tests.kit.redis_server import RedisServer
 from tests.kit.sdk import sdk_of
 from tests.kit.server import Server, manage
 
@@ -16,13 +18,18 @@ LINES = 300
 PACE = {"tokens_per_second": 200}
 
 
-@pytest.mark.any_database  # it is on PostgreSQL by itself
-def test_a_batch_outlives_its_worker(tmp_path: Path) -> None:
-    url = postgres_url(tmp_path, manage)
-    first, second = (
-        Server(tmp_path / name, database_url=url, worker_lease_seconds=LEASE, engine_options=PACE)
-        for name in ("first", "second")
-    )
+def pair(folder: Path, redis: RedisServer | None = None, **settings: Any) -> tuple[Server, Server]:
+    """Return two servers: on one PostgreSQL and with this Redis, or on one file of SQLite."""
+    if redis is not None:
+        settings |= {"database_url": postgres_url(folder, manage), "redis_url": redis.url}
+    first, second = (Server(folder, worker_lease_seconds=LEASE, **settings) for _ in range(2))
+    second.log = folder / "second.log"
+    return first, second
+
+
+@pytest.mark.any_database  # it names its own
+def test_a_batch_outlives_its_worker(tmp_path: Path, redis: RedisServer) -> None:
+    first, second = pair(tmp_path, redis, engine_options=PACE)
     try:
         first.start()
         with sdk_of(first) as client:
@@ -49,13 +56,8 @@ def test_a_batch_outlives_its_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["validating", "finalizing", "cancelling"])
-@pytest.mark.any_database  # it is on PostgreSQL by itself
 def test_a_worker_is_killed_at_each_state(tmp_path: Path, state: str) -> None:
-    url = postgres_url(tmp_path, manage)
-    first, second = (
-        Server(tmp_path / name, database_url=url, worker_lease_seconds=LEASE, engine="demo")
-        for name in ("first", "second")
-    )
+    first, second = pair(tmp_path, engine="demo")
 
     def is_there(now: Batch) -> bool:
         return now.status == state or has_ended(now)
