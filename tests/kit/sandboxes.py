@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from responses_app.tools.sandbox.sharing import SharedContainers
 from responses_app.tools.sandbox.starting import Extras
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_skills import MemorySkills
-from tests.kit.server import ROOT, clean_environ
+from tests.kit.server import ROOT, clean_environ, free_port
 
 SMALL = SandboxSettings(
     sandbox_memory_bytes=192 * MIB, sandbox_disk_bytes=8 * MIB, sandbox_max_processes=24, sandbox_call_seconds=30.0
@@ -99,15 +100,60 @@ def host_process(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
             process.kill()
 
 
-def _wait_for(process: "subprocess.Popen[bytes]", path: Path) -> None:
-    """Return once a process listens at a socket."""
+def _wait_for(process: "subprocess.Popen[bytes]", address: Path | tuple[str, int]) -> None:
+    """Return once a process listens at a socket, or at a port."""
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     for _ in range(1200):  # a minute: the machine may be busy
-        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
-            client.connect(str(path))
+        with socket.socket(family) as client, suppress(OSError):
+            client.connect(str(address) if isinstance(address, Path) else address)
             return
         with suppress(subprocess.TimeoutExpired):
             raise AssertionError(f"the host has ended, with status {process.wait(0.05)}")
     raise AssertionError("the host cannot be reached")
+
+
+class FarHost:
+    """`respsite sandboxes` at a port, over TLS and with a secret; it can be started again, with what it has saved.
+
+    `files` are its certificate and the key of that. Its output goes to `folder/log`.
+    """
+
+    def __init__(self, folder: Path, files: tuple[str, str], **settings: object) -> None:
+        folder.mkdir()
+        self.port = free_port()
+        self.address = f"localhost:{self.port}"  # as SANDBOX_HOSTS has it
+        self.log = folder / "log"
+        own = {"data_dir": folder, "sandbox_tls_cert": files[0], "sandbox_tls_key": files[1], **settings}
+        self._environ = clean_environ(**{name.upper(): str(value) for name, value in own.items()})
+        self.process: subprocess.Popen[bytes] | None = None
+        self._tag = folder / "containers" / "0" / "tag"
+
+    @property
+    def tag(self) -> str:
+        """The end of the ids of its containers."""
+        return self._tag.read_text()
+
+    def start(self) -> None:
+        """Start, and wait until it listens."""
+        command = [*PROGRAM, "sandboxes", "--listen", f"127.0.0.1:{self.port}"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=self._environ, cwd=ROOT, stderr=log)
+        _wait_for(self.process, ("127.0.0.1", self.port))
+
+    def end(self, how: signal.Signals) -> None:
+        """End it, and wait until it has."""
+        assert self.process is not None
+        self.process.send_signal(how)
+        self.process.wait(60)
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Make a certificate for localhost; return its file and that of its key."""
+    names = str(folder / "cert"), str(folder / "key")
+    made = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    named = ("-out", names[0], "-keyout", names[1], "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
+    subprocess.run(["openssl", *made.split(), *named], check=True, capture_output=True)
+    return names
 
 
 def started(containers: Containers | SharedContainers) -> set[str]:

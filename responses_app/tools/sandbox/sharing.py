@@ -72,7 +72,8 @@ class SharedContainers:
             return
         # One that has no sandbox says more than one that is not there.
         why = next((each for each in problems if not isinstance(each, HostGone)), problems[0])
-        self.problem = str(why)
+        # A host that is away may come back: the next request asks again, and is not refused for what it declares.
+        self.problem = None if any(isinstance(each, HostGone) for each in problems) else str(why)
         raise why
 
     async def create(
