@@ -10,8 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kit.databases import postgres_url
+from tests.kit.redis_server import RedisServer
 from tests.kit.sandboxes import needs_bubblewrap
 from tests.kit.served import Supervised, command_line, is_gone
+from tests.kit.server import manage
 
 pytestmark = needs_bubblewrap
 
@@ -21,12 +24,26 @@ ASKED: dict[str, Any] = {
 }
 
 
+SETTINGS = {"worker_lease_seconds": 2, "sandbox_call_seconds": 60, "secret_key": "never told to a host" * 3}
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Supervised]:
-    """Return a server with two workers, which is stopped behind."""
-    settings = {"worker_lease_seconds": 2, "sandbox_call_seconds": 60, "secret_key": "never told to a host" * 3}
+    """Return a server with two workers, on SQLite and without Redis, which is stopped behind."""
+    yield from serve(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[Supervised]:
+    """Return one on PostgreSQL and with Redis."""
+    folder = tmp_path_factory.mktemp("large")
+    yield from serve(folder, database_url=postgres_url(folder, manage), redis_url=redis.url)
+
+
+def serve(folder: Path, **settings: object) -> Iterator[Supervised]:
+    """Yield a server with two workers; its host ends with it."""
     hosts: list[int] = []
-    with Supervised(tmp_path_factory.mktemp("served"), workers=2, **settings) as server:
+    with Supervised(folder, workers=2, **SETTINGS, **settings) as server:
         yield server
         hosts += hosts_of(server)
     server.wait_for(lambda: all(map(is_gone, hosts)))
@@ -73,26 +90,59 @@ def test_variables_outlive_three_rolls(served: Supervised) -> None:
     assert len(hosts) == 1
 
 
-def test_a_call_whose_worker_is_killed_is_made_once_and_its_output_is_there(served: Supervised) -> None:
-    first = run(served, "n = 0")
-    code = "n += 1; import time; time.sleep(4); print(n)"
-    body = {**ASKED, "input": f"python: {code}", "previous_response_id": first["id"]}
-    with httpx.Client(base_url=served.base_url, timeout=60) as http:
-        asked = {**body, "background": True, "stream": True}
-        with http.stream("POST", "/responses", json=asked) as events:
-            lines = (line.removeprefix("data: ") for line in events.iter_lines() if line.startswith("data: "))
-            begun = json.loads(next(lines))["response"]
-            assert any('"response.code_interpreter_call.interpreting"' in line for line in lines)
-    kill_workers(served)
+def begun(server: Supervised, until: str, **asked: Any) -> str:
+    """Begin a response in the background; return its id once an event of its stream has this in it."""
+    body = {**asked, "background": True, "stream": True}
+    with httpx.stream("POST", f"{server.base_url}/responses", json=body, timeout=60) as events:
+        lines = (line.removeprefix("data: ") for line in events.iter_lines() if line.startswith("data: "))
+        id = json.loads(next(lines))["response"]["id"]
+        assert any(until in line for line in lines)
+        return str(id)
+
+
+def ended(server: Supervised, id: str) -> dict[str, Any]:
+    """Return a response once it has ended."""
 
     def stored() -> dict[str, Any]:
-        with httpx.Client(base_url=served.base_url, timeout=60) as http:
-            return dict(http.get(f"/responses/{begun['id']}", params={"include[]": ASKED["include"]}).json())
+        with httpx.Client(base_url=server.base_url, timeout=60) as http:
+            return dict(http.get(f"/responses/{id}", params={"include[]": ASKED["include"]}).json())
 
-    served.wait_for(lambda: stored()["status"] not in ("queued", "in_progress"))
-    assert stored()["status"] == "completed"
-    assert output_of(stored()) == "1\n"
-    assert output_of(run(served, "print(n)", previous_response_id=begun["id"])) == "1\n"
+    server.wait_for(lambda: stored()["status"] not in ("queued", "in_progress"))
+    return stored()
+
+
+def test_a_call_whose_worker_is_killed_is_made_once_and_its_output_is_there(large: Supervised) -> None:
+    first = run(large, "n = 0")
+    code = "n += 1; import time; time.sleep(4); print(n)"
+    asked = {**ASKED, "input": f"python: {code}", "previous_response_id": first["id"]}
+    id = begun(large, '"response.code_interpreter_call.interpreting"', **asked)
+    kill_workers(large)
+    response = ended(large, id)
+    assert (response["status"], output_of(response)) == ("completed", "1\n")
+    # All of them have been replaced since the kill, too.
+    large.hup()
+    large.wait_for_line("all workers are replaced")
+    assert output_of(run(large, "print(n)", previous_response_id=id)) == "1\n"
+    assert len(hosts_of(large)) == 1
+
+
+def test_commands_whose_worker_is_killed_run_once_and_what_they_printed_is_there(served: Supervised) -> None:
+    tools = [{"type": "shell", "environment": {"type": "container_auto"}}]
+    command = "echo run | tee -a /mnt/data/runs; sleep 300"
+    id = begun(served, '"stdout":"run', tools=tools, input=f"shell: {command}")
+    kill_workers(served)
+    response = ended(served, id)
+    (call,) = [item for item in response["output"] if item["type"] == "shell_call"]
+    (output,) = [item for item in response["output"] if item["type"] == "shell_call_output"]
+    assert (response["status"], output["status"], output["output"][0]["stdout"]) == ("completed", "incomplete", "run\n")
+    assert "What it has done by then is not known" in response["output"][-1]["content"][0]["text"], "the model is told"
+    # The same container: it ran once, and was stopped.
+    names = "[open(each).read().strip() for each in __import__('glob').glob('/proc/[0-9]*/comm')]"
+    code = f"names = {names}; print(open('/mnt/data/runs').read().split(), 'sleep' in names, len(names) > 0)"
+    after = run(served, code, previous_response_id=id)
+    assert output_of(after) == "['run'] False True\n"
+    (used,) = [item for item in after["output"] if item["type"] == "code_interpreter_call"]
+    assert used["container_id"] == call["environment"]["container_id"]
 
 
 def test_a_host_is_told_of_no_secrets(served: Supervised) -> None:
