@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import Chunking
 from responses_app.protocol.files.vector_stores import FileProblem, FileStatus
-from responses_app.protocol.setting import RoomSettings, flag, setting, whole
+from responses_app.protocol.setting import MIB, RoomSettings, flag, setting, whole
 
 Value = str | int | float | bool
 MAX_TRIES = 3  # to read a file: after that, it is the file that ends workers
@@ -165,6 +165,12 @@ class VectorStoreSettings(RoomSettings):
     )
     vector_store_max_files: int = setting(10_000, whole(), "files in one vector store; 0 = no limit")
     vector_store_max_chunks: int = setting(100_000, whole(), "chunks in one vector store; 0 = no limit")
+    file_search_cache_bytes: int = setting(
+        64 * MIB,
+        whole(),
+        "memory in which a process keeps what searches by meaning compare, of the vector stores that were searched "
+        "last: 15 MB for 100,000 chunks with vectors of 1,024 numbers; 0 = it is read for each search",
+    )
 
 
 class VectorStoresFull(Exception):

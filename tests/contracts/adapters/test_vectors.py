@@ -3,19 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.vector_stores import VectorStoreCodes, VectorStoreFile, VectorStoreVector
 from responses_app.protocol.files.fusion import Weights
 from responses_app.protocol.files.searches import Filter
 from responses_app.stores.database.transfer.erasure import Subject, erase
+from responses_app.stores.database.vector_stores import codes
 from responses_app.stores.database.vector_stores.nearest import CANDIDATES
-from responses_app.stores.vector_stores import Meaning, PendingVectors
+from responses_app.stores.vector_stores import Meaning, PendingVectors, VectorStoreSettings
 from responses_app.tools.meaning.base import BaseEmbedder, EmbedderFailed, MeaningSettings, TextRefused
 from responses_app.tools.meaning.chunks import ChunkEmbedder
 from tests.contracts.adapters.stores import within
-from tests.contracts.adapters.test_vector_stores import MINE, THEIRS, Kept, alias, hands  # noqa: F401
+from tests.contracts.adapters.test_vector_stores import LIMITS, MINE, THEIRS, Kept, alias, hands  # noqa: F401
 from tests.contracts.files import Hands
 from tests.kit.waiting import eventually
 
@@ -200,6 +203,93 @@ async def test_among_more_chunks_than_are_compared_exactly_the_nearest_is_found(
     assert await at.near(store_id, SEA, limit=1) == ["Turtles swim."]
     assert await at.near(store_id, LAND, limit=1) == ["Horses run."]
     assert len(await at.near(store_id, AIR, limit=30)) == 30
+
+
+@asynccontextmanager
+async def beside(
+    at: Meant,
+    hands: Hands,  # noqa: F811
+    limits: VectorStoreSettings = LIMITS,
+) -> AsyncIterator[Meant]:
+    """Give what another process would have on the same database."""
+    other = Meant(at.alias, hands, limits)
+    yield other
+    await other.files.aclose()
+    await other.stores.aclose()
+
+
+class Reads:
+    """How many rows of codes were read from the database in each search that read any."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._counts: list[int] = []
+        self._real = codes.binary_rows
+        monkeypatch.setattr(codes, "binary_rows", self._rows)
+
+    def _rows(self, connection: BaseDatabaseWrapper, sql: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+        rows = self._real(connection, sql, arguments)
+        self._counts.append(len(rows))
+        return rows
+
+    def taken(self) -> list[int]:
+        """Return them, and begin anew."""
+        counts, self._counts = self._counts, []
+        return counts
+
+
+async def test_codes_are_read_once_and_changes_by_other_processes_are_seen(
+    at: Meant,
+    hands: Hands,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = Reads(monkeypatch)
+    store_id, files = await at.filled(TEXTS)
+    await at.embed()
+    assert await at.near(store_id, SEA) == ["Turtles swim.", "Whales sing."]
+    only = Filter({"type": "eq", "key": "kind", "value": "land"}).matches
+    assert await at.near(store_id, (0.5, 0.5, 0.5), matches=only) == ["Horses run."]
+    assert await at.near(store_id, AIR) == ["Larks sing."]
+    assert reads.taken() == [3], "the three files, once"
+
+    async with beside(at, hands) as other:
+        assert await other.stores.remove(MINE, store_id, files["sea.txt"])
+        assert await at.near(store_id, SEA) == []
+        await other.swept()
+        assert await at.near(store_id, (0.5, 0.5, 0.5)) == ["Horses run.", "Larks sing."]
+        assert sum(reads.taken()) == 0, "nothing came that was not known"
+
+        file = await other.file("new.txt")
+        assert await other.stores.add(MINE, store_id, [file])
+        pending = await other.stores.claim("w", lease_seconds=60)
+        assert pending is not None
+        assert await other.stores.keep(pending, ["Turtles swim."])
+        await other.embed()
+        assert await at.near(store_id, SEA) == ["Turtles swim."]
+        assert reads.taken() == [1], "the new file"
+        assert len(await other.embed(model=B)) == 3
+        assert await at.near(store_id, SEA) == [], "vectors of another model are not compared"
+        assert await at.near(store_id, SEA, model=B) == ["Turtles swim."]
+
+
+@pytest.mark.parametrize(("most", "again"), [(0, [3, 3]), (2 * codes.OBJECTS, [3])])
+async def test_codes_are_kept_within_the_setting(
+    at: Meant,
+    hands: Hands,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    again: list[int],
+) -> None:
+    first, _ = await at.filled(TEXTS)
+    second, _ = await at.filled(TEXTS)
+    await at.embed()
+    reads = Reads(monkeypatch)
+    async with beside(at, hands, VectorStoreSettings(file_search_cache_bytes=most)) as small:
+        for store_id in (first, second):
+            for _ in range(2):
+                assert await small.near(store_id, SEA) == ["Turtles swim.", "Whales sing."]
+            assert reads.taken() == again
+        assert await small.near(first, SEA) == ["Turtles swim.", "Whales sing."]
+        assert reads.taken() == [3], "it made room for the second"
 
 
 class Embedder(BaseEmbedder):

@@ -22,6 +22,7 @@ from responses_app.models import json_text
 from responses_app.models.vector_stores import VectorStoreChunk, VectorStoreFile
 from responses_app.protocol.files.fusion import fused
 from responses_app.protocol.files.searches import terms_of, words_of
+from responses_app.stores.database.vector_stores.codes import KeptCodes
 from responses_app.stores.database.vector_stores.nearest import nearest
 from responses_app.stores.database.vector_stores.rows import kept_files
 from responses_app.stores.vector_stores import Hit, Search
@@ -34,10 +35,11 @@ MAX_FUSED = 100  # chunks of either order, where words and vectors make one
 
 _COUNTS = {
     "sqlite": f"SELECT count(*) FROM (SELECT 1 FROM {WORDS} WHERE {WORDS} MATCH %s LIMIT {MAX_ROWS + 1}) few",
-    # A query of words that PostgreSQL leaves out has no nodes.
+    # A query of words that PostgreSQL leaves out has no nodes. The inner SELECT hides the word from the planner: of one
+    # that many chunks have, it would look for the first few in the table, and read the index of each chunk on the way.
     "postgresql": "SELECT CASE WHEN numnode(to_tsquery('english', %s)) = 0 THEN -1 ELSE "
-    f"(SELECT count(*) FROM (SELECT 1 FROM {CHUNKS} WHERE store_id = %s AND words @@ to_tsquery('english', %s) "
-    f"LIMIT {MAX_ROWS + 1}) few) END",
+    f"(SELECT count(*) FROM (SELECT 1 FROM {CHUNKS} WHERE store_id = %s "
+    f"AND words @@ (SELECT to_tsquery('english', %s)) LIMIT {MAX_ROWS + 1}) few) END",
 }
 _RANKED = {
     "sqlite": f"SELECT rowid AS id, -bm25({WORDS}, 0.0, 1.0) AS rank FROM {WORDS} WHERE {WORDS} MATCH %s",
@@ -161,11 +163,11 @@ def _joined(text: str) -> str:
     return " ".join(words_of(text))
 
 
-def found(using: str, project: str, store_id: str, search: Search, *, now: float) -> Sequence[Hit]:
+def found(using: str, project: str, store_id: str, search: Search, *, kept: KeptCodes, now: float) -> Sequence[Hit]:
     """Return what is found in a store that is there, the best first."""
     among = _files_looked_at(using, project, store_id, search, now=now)
     best: dict[int, float] = {}
-    for scored in _scored(connections[using], store_id, search, among):
+    for scored in _scored(connections[using], kept, store_id, search, among):
         for key, score in scored.items():
             best[key] = max(score, best.get(key, 0.0))
     ordered = sorted((-score, key) for key, score in best.items() if score >= search.threshold)[: search.limit]
@@ -173,13 +175,13 @@ def found(using: str, project: str, store_id: str, search: Search, *, now: float
 
 
 def _scored(
-    connection: BaseDatabaseWrapper, store_id: str, search: Search, among: Sequence[int] | None
+    connection: BaseDatabaseWrapper, kept: KeptCodes, store_id: str, search: Search, among: Sequence[int] | None
 ) -> Iterator[Mapping[int, float]]:
     """Yield what each query finds, with scores."""
     meaning, most = search.meaning, max(search.limit, MAX_FUSED)
     near: Sequence[Sequence[int]] = []
     if meaning is not None and search.queries:
-        near = nearest(connection, store_id, meaning.model, meaning.vectors, limit=most, among=among)
+        near = nearest(connection, kept, store_id, meaning, limit=most, among=among)
     if meaning is None or not any(near):
         for query in search.queries:
             yield scores(connection, store_id, query, limit=search.limit, among=among)

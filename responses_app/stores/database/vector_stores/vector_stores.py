@@ -228,7 +228,7 @@ class DatabaseVectorStores(KeptVectors, ThreadedStore[VectorStoreSettings], Base
                 return None
             if self._now() - row.last_active_at.timestamp() > ACTIVE_SECONDS:
                 kept_stores(self._using, project).filter(pk=store_id).update(last_active_at=self._time())
-            return found(self._using, project, store_id, search, now=self._now())
+            return found(self._using, project, store_id, search, kept=self._codes, now=self._now())
 
         return await self._read(act, store_id)
 

@@ -8,6 +8,7 @@ one keeps anything, and nothing is kept of a file that was deleted meanwhile.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TypeVar
 
 from django.db.models import Q, QuerySet, Sum
@@ -20,8 +21,9 @@ from responses_app.models.vector_stores import (
     VectorStoreVector,
 )
 from responses_app.stores.database.threads import DatabaseReaders
+from responses_app.stores.database.vector_stores.codes import KeptCodes
 from responses_app.stores.database.vector_stores.nearest import packed, packed_keys
-from responses_app.stores.vector_stores import PendingVectors
+from responses_app.stores.vector_stores import PendingVectors, VectorStoreSettings
 
 Result = TypeVar("Result")
 
@@ -33,6 +35,12 @@ class KeptVectors(ABC):
 
     _using: str
     _threads: DatabaseReaders
+    _settings: VectorStoreSettings
+
+    # Two threads may make one each, the first time: then the one that is kept has nothing yet.
+    @cached_property
+    def _codes(self) -> KeptCodes:
+        return KeptCodes(self._settings.file_search_cache_bytes)
 
     @abstractmethod
     async def _write(self, act: Callable[[], Result], *ids: str) -> Result | None:
