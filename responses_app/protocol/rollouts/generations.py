@@ -1,0 +1,121 @@
+"""What is recorded of a roll-out: one `Generation` for each call of the engine.
+
+A call that was cut, since its replica or its worker died, and went on is one generation: what was sampled before the
+cut is sampled, and no part of the prompt.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.formats.base import Tokens
+from responses_app.protocol.errors import JsonObject
+
+# Why a generation does not continue the sequence that it is nearest to; "" where it does.
+Break = Literal[
+    "",
+    "reasoning_settled",  # thoughts that the model had are not shown to it any more
+    "compaction",  # a summary has taken the place of what came before, or is being made
+    "instructions_changed",  # the system's or the developer's message differs
+    "history_changed",  # what the client sends of the conversation differs from what was said
+    "fork",  # an earlier prompt is answered once more
+    "sub_agent",  # it begins another agent's or another session's conversation
+    "template",  # the server itself has rendered what was said as other tokens
+]
+Role = Literal["system", "developer", "user", "tool", "assistant", "prompt"]
+Tops = Sequence[Sequence[tuple[int, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When the steps of a call came, in Unix milliseconds; None where nobody knows."""
+
+    queued: int | None = None  # it began to wait for its turn
+    asked: int | None = None  # the engine was asked
+    first_token: int | None = None
+    ended: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsSpan:
+    """Tokens in a row that were sampled by the same weights."""
+
+    version: str | None  # None where the engine does not tell
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCall:
+    """One call of the engine: whose it was, what it was asked beside the prompt, and what it gave."""
+
+    response_id: str
+    api: str = "responses"  # responses, chat, messages or completions
+    branch: str = "main"
+    agent: str | None = None  # the name of an agent below the root of a response
+    turn: int = 0  # of the response
+    sampled: "Tokens[int]"
+    logprobs: "array[float] | None" = None  # one for each sampled token; None where the engine has none
+    tops: Tops | None = None  # the likeliest tokens at each place, where the request asked for them
+    finish: str | None = None  # stop, length or abort; None where something else has ended it
+    times: Times = Times()
+    weights: Sequence[WeightsSpan] = ()  # of all sampled tokens, in order
+    sampling: JsonObject = field(default_factory=dict)  # what was asked, by vLLM's names
+    images: Sequence[tuple[int, str]] = ()  # of the prompt: the place of the token, and the image's SHA-256
+    summary: bool = False  # it sums up what came before
+    compacted: bool = False  # it begins with a summary instead of what came before
+    reasoning: int = 0  # how many of its tokens are thoughts
+    instructions: int = 0  # how many tokens stand before the first message of its prompt, where that is known
+    dropped: int = 0  # tokens that the engine gave behind the end of the turn, and that nobody has read
+    experts: Any = None  # that its tokens were routed to, as the engine tells it; None where it does not
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A call with all that the model has read: as it is recorded, before it has its place."""
+
+    call: EngineCall
+    prompt: "Tokens[int]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A call at its place: behind the first `shared` tokens that `parent` has read and sampled."""
+
+    number: int  # in the order in which they were kept, from 0 on
+    call: EngineCall
+    parent: int | None = None  # the number of the generation with whose tokens it begins
+    shared: int = 0  # how many of them
+    cut: Break = ""  # why it does not continue the whole of another one
+    near: int | None = None  # the one that it could have continued; None where it is the first
+    tail: "Tokens[int]"  # its prompt behind what is shared
+
+    @property
+    def prompt_tokens(self) -> int:
+        """How long its prompt is."""
+        return self.shared + len(self.tail)
+
+    @property
+    def whole(self) -> int:
+        """How many tokens it has read and sampled."""
+        return self.prompt_tokens + len(self.call.sampled)
+
+
+def spans_of(weights: Sequence[WeightsSpan], begin: int, end: int) -> list[WeightsSpan]:
+    """Return the versions of the sampled tokens from `begin` up to `end`, where two in a row differ."""
+    found: list[WeightsSpan] = []
+    position = 0
+    for span in weights:
+        count = min(end, position + span.tokens) - max(begin, position)
+        position += span.tokens
+        if count > 0:
+            add_span(found, WeightsSpan(span.version, count))
+    return found
+
+
+def add_span(spans: list[WeightsSpan], span: WeightsSpan) -> None:
+    """Add tokens behind others."""
+    if spans and spans[-1].version == span.version:
+        spans[-1] = WeightsSpan(span.version, spans[-1].tokens + span.tokens)
+    elif span.tokens:
+        spans.append(span)
