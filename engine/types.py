@@ -192,6 +192,7 @@ class TokenChunk:
     # its likeliest alternatives; None for the first token, before which nothing stands.
     prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: Mapping[str, Any] | None = None  # with the last chunk, where the engine has any to tell
+    weights_version: str | None = None  # of the weights that sampled these tokens, where the engine tells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

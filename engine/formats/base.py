@@ -207,6 +207,7 @@ class ModelFormat(ABC):
     renders_elsewhere: bool = False  # `prompt_of` waits for somebody else, so it is not called on an event loop
     is_loaded: bool = True  # else `load` is to be called, once, before anything else
     sees: bool = False  # pictures reach the model; else it reads `IMAGE_OMITTED` in their places
+    picture_token: int | None = None  # stands for a picture in prompts; None where it does not see
 
     def load(self) -> None:  # noqa: B027 - most are made of nothing that is to be read
         """Read what it is made of, which may take seconds. Raises `EngineConfigurationError`."""

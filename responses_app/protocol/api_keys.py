@@ -36,6 +36,7 @@ class Area(StrEnum):
     EMBEDDINGS = "api.embeddings"
     SKILLS = "api.skills"
     WEBHOOKS = "api.webhooks"
+    ROLLOUTS = "api.rollouts"
 
     def scope(self, *, writes: bool) -> str:
         """Return one of the two."""
@@ -63,6 +64,8 @@ SCOPES = (
     "api.skills.write",
     "api.webhooks.read",
     "api.webhooks.write",
+    "api.rollouts.read",
+    "api.rollouts.write",
     READS_METRICS,
 )
 

@@ -57,7 +57,9 @@ from responses_app.runs.planning.history import History, Recall
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
+from responses_app.runs.recorders import of_fields, record
 from responses_app.runs.registry.registry import RunRegistry
+from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError
 from responses_app.stores.callers import BaseKeyStore
 from responses_app.stores.stores import BaseSharedTurns, Stores
@@ -95,6 +97,7 @@ class ResponseService:
     admission: Admission = field(init=False)
     known_turns: KnownTurns = field(init=False)
     approving: Approving = field(init=False)
+    rollouts: Rollouts = field(init=False)
 
     def __post_init__(self) -> None:
         self.models = self.machines.models
@@ -103,6 +106,7 @@ class ResponseService:
         self.admission = Admission(self.registry, self.rates)
         self.known_turns = KnownTurns(self.settings, sealer=self.sealer, shared=self.shared_turns)
         self.approving = Approving(self.stores, self.registry, now=self.now)
+        self.rollouts = Rollouts(self.stores.rollouts, new_id=self.new_id, now=self.now)
 
     async def create(
         self,
@@ -119,12 +123,14 @@ class ResponseService:
         `recall` finds the chains that the caller's connection remembers; `details` are filled while it runs; `chat`
         is kept with it, if it is stored. Raises `ApiError` for everything that can be known before `response.created`.
         """
+        request, origin = await self.rollouts.entered(request, origin)
         model, plan = await self._plan(request, origin, recall, dialect=dialect)
         if details is not None:
             details.begin(model.engine, plan.format)
             details.check_prompts(len(plan.generation.prompt_token_ids))
             plan.details = details
         plan.chat = chat
+        record(plan, model, now=self.now)
         await self._keep_pictures(plan)
         run = self._run(plan, model)
         self._note(plan)
@@ -139,10 +145,12 @@ class ResponseService:
         """Start the run of a request that only compacts; return its reader, and the user's messages, which its client
         keeps. Raises `ApiError` as `create` does.
         """
+        request, origin = await self.rollouts.entered(request, origin)
         model, draft, info = await self._draft(request, origin, lambda _: None)
         before = await self.history.said_before(origin.project, draft.context.parent)
         with engine_errors(origin.request_id):
             plan, messages = await self._in_thread(draft, plan_to_compact, draft, model.engine, info, before=before)
+        record(plan, model, now=self.now)
         await self._keep_pictures(plan)
         run = self._run(plan, model)
         await self.admission.admit(run)
@@ -183,12 +191,14 @@ class ResponseService:
             awaits_tools=waits,
             span=self.traces.under(None),
             comes_again=True,  # only what outlives its worker is run again
+            rollout=of_fields(fields),
         )
         # Its model is the one that it has begun with, whatever the name that was asked for means here.
         # The items are those that were kept: what was named by ids then may be gone by now.
         known = {"model": accepted.response["model"], "input": list(accepted.input_items)}
         request = parse_create({**fields, **known}, engine_fields=True)
         model, plan = await self._plan(request, origin, lambda _: None, accepted=accepted)
+        record(plan, model, now=self.now)
         await self._keep_pictures(plan)
         run = self._run(plan, model, accepted)
         if accepted.log:

@@ -16,6 +16,7 @@ from typing import Any
 from responses_app.observing.traces import can_be_exported
 from responses_app.protocol.events.dialects import OPENAI, PRESETS, Dialect, parse_dialect
 from responses_app.protocol.files.batches import BatchSettings
+from responses_app.protocol.rollouts.requests import RolloutSettings
 from responses_app.protocol.session.session import SessionSettings
 from responses_app.protocol.setting import (
     KIB,
@@ -152,6 +153,7 @@ class Settings(
     IdempotencySettings,
     BatchSettings,
     SkillSettings,
+    RolloutSettings,
     VectorStoreSettings,
     MeaningSettings,
     WebhookSettings,

@@ -10,6 +10,7 @@ from responses_app.protocol.ids import Leg, PublicId, TurnLeg
 from responses_app.protocol.items.items import SampledMessage
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.resources import ResponseObject
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.setting import RoomSettings, seconds, setting, whole
 from responses_app.protocol.webhooks import WebhookMessage
 
@@ -74,6 +75,7 @@ class StoredResponse:
     claim: Claim = Claim()  # that of the process that ran it
     log: bytes = b""  # all that came to it, for its stream; replaces what was appended while it ran
     chat: StoredChoice | None = None  # it is a choice of a stored chat completion
+    recorded: RecordedResponse | None = None  # what it adds to its roll-out
 
 
 @dataclass(frozen=True, slots=True)

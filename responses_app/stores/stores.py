@@ -20,6 +20,7 @@ from responses_app.stores.base import BaseResponseStore, StoreError
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.kept_chats import BaseKeptChats
 from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.rollouts import BaseRolloutStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class BaseConversationStore(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Where responses, what they are as chat completions, conversations, files and pictures are kept."""
+    """Where responses, what they are as chat completions, conversations, files, pictures and roll-outs are kept."""
 
     responses: BaseResponseStore
     chats: BaseChatStore
@@ -185,6 +186,7 @@ class Stores:
     files: BaseFileStore
     approvals: BaseApprovalStore
     pictures: BasePictureStore
+    rollouts: BaseRolloutStore
 
 
 class BaseSharedTurns(ABC):

@@ -73,19 +73,21 @@ def _stores(settings: Settings, clock: StoreClock) -> Stores:
     from responses_app.stores.database.responses.kept_chats import DatabaseKeptChats
     from responses_app.stores.database.responses.store import DatabaseResponseStore
     from responses_app.stores.database.responses.workers import WorkersAlone
+    from responses_app.stores.database.rollouts.store import DatabaseRollouts
 
     timeout = settings.database_timeout_seconds
+    rollouts = DatabaseRollouts(settings=settings, now=clock, timeout=timeout)
     conversations = DatabaseConversationStore(max_entries=settings.conversations_max_entries, timeout=timeout)
     files = DatabaseFileStore(settings=settings, now=clock, timeout=timeout)
     approvals = DatabaseApprovalStore(timeout=timeout, now=clock)
     if not settings.responses_store:
         none = WorkersAlone(timeout=timeout, now=clock), NoChatStore(), NoKeptChats()
-        return Stores(*none, conversations, files, approvals, NoPictureStore())
-    responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout)
+        return Stores(*none, conversations, files, approvals, NoPictureStore(), rollouts)
+    responses = DatabaseResponseStore(settings=settings, clock=clock, timeout=timeout, keeper=rollouts.keeper)
     chats = DatabaseChatStore(settings=settings, now=clock, timeout=timeout)
     kept_chats = DatabaseKeptChats(settings=settings, now=clock, timeout=timeout)
     pictures = DatabasePictureStore(timeout=timeout, now=clock)
-    return Stores(responses, chats, kept_chats, conversations, files, approvals, pictures)
+    return Stores(responses, chats, kept_chats, conversations, files, approvals, pictures, rollouts)
 
 
 def _uploads(settings: Settings, clock: StoreClock) -> BaseUploads:

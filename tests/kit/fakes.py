@@ -47,6 +47,7 @@ from responses_app.runs.service import ResponseService
 from responses_app.stores.base import AcceptedResponse, Appended, LogAppend, StoredResponse, StoreError
 from responses_app.stores.files import BaseFileStore
 from responses_app.stores.pictures import BasePictureStore
+from responses_app.stores.rollouts import BaseRolloutStore
 from responses_app.stores.skills import BaseSkills
 from responses_app.stores.stores import (
     BaseApprovalStore,
@@ -61,6 +62,7 @@ from tests.kit.laws import assert_laws, counting_ids
 from tests.kit.memory_files import MemoryFileStore
 from tests.kit.memory_kept_chats import MemoryKeptChats
 from tests.kit.memory_pictures import MemoryPictureStore
+from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_skills import MemorySkills
 from tests.kit.memory_stores import MemoryApprovalStore, MemoryChatStore, MemoryResponseStore
 
@@ -258,6 +260,7 @@ class Site:
     approvals: BaseApprovalStore = field(default_factory=MemoryApprovalStore)
     skills: BaseSkills = field(default_factory=MemorySkills)
     pictures: BasePictureStore = field(default_factory=MemoryPictureStore)
+    rollouts: BaseRolloutStore = field(default_factory=MemoryRollouts)
     picture_settings: PictureSettings = field(default_factory=PictureSettings)
     read_picture: Read = no_pictures
     fetch_picture: Fetch = no_fetch
@@ -284,6 +287,7 @@ class Site:
             self.files,
             self.approvals,
             self.pictures,
+            self.rollouts,
         )
         machines = Machines(ServedModels([model, *self.more_models], told=told_of), b"key", self.sealer)
         self.service = ResponseService(

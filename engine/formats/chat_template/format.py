@@ -283,6 +283,12 @@ class ChatTemplateFormat(ModelFormat):
         return self._sight is not None
 
     @property
+    def picture_token(self) -> int | None:  # type: ignore[override]
+        """The token that stands for a picture in prompts."""
+        sight = self._sight
+        return None if sight is None else sight.token
+
+    @property
     def _sight(self) -> Sight | None:
         return self._known[2].sight if self._takes_pictures() else None
 

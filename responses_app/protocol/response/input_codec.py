@@ -5,6 +5,8 @@ A log is records, one behind the other, and so are two logs:
     1nnnnnnn  n × 3 bytes      n tokens (1 to 127) that came at once, and nothing else: nearly every record
     00000001  length  JSON     any other input; the length is 4 bytes, and the JSON is `[kind, …its fields]`
     00000010  agent   record   an input of an agent below the root, whose number is 2 bytes: the record that follows
+    00000011  n  n × 3 bytes  n × 4 bytes   as the first kind, of a turn that a roll-out records: the tokens, and the
+                               log probability of each as a 32-bit float; n is a byte
 
 All numbers are little-endian. What a kind means never changes, since logs are read by later versions of this program.
 
@@ -15,6 +17,7 @@ take over what this version runs while both serve.
 """
 
 import math
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from typing import Any
@@ -62,10 +65,12 @@ from responses_app.protocol.response.steps import (
 _SHORT = 0x80  # the bit of a record of tokens alone: 0x81 is one token, 0xFF are 127
 _LONG = 0x01  # the first byte of all other records; other values are left for later versions
 _AGENT = 0x02  # the first byte before a record of an agent below the root
+_RECORDED = 0x03  # the first byte of tokens with the log probabilities that a roll-out records
 _AGENT_BYTES = 2  # of its number
 _MAX_SHORT = 0x7F  # tokens in such a record
 _TOKEN_BYTES = 3  # vocabularies have some 200,000 tokens; a larger id is written as JSON
 _MAX_TOKEN = 1 << 8 * _TOKEN_BYTES  # the first id that does not fit
+_LOGPROB_BYTES = 4
 _DIGITS = b" \t\n\r"  # of a time
 _TIME_DIGITS = 22  # 44 bits of milliseconds: until the year 2527
 _FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")  # white space into the digits that `int(…, 4)` reads
@@ -99,6 +104,8 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
             continue
         if head & _SHORT:
             begin, size = position, (head & _MAX_SHORT) * _TOKEN_BYTES
+        elif head == _RECORDED:
+            begin, size = position, 1 + (data[position] if position < end else 0) * (_TOKEN_BYTES + _LOGPROB_BYTES)
         elif head == _LONG:
             # The size counts the four bytes of the length; the content begins behind them.
             begin, size = position + 4, 4 + int.from_bytes(data[position : position + 4], "little")
@@ -108,8 +115,11 @@ def decode_timed(data: bytes) -> Iterator[tuple[Input, int | None]]:
         if position > end:
             raise BrokenLog("the last record is cut")
         content = data[begin:position]
-        input = Sampled(_tokens(content)) if head & _SHORT else _decode_long(content)
-        yield OfAgent(agent, input) if agent else input, None if head & _SHORT else _time_behind(content)
+        if head == _LONG:
+            input, at = _decode_long(content), _time_behind(content)
+        else:
+            input, at = Sampled(_tokens(content)) if head & _SHORT else _decode_recorded(content), None
+        yield OfAgent(agent, input) if agent else input, at
         agent = 0
 
 
@@ -121,6 +131,11 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
             return (_SHORT | 1 | tokens[0] << 8).to_bytes(1 + _TOKEN_BYTES, "little")
         packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in tokens])
         return bytes((_SHORT | len(tokens),)) + packed
+    if at is None and isinstance(input, Sampled) and input.recorded is not None:
+        packed_logprobs = _packed_logprobs(input, input.recorded)
+        if packed_logprobs is not None:
+            packed = b"".join([token.to_bytes(_TOKEN_BYTES, "little") for token in input.token_ids])
+            return bytes((_RECORDED, len(input.token_ids))) + packed + packed_logprobs
     if isinstance(input, OfAgent):
         return bytes((_AGENT,)) + input.agent.to_bytes(_AGENT_BYTES, "little") + encode_one(input.input, at)
     kind, write = _WRITERS[type(input)]
@@ -132,12 +147,36 @@ def encode_one(input: Input, at: int | None = None) -> bytes:
 
 
 def _is_short(chunk: Sampled) -> bool:
+    return chunk.recorded is None and _is_plain(chunk)
+
+
+def _is_plain(chunk: Sampled) -> bool:
+    """Whether it has nothing but tokens, and perhaps what is recorded."""
     if chunk.finish is not None or chunk.cached_tokens is not None or chunk.logprobs is not None:
         return False
-    if chunk.prompt_tokens is not None:
+    if chunk.prompt_tokens is not None or chunk.weights_version is not None:
         return False
     # An empty chunk is written as JSON: a head needs tokens.
     return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
+
+
+def _packed_logprobs(chunk: Sampled, recorded: Sequence[TokenLogprob]) -> bytes | None:
+    """Return what is recorded as 32-bit floats; None where these are not all of it, to the bit."""
+    if not _is_plain(chunk) or len(recorded) != len(chunk.token_ids) or any(each.top for each in recorded):
+        return None
+    values = [each.logprob for each in recorded]
+    try:
+        packed = struct.pack(f"<{len(values)}f", *values)
+    except OverflowError:  # larger than such a float can be
+        return None
+    return packed if list(struct.unpack(f"<{len(values)}f", packed)) == values else None
+
+
+def _decode_recorded(content: bytes) -> Sampled:
+    count = content[0]
+    tokens = _tokens(content[1 : 1 + count * _TOKEN_BYTES])
+    values = struct.unpack(f"<{count}f", content[1 + count * _TOKEN_BYTES :])
+    return Sampled(tokens, recorded=[TokenLogprob(*pair) for pair in zip(tokens, values, strict=True)])
 
 
 def _tokens(data: bytes) -> list[int]:
@@ -160,31 +199,49 @@ def _time_behind(content: bytes) -> int | None:
 
 
 def _write_sampled(chunk: Sampled) -> tuple[object, ...]:
-    logprobs = chunk.logprobs
+    further: tuple[object, ...] = () if chunk.prompt_tokens is None else (chunk.prompt_tokens,)
+    if chunk.recorded is not None or chunk.weights_version is not None:
+        further = (chunk.prompt_tokens, _write_logprobs(chunk.recorded), chunk.weights_version)
     return (
         list(chunk.token_ids),
         chunk.finish.value if chunk.finish else None,
         chunk.cached_tokens,
-        None if logprobs is None else [[each.token_id, each.logprob, each.top] for each in logprobs],
-        *(() if chunk.prompt_tokens is None else (chunk.prompt_tokens,)),
+        _write_logprobs(chunk.logprobs),
+        *further,
     )
 
 
-def _read_sampled(
-    tokens: list[int], finish: str | None, cached: int | None, logprobs: list[Any] | None, prompt: int | None = None
+def _write_logprobs(logprobs: Sequence[TokenLogprob] | None) -> list[object] | None:
+    return None if logprobs is None else [[each.token_id, each.logprob, each.top] for each in logprobs]
+
+
+def _read_sampled(  # noqa: PLR0913 - the fields of a record
+    tokens: list[int],
+    finish: str | None,
+    cached: int | None,
+    logprobs: list[Any] | None,
+    prompt: int | None = None,
+    recorded: list[Any] | None = None,
+    weights_version: str | None = None,
 ) -> Sampled:
     return Sampled(
         tokens,
         FinishReason(finish) if finish else None,
         cached,
-        None
-        if logprobs is None
-        else [
-            TokenLogprob(token, _logprob(own), tuple((each, _logprob(its)) for each, its in top))
-            for token, own, top in logprobs
-        ],
+        _read_logprobs(logprobs),
         prompt,
+        _read_logprobs(recorded),
+        weights_version,
     )
+
+
+def _read_logprobs(written: list[Any] | None) -> list[TokenLogprob] | None:
+    if written is None:
+        return None
+    return [
+        TokenLogprob(token, _logprob(own), tuple((each, _logprob(its)) for each, its in top))
+        for token, own, top in written
+    ]
 
 
 def _logprob(written: float | None) -> float:

@@ -97,6 +97,9 @@ class Sampled:
     cached_tokens: int | None = None  # tokens of the prompt that the engine had already
     logprobs: Sequence[TokenLogprob] | None = None  # one for each token
     prompt_tokens: int | None = None  # of the turn's prompt, where it has pictures: as the engine has expanded them
+    # What only a roll-out records: log probabilities, one for each token, that the client has not asked for
+    recorded: Sequence[TokenLogprob] | None = None
+    weights_version: str | None = None  # of the weights, where it is another one than that of the tokens before
 
 
 @dataclass(frozen=True, slots=True)

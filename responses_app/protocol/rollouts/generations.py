@@ -12,6 +12,8 @@ from typing import Any, Literal
 from engine.formats.base import Tokens
 from responses_app.protocol.errors import JsonObject
 
+MAIN = "main"  # the branch of who names none
+
 # Why a generation does not continue the sequence that it is nearest to; "" where it does.
 Break = Literal[
     "",
@@ -24,7 +26,17 @@ Break = Literal[
     "template",  # the server itself has rendered what was said as other tokens
 ]
 Role = Literal["system", "developer", "user", "tool", "assistant", "prompt"]
+Api = Literal["responses", "chat", "messages", "completions"]
 Tops = Sequence[Sequence[tuple[int, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRef:
+    """The roll-out that a request is part of."""
+
+    name: str  # as its client calls it
+    branch: str = MAIN  # whose conversation of it the request is
+    api: Api = "responses"  # by which it came
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,8 @@ class EngineCall:
     """One call of the engine: whose it was, what it was asked beside the prompt, and what it gave."""
 
     response_id: str
-    api: str = "responses"  # responses, chat, messages or completions
-    branch: str = "main"
+    api: Api = "responses"
+    branch: str = MAIN
     agent: str | None = None  # the name of an agent below the root of a response
     turn: int = 0  # of the response
     sampled: "Tokens[int]"
@@ -76,6 +88,17 @@ class Recorded:
 
     call: EngineCall
     prompt: "Tokens[int]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedResponse:
+    """What one response, or one completion, adds to a roll-out: all of it, or none."""
+
+    project: str
+    rollout: str  # as its client calls it
+    response_id: str
+    model: str
+    calls: Sequence[Recorded]  # in the order in which they ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

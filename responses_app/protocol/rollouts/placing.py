@@ -152,7 +152,7 @@ def _whose(call: EngineCall) -> tuple[str, str | None]:
 def _reason(mark: _Mark, recorded: Recorded, shared: int) -> Break:
     """Return why a prompt that shares so many tokens with a generation does not continue it."""
     call, before = recorded.call, mark.call
-    if call.summary or call.compacted:
+    if call.summary or (call.compacted and not before.compacted):
         return "compaction"
     if shared == len(recorded.prompt):
         return "fork"

@@ -41,6 +41,7 @@ from engine.formats.base import ItemEnded, Tokens, as_tokens
 from engine.types import AnyText, FinishReason, GenerationRequest, TokenChunk, TurnGrammar
 from responses_app.observing.traces import NO_SPAN, Span
 from responses_app.protocol.response.steps import Command, Generate, Sampled
+from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.queues.turns import TurnPlace
 
@@ -107,6 +108,8 @@ def generated(
         request = replace(request, trace_headers=span.headers)
     if plan.details is not None and not generate.aside:
         request = plan.details.asked_of(request)
+    if plan.recorder is not None and engine.supports_logprobs:
+        request = plan.recorder.asked_of(request)
     chunks = engine.generate(request)
     if request.grammar is None or not request.grammar.loose:
         return chunks
@@ -178,12 +181,15 @@ def _prompt(plan: RunPlan, generate: Generate) -> "tuple[Sequence[int], Tokens[i
     return longer, draft
 
 
-def as_sampled(chunk: TokenChunk, generate: Generate) -> Sampled:
-    """Return what the engine gave, as the machine is told it."""
+def as_sampled(chunk: TokenChunk, generate: Generate, recorder: Recorder | None = None) -> Sampled:
+    """Return what the engine gave, as the machine is told it, and the recorder of a roll-out."""
     prompt_tokens = chunk.prompt_tokens
     if prompt_tokens is not None:  # of the turn's own prompt: what was sampled before a cut stands behind it
         prompt_tokens -= len(generate.sampled)
-    return Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs, prompt_tokens)
+    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs, prompt_tokens)
+    if recorder is not None:
+        recorder.mark(sampled, chunk, generate.agent)
+    return sampled
 
 
 def unlogged_finish(plan: RunPlan, generate: Generate) -> FinishReason | None:
@@ -330,14 +336,26 @@ class DelayedTexts:
 
 
 def _can_be_one(first: Sampled | None, then: Sampled) -> bool:
-    return first is None or (first.logprobs is None) == (then.logprobs is None)
+    if first is None:
+        return True
+    same = (first.logprobs is None, first.recorded is None) == (then.logprobs is None, then.recorded is None)
+    return same and then.weights_version is None
 
 
 def _joined(first: Sampled, then: Sampled) -> Sampled:
     """Return what was sampled in two chunks as one; both have log probabilities, or neither."""
     logprobs = None if first.logprobs is None else [*first.logprobs, *(then.logprobs or ())]
+    recorded = None if first.recorded is None else [*first.recorded, *(then.recorded or ())]
     # An engine tells it with its first chunk, or with its last one.
     cached = then.cached_tokens if first.cached_tokens is None else first.cached_tokens
     tokens = [*first.token_ids, *then.token_ids]
     prompt = then.prompt_tokens if first.prompt_tokens is None else first.prompt_tokens
-    return replace(then, token_ids=tokens, cached_tokens=cached, logprobs=logprobs, prompt_tokens=prompt)
+    return replace(
+        then,
+        token_ids=tokens,
+        cached_tokens=cached,
+        logprobs=logprobs,
+        prompt_tokens=prompt,
+        recorded=recorded,
+        weights_version=first.weights_version,
+    )

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from engine.errors import EngineError, GenerationCut, PromptTooLong
-from engine.types import FinishReason
+from engine.types import FinishReason, GenerationRequest
 from responses_app.observing.metrics import TurnMeter
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
@@ -101,6 +101,8 @@ class Hand:
         # Asking the engine for no tokens, or for tokens behind a stop token, would be an error.
         if generate.has_begun and (finish := unlogged_finish(self._plan(), generate)) is not None:
             return self.tell(Sampled((), finish))
+        if (recorder := self._plan().recorder) is not None:
+            recorder.queue(generate.agent)
         async with self.place.turn():
             try:
                 return await self._generate_on(generate)
@@ -135,7 +137,7 @@ class Hand:
         request = await request_of(plan, generate, cuts=continuing.cuts, avoid=continuing.avoid)
         # Told once a turn: a turn that goes on behind a cut has begun before.
         if not generate.has_begun:
-            self.tell(TurnBegan(len(request.prompt_token_ids)))
+            self._begin_turn(plan, generate, request)
         try:
             with span_of(plan, generate.turn, request) as span:
                 async with aclosing(generated(self._served.engine, plan, generate, request, span)) as chunks:
@@ -151,7 +153,7 @@ class Hand:
                                     # Before the first token is told: nothing is said for a response that another
                                     # worker has.
                                     await self._note_speech()
-                            command = tell(as_sampled(chunk, generate))
+                            command = tell(as_sampled(chunk, generate, plan.recorder))
                             if command is not None:
                                 return command
                 # An engine that just ends has said all it had to say.
@@ -161,6 +163,11 @@ class Hand:
                 raise
             # What this response has said and read fills the context.
             return self.tell(Sampled((), FinishReason.LENGTH))
+
+    def _begin_turn(self, plan: RunPlan, generate: Generate, request: GenerationRequest) -> None:
+        if plan.recorder is not None:
+            plan.recorder.ask(generate, request)
+        self.tell(TurnBegan(len(request.prompt_token_ids)))
 
     async def _learn(self, command: ListTools | SearchTools) -> Command | None:
         """Ask a server which tools it has, or search those that are deferred, and plan anew with them."""

@@ -18,6 +18,7 @@ from responses_app.protocol.requests.resources import CONTINUABLE, Ending, Respo
 from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, SHELL_OUTPUT
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Await, Ended
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.webhooks import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
@@ -25,6 +26,7 @@ from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure
 from responses_app.runs.plan.pictures import NAMED_PICTURES
 from responses_app.runs.plan.plan import RunPlan
+from responses_app.runs.recorders import ROLLOUT, as_fields
 from responses_app.stores.base import (
     AcceptedResponse,
     Claim,
@@ -91,6 +93,7 @@ class RunPersistence:
         self._continues = plan.continues  # which a later plan of the same response may not tell
         self._store = stores.responses
         self._conversations = stores.conversations
+        self._rollouts = stores.rollouts
         self.claim = claim
         self.log = log
         self.accepted = False  # the store has the response
@@ -243,6 +246,8 @@ class RunPersistence:
         """Return what another worker needs to run it; a public id may stand for a later response there."""
         request, parent = self._plan.request, self._plan.parent
         fields = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
+        if self._plan.recorder is not None:
+            fields[ROLLOUT] = as_fields(self._plan.recorder.ref)
         if self._plan.pictures.named:
             fields[NAMED_PICTURES] = dict(self._plan.pictures.named)
         if request.previous_response_id is None or parent is None:
@@ -340,6 +345,9 @@ class RunPersistence:
         if self._plan.stored:
             await self._store.save(self._stored(end))
             return
+        recorded = self._recorded()
+        if recorded is not None:
+            await self._rollouts.keep(recorded)
         append = self._append(end.response, end.link)
         if append is not None:  # a conversation keeps its items, whoever made them
             await self._conversations.append(self._plan.origin.project, append.conversation_id, append.items)
@@ -370,6 +378,20 @@ class RunPersistence:
             claim=self.claim,
             log=end.log,
             chat=plan.chat if end.response["status"] in _CHOSEN else None,
+            recorded=self._recorded(),
+        )
+
+    def _recorded(self) -> RecordedResponse | None:
+        """Return what the response adds to its roll-out, if it is part of one."""
+        plan, recorder = self._plan, self._plan.recorder
+        if recorder is None:
+            return None
+        return RecordedResponse(
+            project=plan.origin.project,
+            rollout=recorder.ref.name,
+            response_id=plan.response_id,
+            model=recorder.model,
+            calls=tuple(recorder.finish()),
         )
 
 

@@ -33,7 +33,7 @@ from engine.errors import EngineError
 from responses_app.limits.rates import FREE
 from responses_app.protocol.items.items import Exact
 from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, Status
-from responses_app.protocol.response.input_codec import decode
+from responses_app.protocol.response.input_codec import decode_timed
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
     CallTool,
@@ -42,6 +42,7 @@ from responses_app.protocol.response.steps import (
     Enqueued,
     Failed,
     Finish,
+    Generate,
     Input,
     OfAgent,
     OutputGiven,
@@ -55,11 +56,13 @@ from responses_app.protocol.response.steps import (
     StopReason,
     ToolsFound,
     ToolsListed,
+    TurnBegan,
     input_of,
 )
+from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.driving.agents import AgentTasks
-from responses_app.runs.driving.generating import prefill
+from responses_app.runs.driving.generating import prefill, request_for
 from responses_app.runs.driving.hands import Hand, Shared
 from responses_app.runs.driving.measuring import RunMeasure
 from responses_app.runs.driving.persistence import KeptEnd, RunPersistence
@@ -197,10 +200,14 @@ class Run(EventSource):
         assert self.log is not None, "only a stored response has a log"
         # The plan changes at the same places as on the worker that wrote the log, so that the same inputs mean the
         # same.
-        for input_ in decode(log):
+        for input_, at in decode_timed(log):
             # Read before the input goes in: `receive` replaces what is due.
             seal = self._machine.due
+            if self.plan.recorder is not None:
+                self._ask_again(self.plan.recorder, input_)
             self.journal.extend(self._machine.receive(input_).events)
+            if self.plan.recorder is not None:
+                self.plan.recorder.take(input_, self._machine, at=at)
             told = input_of(input_)
             if isinstance(input_, Sealed) and isinstance(seal, Seal):
                 compaction = self._compaction
@@ -209,6 +216,14 @@ class Run(EventSource):
                 self._use(learnt_elsewhere(self.plan, told))
         self._machine.take_orders()  # of another worker; what is due of them is done once this one runs
         self.log.go_on_behind(log)
+
+    def _ask_again(self, recorder: Recorder, input_: Input) -> None:
+        """Note what the engine was asked on another worker: the prompt is the same one, rendered again."""
+        agent = input_.agent if isinstance(input_, OfAgent) else 0
+        if isinstance(input_of(input_), TurnBegan):
+            due = self._machine.machine_of(agent).due
+            if isinstance(due, Generate):
+                recorder.ask(due, request_for(self.plan, due))
 
     def begin(self) -> None:
         """Say that it runs, or waits for the engine, if that is not said: so its reader has what to write at once.
@@ -324,6 +339,8 @@ class Run(EventSource):
     def _tell(self, input_: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(input_)
+        if self.plan.recorder is not None:
+            self.plan.recorder.take(input_, self._machine)
         # With a log, the log decides when readers get the events: those of a durable response once they are kept.
         if self.log is None:
             self.journal.extend(events)

@@ -22,6 +22,8 @@ from responses_app.protocol.prompt.prompt import PromptWriter
 from responses_app.protocol.rate_limits import Amount, LimitedSubject
 from responses_app.protocol.requests.requests import CreateRequest, RulesOfTurns
 from responses_app.protocol.response.steps import AgentsAllowed, Asked, Declared, Mode, Offered, Started
+from responses_app.protocol.rollouts.generations import RolloutRef
+from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.tiers import BEHIND_ALL, ServiceTier
 from responses_app.runs.plan.pictures import ShownPictures
 from responses_app.stores.stores import ConversationRecord
@@ -184,6 +186,8 @@ class Origin:
     comes_again: bool = False
     decided: DecidedResponse | None = None  # what was decided of the response before
     behind_all: bool = False  # the engine serves it only where others leave room
+    rollout: RolloutRef | None = None  # that it is part of, and is recorded for
+    affinity: str | None = None  # what it has in common with others that begin as it does, where it says nothing itself
 
     @classmethod
     def of(
@@ -261,6 +265,7 @@ class RunPlan:
     tier: ServiceTier = "default"  # the service tier that runs
     priority: int = 0  # how urgent it is, also to an engine that does not ask: less is sooner
     details: EngineDetails | None = None  # what its client wants to know of the engine's work
+    recorder: Recorder | None = None  # of the roll-out that it is part of
     agents: AgentsAllowed | None = None  # how far its agents may go; None: it has none
     chat: StoredChoice | None = None  # what it is as a choice of a chat completion
     background: bool = field(init=False)  # it was asked for in the background

@@ -195,7 +195,7 @@ def make_plan(draft: Draft, engine: BaseEngine, info: EngineInfo) -> RunPlan:
             sampling=sampling,
             priority=priority if engine.supports_priority else 0,
             cache_salt=_cache_salt(request, draft.origin) if engine.supports_cache_salt else None,
-            affinity=request.affinity or link.root_id,
+            affinity=request.affinity or draft.origin.affinity or link.root_id,
         ),
         pictures=context.pictures,
         draft=prompt.draft,

@@ -62,6 +62,7 @@ from responses_app.stores.database.responses.writes import (
     Write,
     commit,
 )
+from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.threads import CoalescingWriter, DatabaseReaders
 
 logger = logging.getLogger("respsite.stores")
@@ -76,10 +77,10 @@ class DatabaseResponseStore(BaseResponseStore):
     else it could not be continued; they cannot be retrieved or continued themselves.
     `now` stands for all clocks, in Unix seconds; without it workers go by the database's own, and so does `clock`,
     which tells how old a response is, from the first beat on. `timeout` bounds, in seconds, whatever waits for the
-    database; `max_pending` the writes that wait.
+    database; `max_pending` the writes that wait. `keeper` keeps what responses add to their roll-outs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is made of
         self,
         *,
         using: str = "default",
@@ -88,8 +89,10 @@ class DatabaseResponseStore(BaseResponseStore):
         clock: StoreClock | None = None,
         timeout: float = math.inf,
         max_pending: int = 10_000,
+        keeper: GenerationKeeper | None = None,
     ) -> None:
         self._using = using
+        self._keeper = keeper or GenerationKeeper()
         self._settings = settings
         self._given_clock = now
         self._clock = clock or StoreClock()
@@ -257,7 +260,7 @@ class DatabaseResponseStore(BaseResponseStore):
         return job.result  # type: ignore[return-value]
 
     def _commit(self, batch: Sequence[Write]) -> None:
-        commit(connections[self._using], batch, now=self._now())
+        commit(connections[self._using], batch, now=self._now(), keeper=self._keeper)
 
 
 def _is_there(connection: BaseDatabaseWrapper) -> Sequence[object]:

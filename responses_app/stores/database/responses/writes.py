@@ -51,6 +51,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from responses_app.protocol.prompt.chain import ChainLink
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.webhooks import messages_of_response
 from responses_app.stores.base import AcceptedResponse, Claim, LogAppend, StoredResponse
 from responses_app.stores.database.conversations import append_response
@@ -87,6 +88,7 @@ from responses_app.stores.database.responses.rows import (
     stored_row,
     time_value,
 )
+from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.webhooks.outbox import Told, tell
 from responses_app.stores.kept_chats import version_of
 
@@ -179,11 +181,12 @@ Write = ResponseStep | LogAppends | OtherWrite[Any]
 _OwnedLink = tuple[str, ChainLink]  # a project and its link
 
 
-def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float) -> None:
+def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: float, keeper: GenerationKeeper) -> None:
     """Write a batch; each response's steps in their order, then the jobs. `now` is in Unix seconds.
 
     Appends go first: a response's end, which may stand in the same batch, comes after all of them.
     """
+    recorded: list[RecordedResponse] = []
     with connection.cursor() as cursor:  # one for all: it costs as much as a statement
         for write in batch:
             if isinstance(write, LogAppends):
@@ -196,7 +199,9 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
             if Begun in kinds:
                 _begin(cursor, wave)
             if StoredResponse in kinds:
-                _save(cursor, wave, now)
+                saved = _save(cursor, wave, now)
+                recorded += [stored.recorded for stored in saved if stored.recorded is not None]
+    keeper.keep(connection, recorded, now=now)
     for job in batch:
         if isinstance(job, OtherWrite):
             job.result = job.act(connection, job.result)
@@ -330,7 +335,8 @@ def _begin(cursor: CursorWrapper, steps: Sequence[ResponseStep]) -> None:
     )
 
 
-def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> None:
+def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> Sequence[StoredResponse]:
+    """Keep ends of responses, as far as their claims hold; return what was kept."""
     ends = [(step, stored_row(cursor.db, step.act)) for step in steps if isinstance(step.act, StoredResponse)]
     known = [(step, row) for step, row in ends if step.act.accepted]  # type: ignore[union-attr]
     moot = _write(cursor, END_RESPONSE, known)
@@ -348,6 +354,7 @@ def _save(cursor: CursorWrapper, steps: Sequence[ResponseStep], now: float) -> N
     DROP_LOG_PARTS.run(cursor, logs)
     tell(cursor, [Told(stored.project, messages_of_response(stored.response)) for stored in batch], now=now)
     _append(cursor, batch, now)
+    return batch
 
 
 def _write(cursor: CursorWrapper, writing: Writing, held: Sequence[tuple[ResponseStep, Row]]) -> list[ResponseStep]:

@@ -1,0 +1,250 @@
+"""`Recorder`: what one response adds to its roll-out, gathered from what its machine is told.
+
+    hand ── ask(prompt) ──────────────────┐
+    run  ── take(TurnBegan, Sampled, …) ──┴──> Recorder ── finish() ──> the calls of the engine, as they are kept
+
+It sees the very inputs that the machine sees, and those stand in the log. So a worker that goes on behind the log of
+another one feeds its recorder with that, and has what the other one had: a turn that was cut in its middle is one call.
+
+A turn may end before the engine does, for example behind a call of a tool. What the engine still gave is not read by
+anybody, is no part of any prompt, and is dropped here, too; only its number is kept.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from engine.formats.base import Tokens, as_tokens
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.response.response import ResponseMachine
+from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan
+from responses_app.protocol.rollouts.generations import (
+    EngineCall,
+    Recorded,
+    RolloutRef,
+    Times,
+    Tops,
+    WeightsSpan,
+    add_span,
+    spans_of,
+)
+from responses_app.protocol.rollouts.packing import as_logprobs
+
+NOT_TOLD = float("nan")  # the log probability of a token that the engine did not tell
+
+
+@dataclass(slots=True)
+class SampledTokens:
+    """The tokens of one call, as they come."""
+
+    tokens: "Tokens[int]" = field(default_factory=as_tokens)
+    logprobs: "array[float]" = field(default_factory=as_logprobs)
+    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    weights: list[WeightsSpan] = field(default_factory=list)
+    _version: str | None = None
+    _has_logprobs: bool = False
+
+    def add(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob] | None, version: str | None) -> None:
+        """Take what came; no `version` is that of the tokens before."""
+        if version is not None:
+            self._version = version
+        if not tokens:
+            return
+        self.tokens.extend(tokens)
+        add_span(self.weights, WeightsSpan(self._version, len(tokens)))
+        if logprobs is None:
+            self.logprobs.extend([NOT_TOLD] * len(tokens))
+            self.tops.extend([()] * len(tokens))
+        else:
+            self._has_logprobs = True
+            self.logprobs.extend([each.logprob for each in logprobs])
+            self.tops.extend([each.top for each in logprobs])
+
+    def shown(self, count: int) -> "tuple[Tokens[int], array[float] | None, Tops | None, list[WeightsSpan]]":
+        """Return the first `count` tokens with all that is known of them."""
+        tops = self.tops[:count]
+        return (
+            self.tokens[:count],
+            self.logprobs[:count] if self._has_logprobs else None,
+            tops if any(tops) else None,
+            spans_of(self.weights, 0, count),
+        )
+
+
+class _Usage(Protocol):
+    output_tokens: int
+    reasoning_tokens: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What the engine was asked for a turn."""
+
+    generate: Generate
+    prompt: "Tokens[int]"
+    sampling: JsonObject
+    images: Sequence[tuple[int, str]]
+    queued: int | None
+    asked: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AboutPrompts:
+    """What is known of a response's prompts beside their tokens."""
+
+    model: str = ""  # who reads them
+    instructions: int = 0  # tokens before the first message, where that is known
+    compacted: bool = False  # they begin with a summary of what came before
+    picture_token: int | None = None  # stands for a picture
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    asked: _Asked
+    usage: _Usage  # the machine counts there what it has read
+    agent: str | None
+    sampled: SampledTokens = field(default_factory=SampledTokens)
+    first_token: int | None = None
+    finish: FinishReason | None = None
+
+
+class Recorder:
+    """Records one response. `hides`: its client has not asked for log probabilities. `now` is Unix time."""
+
+    def __init__(
+        self,
+        response_id: str,
+        ref: RolloutRef,
+        *,
+        now: Callable[[], float],
+        hides: bool,
+        about: AboutPrompts = AboutPrompts(),
+    ) -> None:
+        self.ref = ref
+        self._response_id = response_id
+        self._now = now
+        self._hides = hides
+        self._about = about
+        self._compacted = about.compacted
+        self._queued: dict[int, int] = {}  # by the numbers of agents
+        self._asked: dict[int, _Asked] = {}
+        self._open: dict[int, _OpenCall] = {}
+        self._versions: dict[int, str | None] = {}  # of the weights that sampled last
+        self.calls: list[Recorded] = []  # those that have ended
+
+    @property
+    def model(self) -> str:
+        """Who answers."""
+        return self._about.model
+
+    def queue(self, agent: int) -> None:
+        """Note that a turn begins to wait for the engine."""
+        self._queued[agent] = self._time()
+
+    def ask(self, generate: Generate, request: GenerationRequest) -> None:
+        """Note what the engine is asked: before the machine is told that the turn has begun."""
+        agent = generate.agent
+        sampling = {**request.sampling.named(), "max_tokens": generate.budget}
+        self._asked[agent] = _Asked(
+            generate=generate,
+            prompt=as_tokens(request.prompt_token_ids),
+            sampling={name: value for name, value in sampling.items() if value is not None},
+            images=list(zip(self._places(request), [each.digest for each in request.pictures], strict=False)),
+            queued=self._queued.pop(agent, None),
+            asked=self._time(),
+        )
+
+    def asked_of(self, request: GenerationRequest) -> GenerationRequest:
+        """Return what the engine is asked: the log probability of each token, too."""
+        if request.sampling.top_logprobs is not None:
+            return request
+        return replace(request, sampling=replace(request.sampling, top_logprobs=0))
+
+    def mark(self, sampled: Sampled, chunk: TokenChunk, agent: int) -> None:
+        """Put what is to be recorded of a chunk where it is recorded from, and no client sees it."""
+        if self._hides:
+            sampled.recorded, sampled.logprobs = sampled.logprobs, None
+        if chunk.weights_version != self._versions.get(agent):
+            sampled.weights_version = self._versions[agent] = chunk.weights_version
+
+    def take(self, input: Input, machine: ResponseMachine, *, at: int | None = None) -> None:
+        """Take what the machine has just been told; `at` says when, in Unix milliseconds, if that was not now."""
+        agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
+        call = self._open.get(agent)
+        if isinstance(told, Sampled):
+            if call is not None:
+                self._sampled(call, told, at)
+        elif isinstance(told, TurnBegan):
+            call = self._begin(agent, machine)
+        if call is not None and machine.machine_of(agent).reader.turn is None:
+            self._end(agent, at, by_machine=isinstance(told, Sampled))
+
+    def finish(self) -> Sequence[Recorded]:
+        """End what is open, and return all calls."""
+        for agent in list(self._open):
+            self._end(agent, None, by_machine=False)
+        return self.calls
+
+    def _begin(self, agent: int, machine: ResponseMachine) -> _OpenCall | None:
+        asked, its = self._asked.pop(agent, None), machine.machine_of(agent)
+        if asked is None or its.reader.turn is None:
+            return None
+        self._versions.pop(agent, None)  # what the log says of a turn begins with its weights
+        name = None if not agent or its.stream.agent is None else str(its.stream.agent["agent_name"])
+        call = self._open[agent] = _OpenCall(asked, its.reader.turn.usage, name)
+        return call
+
+    def _sampled(self, call: _OpenCall, told: Sampled, at: int | None) -> None:
+        if told.token_ids and call.first_token is None:
+            call.first_token = at or self._time()
+        call.finish = told.finish or call.finish
+        logprobs = told.logprobs if told.recorded is None else told.recorded
+        call.sampled.add(told.token_ids, logprobs, told.weights_version)
+
+    def _end(self, agent: int, at: int | None, *, by_machine: bool) -> None:
+        call = self._open.pop(agent)
+        given, read = len(call.sampled.tokens), min(call.usage.output_tokens, len(call.sampled.tokens))
+        if not read:
+            return
+        tokens, logprobs, tops, weights = call.sampled.shown(read)
+        finish = call.finish or (FinishReason.STOP if by_machine else FinishReason.ABORT)
+        asked, generate = call.asked, call.asked.generate
+        summary = generate.summary or generate.aside
+        self.calls.append(
+            Recorded(
+                EngineCall(
+                    response_id=self._response_id,
+                    api=self.ref.api,
+                    branch=self.ref.branch,
+                    agent=call.agent,
+                    turn=generate.turn,
+                    sampled=tokens,
+                    logprobs=logprobs,
+                    tops=tops,
+                    finish=finish.value,
+                    times=Times(asked.queued, asked.asked, call.first_token, at or self._time()),
+                    weights=weights,
+                    sampling=asked.sampling,
+                    images=asked.images,
+                    summary=summary,
+                    compacted=self._compacted and not summary,
+                    reasoning=call.usage.reasoning_tokens,
+                    instructions=self._about.instructions,
+                    dropped=given - read,
+                ),
+                asked.prompt,
+            )
+        )
+        if generate.summary:
+            self._compacted = True  # what follows begins with it
+
+    def _places(self, request: GenerationRequest) -> list[int]:
+        """Return where a prompt shows its pictures."""
+        if not request.pictures:
+            return []
+        return [at for at, token in enumerate(request.prompt_token_ids) if token == self._about.picture_token]
+
+    def _time(self) -> int:
+        return int(self._now() * 1000)

@@ -1,0 +1,175 @@
+"""Roll-outs as clients ask for them: their ids, what they are created with, rewards, and what is refused."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, StrictFloat, StrictInt
+
+from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_value, not_found
+from responses_app.protocol.fields import ClientModel, check_metadata, validate
+from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
+from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
+
+HEADER = "x-rollout-id"
+METADATA = "rollout_id"  # the key of a request's metadata that names its roll-out
+NAME = r"[A-Za-z0-9._:-]{1,128}"
+_NAME = re.compile(NAME)
+# Headers by which harnesses tell their conversations apart, and their sub-agents.
+BRANCH_HEADERS = ("session-id", "x-claude-code-session-id", "x-session-id")
+AGENT_HEADERS = ("x-claude-code-agent-id",)
+MAX_BRANCH = 128  # characters
+MAX_REWARDS = 10_000  # of a roll-out
+MAX_PARTS = 64  # of one reward
+_Number = StrictFloat | StrictInt
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings(RoomSettings):
+    """How many roll-outs are kept, for how long, and how large one may be."""
+
+    rollout_ttl: float = setting(
+        30 * 24 * 3600.0, seconds(), "seconds after its last request when a roll-out is deleted; 0 = never"
+    )
+    rollouts_max_entries: int = setting(
+        100_000, whole(1), "roll-outs of one project; further ones are refused until some are deleted"
+    )
+    rollout_max_generations: int = setting(
+        10_000, whole(1), "generations that a roll-out may have; requests of a larger one are refused"
+    )
+    rollout_max_bytes: int = setting(
+        256 * MIB, whole(KIB), "bytes that a roll-out may take; requests of a larger one are refused"
+    )
+    rollout_memory_bytes: int = setting(
+        256 * MIB, whole(), "memory of a process for the tokens of the roll-outs that it serves"
+    )
+
+
+class Sampling(ClientModel):
+    """What holds for a request of the roll-out that says nothing of it."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+
+class NewRollout(ClientModel):
+    """The body of a create."""
+
+    id: str | None = Field(default=None, pattern=f"^{NAME}$")  # None: the server makes one
+    group: str | None = Field(default=None, min_length=1, max_length=128)  # attempts at one task have the same
+    metadata: dict[str, str] | None = Field(default=None, max_length=16)
+    sampling: Sampling | None = None
+    weights_wanted: str | None = Field(default=None, min_length=1, max_length=256)
+    max_staleness: int | None = Field(default=None, ge=0, le=2**31 - 1)  # versions of weights
+
+
+class NewReward(ClientModel):
+    """The body of a reward."""
+
+    reward: _Number | Annotated[dict[str, _Number], Field(min_length=1, max_length=MAX_PARTS)]
+    turn: str | None = Field(default=None, min_length=1, max_length=256)  # a response of the roll-out; None: all of it
+
+
+def parse_rollout(data: Mapping[str, object]) -> NewRollout:
+    """Read the body of a create. Raises `ApiError`."""
+    rollout = validate(NewRollout, data)
+    check_metadata(rollout.metadata)
+    return rollout
+
+
+def parse_reward(data: Mapping[str, object]) -> NewReward:
+    """Read the body of a reward. Raises `ApiError`, also for NaN and infinities, which JSON does not have."""
+    given = validate(NewReward, data)
+    values = given.reward if isinstance(given.reward, dict) else {"": given.reward}
+    for name, value in values.items():
+        param = f"reward.{name[:80]}" if name else "reward"
+        if len(name) > MAX_BRANCH:
+            raise invalid_value(param, f"names of values have at most {MAX_BRANCH} characters.")
+        if abs(value) > 1e300 or not math.isfinite(value):
+            raise invalid_value(param, "a reward is a finite number.")
+    return given
+
+
+def as_sampling(sampling: Sampling | None) -> JsonObject:
+    """Return what was said of sampling, as it is kept."""
+    return {} if sampling is None else sampling.model_dump(exclude_none=True)
+
+
+def with_defaults(sampling: Mapping[str, Any], request: Any) -> dict[str, Any]:
+    """Return what a roll-out says of sampling and a request does not."""
+    return {name: value for name, value in sampling.items() if getattr(request, name, value) is None}
+
+
+def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef | None:
+    """Return the roll-out that a request's headers name, by lower-case names. Raises `ApiError` for a wrong id."""
+    name = headers.get(HEADER)
+    if name is None:
+        return None
+    return RolloutRef(checked_name(name, HEADER), branch_of(headers), api)
+
+
+def branch_of(headers: Mapping[str, str]) -> str:
+    """Return whose conversation of a roll-out a request is, as its harness says it."""
+    session = next((headers[name] for name in BRANCH_HEADERS if headers.get(name)), "")
+    agent = next((headers[name] for name in AGENT_HEADERS if headers.get(name)), "")
+    return "/".join(filter(None, (session, agent)))[:MAX_BRANCH] or MAIN
+
+
+def checked_name(name: str, param: str) -> str:
+    """Return the id of a roll-out. Raises `ApiError` (400) for what is none."""
+    if _NAME.fullmatch(name) is None:
+        shown = f"{name[:80]!r}{'…' if len(name) > 80 else ''}"
+        raise invalid_value(param, f"{shown} is no id of a roll-out: 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-'.")
+    return name
+
+
+def rollout_not_found(name: str) -> ApiError:
+    """There is no such roll-out in this project (404)."""
+    return not_found(f"No rollout found with id '{name[:128]}'.", param="rollout_id", code="rollout_not_found")
+
+
+def rollout_exists(name: str) -> ApiError:
+    """There is one with this id (409)."""
+    return conflict(f"There is a rollout with the id '{name}' already.", param="id", code="rollout_exists")
+
+
+def rollout_ended(name: str) -> ApiError:
+    """It has ended: no request is part of it any more (409)."""
+    return conflict(
+        f"The rollout '{name}' has ended, and takes no more requests. Begin another one.",
+        param="rollout_id",
+        code="rollout_ended",
+    )
+
+
+def rollout_full(name: str) -> ApiError:
+    """It is as large as it may be (409)."""
+    return conflict(
+        f"The rollout '{name}' is as large as it may be (ROLLOUT_MAX_GENERATIONS, ROLLOUT_MAX_BYTES). Begin another "
+        "one.",
+        param="rollout_id",
+        code="rollout_full",
+    )
+
+
+def rollouts_full(limit: int) -> ApiError:
+    """The project has as many as it may have (429)."""
+    return ApiError(
+        f"This project has {limit} rollouts, and may not have more (ROLLOUTS_MAX_ENTRIES). Delete some.",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
+    )
+
+
+def too_many_rewards(name: str) -> ApiError:
+    """It has as many rewards as are kept (409)."""
+    return conflict(f"The rollout '{name}' has {MAX_REWARDS} rewards, and takes no more.", code="too_many_rewards")

@@ -1,0 +1,160 @@
+"""`Rollouts`: what the API calls for roll-outs, and what a request goes through that is part of one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from responses_app.protocol import ids
+from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
+from responses_app.protocol.rollouts.requests import (
+    METADATA,
+    NewReward,
+    NewRollout,
+    as_sampling,
+    checked_name,
+    rollout_ended,
+    rollout_exists,
+    rollout_full,
+    rollout_not_found,
+    rollouts_full,
+    too_many_rewards,
+    with_defaults,
+)
+from responses_app.runs.plan.failures import store_errors
+from responses_app.runs.plan.plan import Origin
+from responses_app.stores.rollouts import (
+    BaseRolloutStore,
+    RolloutExists,
+    RolloutRecord,
+    RolloutsFull,
+    TooManyRewards,
+)
+
+Fields = TypeVar("Fields", bound=BaseModel)
+
+
+class Rollouts:
+    """The roll-outs of all projects. Every method raises `ApiError`, and `StoreError` where it says nothing else."""
+
+    def __init__(self, store: BaseRolloutStore, *, new_id: Callable[[str], str], now: Callable[[], float]) -> None:
+        self._store = store
+        self._new_id = new_id
+        self._now = now
+
+    async def entered(self, request: CreateRequest, origin: Origin) -> tuple[CreateRequest, Origin]:
+        """Return a request as its roll-out has it, and its origin; both as they are where it is part of none.
+
+        Raises `ApiError` for a roll-out that has ended, or is full.
+        """
+        named = (request.metadata or {}).get(METADATA)
+        ref = origin.rollout
+        if ref is None and named is not None:
+            ref = RolloutRef(checked_name(named, f"metadata.{METADATA}"))
+        if ref is None:
+            return request, origin
+        record = await self.enter(origin.project, ref)
+        request = with_sampling(request, record)
+        if record.group is not None and request.affinity is None:
+            # Attempts at one task begin with the same prompt: they go where it is computed already.
+            origin = replace(origin, affinity=f"{origin.project} {record.group}")
+        return request, replace(origin, rollout=ref)
+
+    async def enter(self, project: str, ref: RolloutRef) -> RolloutRecord:
+        """Return the roll-out that a request is part of; the first request of one makes it. Raises `ApiError`."""
+        with store_errors():
+            record = await self._store.get(project, ref.name)
+            if record is None:
+                try:
+                    record = await self._make(project, ref.name, NewRollout())
+                except RolloutExists:  # another request was the first
+                    record = await self._found(project, ref.name)
+        if record.ended_at is not None:
+            raise rollout_ended(ref.name)
+        settings = self._store.settings
+        if record.generations >= settings.rollout_max_generations or record.bytes >= settings.rollout_max_bytes:
+            raise rollout_full(ref.name)
+        return record
+
+    async def keep(self, recorded: RecordedResponse) -> None:
+        """Keep what a completion adds. Raises `StoreError`."""
+        await self._store.keep(recorded)
+
+    async def create(self, project: str, new: NewRollout) -> RolloutRecord:
+        """Make a roll-out."""
+        try:
+            return await self._make(project, new.id, new)
+        except RolloutExists:
+            raise rollout_exists(str(new.id)) from None
+
+    async def get(self, project: str, name: str) -> RolloutRecord:
+        """Return a roll-out without its generations."""
+        return await self._found(project, name)
+
+    async def generations(self, project: str, name: str) -> Sequence[Generation]:
+        """Return the generations of a roll-out."""
+        found = await self._store.generations(project, name)
+        if found is None:
+            raise rollout_not_found(name)
+        return found
+
+    async def listed(
+        self, project: str, *, after: str | None, limit: int, descending: bool, group: str | None
+    ) -> Sequence[RolloutRecord] | None:
+        """Return roll-outs behind the one named `after`; None where that is not known."""
+        return await self._store.listed(project, after=after, limit=limit, descending=descending, group=group)
+
+    async def reward(self, project: str, name: str, given: NewReward) -> RolloutRecord:
+        """Add a reward."""
+        reward = {"reward": given.reward, "turn": given.turn, "at": int(self._now())}
+        try:
+            record = await self._store.add_reward(project, name, reward)  # type: ignore[arg-type]
+        except TooManyRewards:
+            raise too_many_rewards(name) from None
+        return self._or_not_found(record, name)
+
+    async def end(self, project: str, name: str) -> RolloutRecord:
+        """End a roll-out: what runs goes on and is recorded, and no request joins it."""
+        return self._or_not_found(await self._store.end(project, name, at=int(self._now())), name)
+
+    async def delete(self, project: str, name: str) -> None:
+        """Forget a roll-out."""
+        if not await self._store.delete(project, name):
+            raise rollout_not_found(name)
+
+    async def _make(self, project: str, name: str | None, new: NewRollout) -> RolloutRecord:
+        own, now = self._new_id(ids.ROLLOUT), int(self._now())
+        record = RolloutRecord(
+            id=own,
+            project=project,
+            name=name or own,
+            created_at=now,
+            last_at=now,
+            group=new.group,
+            metadata=new.metadata or {},
+            sampling=as_sampling(new.sampling),
+            weights_wanted=new.weights_wanted,
+            max_staleness=new.max_staleness,
+        )
+        try:
+            await self._store.create(record)
+        except RolloutsFull:
+            raise rollouts_full(self._store.settings.rollouts_max_entries) from None
+        return record
+
+    async def _found(self, project: str, name: str) -> RolloutRecord:
+        return self._or_not_found(await self._store.get(project, name), name)
+
+    @staticmethod
+    def _or_not_found(record: RolloutRecord | None, name: str) -> RolloutRecord:
+        if record is None:
+            raise rollout_not_found(name)
+        return record
+
+
+def with_sampling(request: Fields, record: RolloutRecord) -> Fields:
+    """Return a request with what its roll-out says of sampling, where it says nothing itself."""
+    defaults = with_defaults(record.sampling, request)
+    return request.model_copy(update=defaults) if defaults else request

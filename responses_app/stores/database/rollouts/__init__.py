@@ -1,0 +1,1 @@
+"""Roll-outs in Django's database."""

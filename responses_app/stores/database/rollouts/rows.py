@@ -1,0 +1,160 @@
+"""Roll-outs and their generations as rows."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import orjson
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
+
+from responses_app.models.rollouts import Rollout, RolloutGeneration
+from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times, WeightsSpan
+from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
+from responses_app.stores.rollouts import RolloutRecord
+
+GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
+AT_ONCE = 200  # generations that one statement removes
+_PLAIN = ("api", "branch", "agent", "turn", "finish", "summary", "compacted", "reasoning", "instructions", "dropped")
+_DEFAULTS = EngineCall(response_id="", sampled=unpack_tokens(b"\x03"))
+
+
+def as_time(seconds: float) -> datetime:
+    """Return a time in Unix seconds as models have it."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def rollouts_of(connection: BaseDatabaseWrapper) -> "QuerySet[Rollout]":
+    """Return all roll-outs."""
+    return Rollout.objects.using(connection.alias)
+
+
+def generations_of(connection: BaseDatabaseWrapper, rollout_id: str) -> "QuerySet[RolloutGeneration]":
+    """Return the generations of a roll-out."""
+    return RolloutGeneration.objects.using(connection.alias).filter(rollout_id=rollout_id)
+
+
+def record_of(row: Rollout) -> RolloutRecord:
+    """Return a roll-out as it is known outside."""
+    return RolloutRecord(
+        id=row.pk,
+        project=row.project,
+        name=row.name,
+        created_at=int(row.created_at.timestamp()),
+        last_at=int(row.last_at.timestamp()),
+        ended_at=None if row.ended_at is None else int(row.ended_at.timestamp()),
+        group=row.group or None,
+        metadata=row.metadata,
+        sampling=row.sampling,
+        weights_wanted=row.weights_wanted or None,
+        max_staleness=row.max_staleness,
+        rewards=row.rewards,
+        model=row.model,
+        generations=row.generations,
+        prompt_tokens=row.prompt_tokens,
+        sampled_tokens=row.sampled_tokens,
+        bytes=row.bytes,
+    )
+
+
+def row_of(record: RolloutRecord) -> Rollout:
+    """Return a new roll-out as a row."""
+    return Rollout(
+        id=record.id,
+        project=record.project,
+        name=record.name,
+        group=record.group or "",
+        metadata=dict(record.metadata),
+        sampling=record.sampling,
+        weights_wanted=record.weights_wanted or "",
+        max_staleness=record.max_staleness,
+        created_at=as_time(record.created_at),
+        last_at=as_time(record.last_at),
+    )
+
+
+def generation_row(rollout_id: str, generation: Generation) -> RolloutGeneration:
+    """Return a generation as a row."""
+    call = generation.call
+    return RolloutGeneration(
+        rollout_id=rollout_id,
+        number=generation.number,
+        response_id=call.response_id,
+        parent=generation.parent,
+        shared=generation.shared,
+        near=generation.near,
+        cut=generation.cut,
+        tail=pack_tokens(generation.tail),
+        sampled=pack_tokens(call.sampled),
+        logprobs=pack_logprobs(call.logprobs),
+        detail=orjson.dumps(_detail(call)),
+    )
+
+
+def generation_of(row: RolloutGeneration) -> Generation:
+    """Read a row."""
+    detail = orjson.loads(bytes(row.detail))
+    call = EngineCall(
+        response_id=row.response_id,
+        sampled=unpack_tokens(bytes(row.sampled)),
+        logprobs=unpack_logprobs(bytes(row.logprobs)),
+        times=Times(*detail.get("times", ())),
+        weights=[WeightsSpan(*each) for each in detail.get("weights", ())],
+        sampling=detail.get("sampling", {}),
+        images=[(at, digest) for at, digest in detail.get("images", ())],
+        tops=_read_tops(detail.get("tops")),
+        experts=detail.get("experts"),
+        **{name: detail[name] for name in _PLAIN if name in detail},
+    )
+    return Generation(
+        number=row.number,
+        call=call,
+        parent=row.parent,
+        shared=row.shared,
+        near=row.near,
+        cut=cast(Break, row.cut),
+        tail=unpack_tokens(bytes(row.tail)),
+    )
+
+
+def size_of(row: RolloutGeneration) -> int:
+    """Return how many bytes a generation takes."""
+    return sum(map(len, (row.tail, row.sampled, row.logprobs, row.detail)))
+
+
+def remove_some(connection: BaseDatabaseWrapper, rollout_id: str) -> bool:
+    """Remove a few generations; return whether none is left."""
+    rows = generations_of(connection, rollout_id)
+    some = list(rows.values_list("pk", flat=True)[: AT_ONCE + 1])
+    rows.filter(pk__in=some[:AT_ONCE]).delete()
+    return len(some) <= AT_ONCE
+
+
+def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: Iterable[int] = ()) -> list[Generation]:
+    """Return generations of a roll-out in order, all or those with these numbers."""
+    rows, wanted = generations_of(connection, rollout_id), list(numbers)
+    if wanted:
+        rows = rows.filter(number__gte=wanted[0], number__lte=wanted[-1])
+    return [generation_of(row) for row in rows.order_by("number").iterator(chunk_size=AT_ONCE)]
+
+
+def _detail(call: EngineCall) -> dict[str, Any]:
+    """Return what is kept of a call beside its tokens: only what says anything."""
+    times = call.times
+    detail: dict[str, Any] = {name: getattr(call, name) for name in _PLAIN}
+    detail = {name: value for name, value in detail.items() if value != getattr(_DEFAULTS, name)}
+    detail["times"] = [times.queued, times.asked, times.first_token, times.ended]
+    detail["weights"] = [[span.version, span.tokens] for span in call.weights]
+    more = {"sampling": call.sampling, "images": call.images, "experts": call.experts, "tops": _write_tops(call)}
+    return detail | {name: value for name, value in more.items() if value}
+
+
+def _write_tops(call: EngineCall) -> Sequence[object] | None:
+    return None if call.tops is None else [list(each) for each in call.tops]
+
+
+def _read_tops(written: Sequence[Any] | None) -> Sequence[Any] | None:
+    if written is None:
+        return None
+    # JSON has no minus infinity: it was written as null.
+    return [[(token, float("-inf") if value is None else value) for token, value in each] for each in written]

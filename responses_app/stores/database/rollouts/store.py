@@ -1,0 +1,178 @@
+"""`DatabaseRollouts`: roll-outs in Django's database."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from django.db import IntegrityError, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models.rollouts import Rollout
+from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
+from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
+from responses_app.protocol.rollouts.tree import RewardObject
+from responses_app.stores.database.response_sql import one_at_a_time
+from responses_app.stores.database.rollouts.keeping import GenerationKeeper
+from responses_app.stores.database.rollouts.rows import (
+    GONE,
+    as_time,
+    read_generations,
+    record_of,
+    remove_some,
+    rollouts_of,
+    row_of,
+)
+from responses_app.stores.database.threads import ThreadedStore
+from responses_app.stores.rollouts import (
+    UNLIMITED,
+    BaseRolloutStore,
+    RolloutExists,
+    RolloutRecord,
+    RolloutsFull,
+    TooManyRewards,
+)
+
+CREATION_LOCK = 0x726F6C6C  # the space of the locks of projects
+MAX_PURGED = 50  # roll-outs that are forgotten at once
+
+
+class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
+    """Keeps roll-outs in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+
+    unlimited = UNLIMITED
+
+    def __init__(
+        self,
+        *,
+        using: str = "default",
+        settings: RolloutSettings | None = None,
+        now: Callable[[], float] | None = None,
+        timeout: float = math.inf,
+    ) -> None:
+        super().__init__(using=using, settings=settings, now=now, timeout=timeout)
+        self.settings = self._settings
+        # What the store of responses keeps generations with, too, in the transaction of a response's end.
+        self.keeper = GenerationKeeper(max_bytes=self._settings.rollout_memory_bytes)
+
+    async def create(self, record: RolloutRecord) -> None:
+        def write(connection: BaseDatabaseWrapper) -> None:
+            with transaction.atomic(using=connection.alias):
+                one_at_a_time(connection, CREATION_LOCK, record.project)
+                mine = rollouts_of(connection).filter(project=record.project)
+                known = mine.filter(name=record.name).values_list("pk", flat=True).first()
+                if known == record.id:
+                    return  # an earlier attempt was committed after all
+                if known is not None:
+                    raise RolloutExists(record.name)
+                most = self._settings.rollouts_max_entries
+                if mine.order_by("pk").values("pk")[most - 1 : most].exists():
+                    raise RolloutsFull(record.project)
+                row_of(record).save(using=connection.alias, force_insert=True)
+
+        try:
+            await self._threads.run(write)
+        except IntegrityError as error:
+            raise RolloutExists(record.name) from error
+
+    async def get(self, project: str, name: str) -> RolloutRecord | None:
+        def read(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
+            row = rollouts_of(connection).filter(project=project, name=name).first()
+            return None if row is None else record_of(row)
+
+        return await self._threads.run(read)
+
+    async def listed(
+        self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
+    ) -> Sequence[RolloutRecord] | None:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[RolloutRecord] | None:
+            rows = rollouts_of(connection).filter(project=project)
+            if after is not None:
+                known = rows.filter(name=after).values_list("pk", flat=True).first()
+                if known is None:
+                    return None
+                rows = rows.filter(pk__lt=known) if descending else rows.filter(pk__gt=known)
+            if group is not None:
+                rows = rows.filter(group=group)
+            return [record_of(row) for row in rows.order_by("-pk" if descending else "pk")[:limit]]
+
+        return await self._threads.run(read)
+
+    async def generations(self, project: str, name: str) -> Sequence[Generation] | None:
+        def read(connection: BaseDatabaseWrapper) -> Sequence[Generation] | None:
+            found = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
+            return None if found is None else read_generations(connection, found)
+
+        return await self._threads.run(read)
+
+    async def keep(self, recorded: RecordedResponse) -> None:
+        def write(connection: BaseDatabaseWrapper) -> None:
+            with transaction.atomic(using=connection.alias):
+                self.keeper.keep(connection, [recorded], now=self._now())
+
+        await self._threads.run(write)
+
+    async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:
+        def change(row: Rollout) -> list[str]:
+            if len(row.rewards) >= MAX_REWARDS:
+                raise TooManyRewards(name)
+            row.rewards, row.last_at = [*row.rewards, reward], as_time(reward["at"])
+            return ["rewards", "last_at"]
+
+        return await self._changed(project, name, change)
+
+    async def end(self, project: str, name: str, *, at: int) -> RolloutRecord | None:
+        def change(row: Rollout) -> list[str]:
+            row.ended_at = row.ended_at or as_time(at)
+            return ["ended_at"]
+
+        return await self._changed(project, name, change)
+
+    async def delete(self, project: str, name: str) -> bool:
+        def hide(connection: BaseDatabaseWrapper) -> str | None:
+            with transaction.atomic(using=connection.alias):
+                row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
+                if row is None:
+                    return None
+                # From here on nobody finds it, and nothing is added to it. The rest may take a while.
+                row.project, row.name = GONE, row.pk
+                row.save(using=connection.alias, update_fields=["project", "name"])
+                return str(row.pk)
+
+        rollout_id = await self._threads.run(hide)
+        if rollout_id is not None:
+            await self._remove(rollout_id)
+        return rollout_id is not None
+
+    async def purge(self) -> int:
+        before = self._now() - self._settings.rollout_ttl if self._settings.rollout_ttl else None
+
+        def look(connection: BaseDatabaseWrapper) -> tuple[Sequence[str], Sequence[tuple[str, str]]]:
+            rows = rollouts_of(connection)
+            # A process may have died while it removed them.
+            gone = list(rows.filter(project=GONE).values_list("pk", flat=True)[:MAX_PURGED])
+            if before is None:
+                return gone, ()
+            old = rows.filter(last_at__lt=as_time(before)).exclude(project=GONE).order_by("last_at")
+            return gone, list(old.values_list("project", "name")[:MAX_PURGED])
+
+        gone, old = await self._threads.run(look)
+        for rollout_id in gone:
+            await self._remove(rollout_id)
+        return len(gone) + sum([await self.delete(project, name) for project, name in old])
+
+    async def _remove(self, rollout_id: str) -> None:
+        """Remove a roll-out that nobody finds any more, in steps: others write between them."""
+        self.keeper.forget(rollout_id)
+        while not await self._threads.run(lambda db: remove_some(db, rollout_id)):
+            pass
+        await self._threads.run(lambda db: rollouts_of(db).filter(pk=rollout_id, project=GONE).delete())
+
+    async def _changed(self, project: str, name: str, change: Callable[[Rollout], list[str]]) -> RolloutRecord | None:
+        def write(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
+            with transaction.atomic(using=connection.alias):
+                row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
+                if row is None:
+                    return None
+                row.save(using=connection.alias, update_fields=change(row))
+                return record_of(row)
+
+        return await self._threads.run(write)

@@ -1,0 +1,123 @@
+"""The contract of what keeps roll-outs; `tests/contracts/rollouts.py` is its suite.
+
+A roll-out has an id of its own, by which it sorts, and the name by which its client calls it. What a response adds is
+kept all at once, and only once, however often it is tried. Where a generation stands is found when it is kept
+(`protocol.rollouts.placing`), behind all that any worker has kept before.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from responses_app.protocol.errors import JsonObject
+from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
+from responses_app.protocol.rollouts.requests import RolloutSettings
+from responses_app.protocol.rollouts.tree import RewardObject, RolloutObject
+
+UNLIMITED = RolloutSettings()
+
+
+class RolloutExists(Exception):
+    """A roll-out of the project has this name already."""
+
+
+class RolloutsFull(Exception):
+    """The project has as many roll-outs as it may have."""
+
+
+class TooManyRewards(Exception):
+    """A roll-out has as many rewards as are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRecord:
+    """A roll-out without its generations. Times are Unix seconds."""
+
+    id: str
+    project: str
+    name: str  # as its client calls it
+    created_at: int
+    last_at: int  # when something last came to it
+    ended_at: int | None = None
+    group: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    sampling: JsonObject = field(default_factory=dict)  # for requests that say nothing of it
+    weights_wanted: str | None = None
+    max_staleness: int | None = None
+    rewards: Sequence[RewardObject] = ()
+    model: str = ""  # that was asked last
+    generations: int = 0
+    prompt_tokens: int = 0  # each once, however often it was sent
+    sampled_tokens: int = 0
+    bytes: int = 0  # that its generations take
+
+    def as_json(self) -> RolloutObject:
+        """Return it as clients see it."""
+        return {
+            "id": self.name,
+            "object": "rollout",
+            "created_at": self.created_at,
+            "ended_at": self.ended_at,
+            "status": "open" if self.ended_at is None else "ended",
+            "group": self.group,
+            "metadata": dict(self.metadata),
+            "model": self.model or None,
+            "sampling": dict(self.sampling),
+            "weights_wanted": self.weights_wanted,
+            "max_staleness": self.max_staleness,
+            "rewards": list(self.rewards),
+            "usage": {
+                "generations": self.generations,
+                "prompt_tokens": self.prompt_tokens,
+                "sampled_tokens": self.sampled_tokens,
+                "bytes": self.bytes,
+            },
+        }
+
+
+class BaseRolloutStore(ABC):
+    """Keeps roll-outs; everything is seen per project. All methods raise `StoreError`."""
+
+    settings: RolloutSettings
+
+    @abstractmethod
+    async def create(self, record: RolloutRecord) -> None:
+        """Keep a new roll-out. Raises `RolloutExists`, and `RolloutsFull`."""
+
+    @abstractmethod
+    async def get(self, project: str, name: str) -> RolloutRecord | None:
+        """Return a roll-out."""
+
+    @abstractmethod
+    async def listed(
+        self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
+    ) -> Sequence[RolloutRecord] | None:
+        """Return up to `limit` roll-outs behind the one named `after`; None where that is not known."""
+
+    @abstractmethod
+    async def generations(self, project: str, name: str) -> Sequence[Generation] | None:
+        """Return all generations of a roll-out, in order; None where it is not known."""
+
+    @abstractmethod
+    async def keep(self, recorded: RecordedResponse) -> None:
+        """Keep what a response adds; of a roll-out that is gone nothing is kept."""
+
+    @abstractmethod
+    async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:
+        """Add a reward; return the roll-out, None where it is not known. Raises `TooManyRewards`."""
+
+    @abstractmethod
+    async def end(self, project: str, name: str, *, at: int) -> RolloutRecord | None:
+        """End a roll-out, unless it has ended; return it, None where it is not known."""
+
+    @abstractmethod
+    async def delete(self, project: str, name: str) -> bool:
+        """Forget a roll-out and its generations; return whether there was one."""
+
+    @abstractmethod
+    async def purge(self) -> int:
+        """Forget roll-outs whose time is over, some at once; return how many."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything. Safe to call twice."""
