@@ -19,6 +19,7 @@ from responses_app.routing import websocket_urlpatterns
 from responses_app.web.bodies import Application, Bodies, BodyRules
 from responses_app.web.endpoint import answer_line
 from responses_app.web.middleware import let_in
+from responses_app.web.rollouts import RolloutPaths
 from responses_app.web.servers.backpressure import Backpressure
 from responses_app.web.servers.daphne import hook_daphne
 from responses_app.web.servers.inflow import FrameRules
@@ -72,7 +73,7 @@ exposure = Exposure(
 exposure.hook_daphne()
 
 application = Backpressure(
-    exposure,
+    RolloutPaths(exposure),
     stall_seconds=site.settings.stream_stall_seconds,
     max_message_bytes=site.settings.websocket_max_message_bytes,
     frame_rules=frame_rules,

@@ -57,6 +57,7 @@ from responses_app.web.http import (
     read_json,
     read_line,
     request_id_of,
+    rollout_of,
     span_of,
 )
 from responses_app.wiring.site import Site, get_site
@@ -189,7 +190,13 @@ def _read(data: JsonObject) -> tuple[ChatRequest, list[SeenTurn]]:
 async def _create(request: HttpRequest) -> HttpResponseBase:
     site = get_site()
     chat, turns = await read_json(request, _read, site.reader)
-    origin = Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
+    origin = Origin.of(
+        caller_of(request),
+        TRANSPORT,
+        request_id=request_id_of(request),
+        span=span_of(request),
+        rollout=rollout_of(request, "chat"),
+    )
     reading = await _begun(site, chat, turns, origin)
     if not chat.create.stream:
         return json_response(await read_completion(reading))
@@ -201,7 +208,7 @@ async def _line(line: Line) -> LineAnswer:
     """Answer a line of a batch."""
     site = get_site()
     chat, turns = await read_line(line, _read, site.reader)
-    reading = await _begun(site, chat, turns, line.origin)
+    reading = await _begun(site, chat, turns, line.origin_of("chat"))
     with begun():
         completion = await read_completion(reading)
     return LineAnswer(orjson.dumps(completion), tokens_of(completion["usage"]))

@@ -30,6 +30,7 @@ from responses_app.web.http import (
     read_json,
     read_line,
     request_id_of,
+    rollout_of,
     seconds_to_head,
     server_sent,
     span_of,
@@ -43,7 +44,13 @@ async def _create(request: HttpRequest) -> HttpResponseBase:
     parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
     parsed = await read_json(request, parse, site.reader)
     transport = "sse" if parsed.fields.stream else "json"
-    origin = Origin.of(caller_of(request), transport, request_id=request_id_of(request), span=span_of(request))
+    origin = Origin.of(
+        caller_of(request),
+        transport,
+        request_id=request_id_of(request),
+        span=span_of(request),
+        rollout=rollout_of(request, "completions"),
+    )
     completing = await site.completions.create(parsed, origin)
     if parsed.fields.stream:
         return await _stream(completing, parsed, site.settings.responses_ping_interval_seconds)
@@ -54,7 +61,7 @@ async def _line(line: Line) -> LineAnswer:
     """Answer a line of a batch."""
     site = get_site()
     parse = partial(parse_completion, engine_fields=site.takes_engine_fields)
-    completing = await site.completions.create(await read_line(line, parse, site.reader), line.origin)
+    completing = await site.completions.create(await read_line(line, parse, site.reader), line.origin_of("completions"))
     with begun():
         body = await _whole(completing)
     return LineAnswer(orjson.dumps(body), tokens_of(body.get("usage")))

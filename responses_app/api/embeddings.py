@@ -40,7 +40,7 @@ async def _line(line: Line) -> LineAnswer:
     fields = await read_line(line, parse_embeddings, get_site().token_reader)
     if fields.encoding in ("bytes", "bytes_only"):
         raise invalid_value("encoding_format", "a line of a batch is JSON. Use 'base64' or 'float'.")
-    written, tokens = await _embedded(fields, line.origin)
+    written, tokens = await _embedded(fields, line.origin_of("responses"))
     return LineAnswer(written.content, LineTokens(input=tokens))
 
 

@@ -35,6 +35,7 @@ from responses_app.web.http import (
     read_line,
     request_id_of,
     rfc3339,
+    rollout_of,
     span_of,
 )
 from responses_app.wiring.site import get_site
@@ -117,7 +118,7 @@ async def _line(line: Line) -> LineAnswer:
     """Answer a line of a batch."""
     site = get_site()
     asked = await read_line(line, partial(parse_messages, parse=site.parse_create), site.reader)
-    reading = await _begun(asked, line.origin)
+    reading = await _begun(asked, line.origin_of("messages"))
     with begun():
         await read_quietly(reading)
     message = reading.whole()
@@ -163,7 +164,13 @@ async def _count(request: HttpRequest) -> MessageTokens:
 
 
 def _origin(request: HttpRequest) -> Origin:
-    return Origin.of(caller_of(request), TRANSPORT, request_id=request_id_of(request), span=span_of(request))
+    return Origin.of(
+        caller_of(request),
+        TRANSPORT,
+        request_id=request_id_of(request),
+        span=span_of(request),
+        rollout=rollout_of(request, "messages"),
+    )
 
 
 _VERSION = Parameter(

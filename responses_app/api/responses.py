@@ -56,6 +56,7 @@ from responses_app.web.http import (
     read_json,
     read_line,
     request_id_of,
+    rollout_of,
     server_sent,
     span_of,
 )
@@ -253,7 +254,7 @@ async def _line(line: Line) -> LineAnswer:
     site = get_site()
     create = await read_line(line, site.parse_create, site.reader)
     dialect = site.dialect(None)
-    reader = await site.service.create(create, line.origin, dialect=dialect)
+    reader = await site.service.create(create, line.origin_of("responses"), dialect=dialect)
     with begun():
         response = await read_to_end(reader)
         if response["status"] == "failed":
@@ -346,6 +347,7 @@ def _origin(request: HttpRequest, create: CreateRequest, *, awaits_tools: bool =
         awaits_tools=awaits_tools,
         span=span_of(request),
         decided=decided_of(request),
+        rollout=rollout_of(request, "responses"),
     )
 
 

@@ -10,11 +10,10 @@ from responses_app.protocol import ids
 from responses_app.protocol.requests.requests import CreateRequest
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse, RolloutRef
 from responses_app.protocol.rollouts.requests import (
-    METADATA,
     NewReward,
     NewRollout,
     as_sampling,
-    checked_name,
+    named,
     rollout_ended,
     rollout_exists,
     rollout_full,
@@ -49,12 +48,9 @@ class Rollouts:
 
         Raises `ApiError` for a roll-out that has ended, or is full.
         """
-        named = (request.metadata or {}).get(METADATA)
-        ref = origin.rollout
-        if ref is None and named is not None:
-            ref = RolloutRef(checked_name(named, f"metadata.{METADATA}"))
+        ref = named(origin.rollout, request.metadata)
         if ref is None:
-            return request, origin
+            return request, replace(origin, rollout=None)
         record = await self.enter(origin.project, ref)
         request = with_sampling(request, record)
         if record.group is not None and request.affinity is None:
@@ -123,6 +119,10 @@ class Rollouts:
         """Forget a roll-out."""
         if not await self._store.delete(project, name):
             raise rollout_not_found(name)
+
+    async def aclose(self) -> None:
+        """Let go of the store."""
+        await self._store.aclose()
 
     async def _make(self, project: str, name: str | None, new: NewRollout) -> RolloutRecord:
         own, now = self._new_id(ids.ROLLOUT), int(self._now())

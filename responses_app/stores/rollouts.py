@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
+from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
 from responses_app.protocol.rollouts.requests import RolloutSettings
-from responses_app.protocol.rollouts.tree import RewardObject, RolloutObject
 
 UNLIMITED = RolloutSettings()
 

@@ -29,6 +29,7 @@ from responses_app.protocol.transport import (
 )
 from responses_app.web.endpoint import Endpoint, Form, Size, find, is_api_path
 from responses_app.web.http import NotServed, error_response
+from responses_app.web.rollouts import below_rollout
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -63,7 +64,7 @@ class Head:
         length = "" if is_coded else values.get(b"content-length", "0")
         return cls(
             method=method,
-            path=path.removeprefix(root_path.rstrip("/")),
+            path=below_rollout(path.removeprefix(root_path.rstrip("/"))),
             content_type=values.get(b"content-type", "").partition(";")[0].strip().lower(),
             # Zeros in front mean nothing; of what is left the first digits are enough, as Python takes long for very
             # long ones.

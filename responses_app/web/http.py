@@ -20,6 +20,8 @@ from responses_app.protocol.fields import noting
 from responses_app.protocol.items.resources import SCREENSHOTS
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
 from responses_app.protocol.requests.pages import Query, parse_include_query
+from responses_app.protocol.rollouts.generations import Api, RolloutRef
+from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.transport import ANTHROPIC_REQUEST_ID, JSON_TYPE, unsupported_media_type
 from responses_app.runs.batches.lines import Line
 from responses_app.runs.plan.plan import DecidedResponse
@@ -146,6 +148,11 @@ def decided_of(request: HttpRequest) -> DecidedResponse | None:
 def request_id_of(request: HttpRequest) -> str:
     """Return the id the middleware gave this request."""
     return str(getattr(request, "request_id", ""))
+
+
+def rollout_of(request: HttpRequest, api: Api) -> RolloutRef:
+    """Return what the headers of a request say of its roll-out. Raises `ApiError` for a wrong id."""
+    return ref_of(request.headers, api)
 
 
 def span_of(request: HttpRequest) -> Span:

@@ -48,6 +48,7 @@ from responses_app.runs.planning.history import History
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.queues.turns import FairThreads, FairTurns
 from responses_app.runs.registry.registry import Forgetting, RunRegistry
+from responses_app.runs.rollouts import Rollouts
 from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completions import CompletionService
 from responses_app.runs.stateless.deciding import DecisionService
@@ -108,6 +109,7 @@ class Site:
     batch_work: BatchWork  # of this worker
     setups: BaseSetups  # of the playground
     skills: BaseSkills
+    rollouts: Rollouts
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
     webhook_sender: WebhookSender
     webhook_deliverer: WebhookDeliverer
@@ -229,6 +231,7 @@ class Site:
             self.uploads.aclose(),
             self.setups.aclose(),
             self.skills.aclose(),
+            self.rollouts.aclose(),
             self.webhooks.aclose(),
             self.approvals.aclose(),
             self.pictures.aclose(),
@@ -300,6 +303,7 @@ def build_site(settings: Settings) -> Site:
     runs = _runs(base)
     upkeep = _upkeep(base, runs)
     upkeep.purges.append(base.adapters.idempotency.purge)
+    upkeep.purges.append(base.adapters.stores.rollouts.purge)
     embeddings = _embeddings(base, runs)
     meant = search_model(settings, embedding_models(settings))
     search_by_meaning(base.tools, settings, meant, embeddings.service.models, base.metrics)
@@ -330,6 +334,7 @@ def build_site(settings: Settings) -> Site:
         batch_work=_batch_work(base, runs, embeddings, upkeep, reader),
         setups=base.adapters.setups,
         skills=base.adapters.skills,
+        rollouts=runs.service.rollouts,
         webhooks=webhooks,
         webhook_sender=sender,
         webhook_deliverer=WebhookDeliverer(webhooks, sender, worker=base.worker, now=clock),

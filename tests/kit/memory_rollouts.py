@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
+from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.placing import Heads
 from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
-from responses_app.protocol.rollouts.tree import RewardObject
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,

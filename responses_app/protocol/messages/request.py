@@ -20,6 +20,7 @@ from responses_app.protocol.messages.tools import MessagesToolChoice, ReadTools,
 from responses_app.protocol.requests.create_fields import ENCRYPTED_REASONING, OWN_INCLUDES, Effort
 from responses_app.protocol.requests.renaming import OwnNames, in_own_names
 from responses_app.protocol.requests.requests import CreateRequest
+from responses_app.protocol.rollouts.requests import METADATA
 from responses_app.protocol.sizes import json_size
 from responses_app.protocol.stop_strings import MAX_STOP
 
@@ -89,6 +90,7 @@ class RequestMetadata(ClientModel):
     """What is said of a request."""
 
     user_id: str | None = Field(default=None, max_length=1024)
+    rollout_id: str | None = None  # of this server: the roll-out that the message is part of
 
 
 class MessagesContainer(ClientModel):
@@ -202,6 +204,8 @@ def parse_messages(data: Mapping[str, object], parse: Callable[[JsonObject], Cre
         asked["top_k"] = fields.top_k
     if fields.metadata is not None and fields.metadata.user_id:
         asked["user"] = fields.metadata.user_id
+    if fields.metadata is not None and fields.metadata.rollout_id is not None:
+        asked["metadata"] = {METADATA: fields.metadata.rollout_id}
     if fields.service_tier is not None:
         asked["service_tier"] = "default" if fields.service_tier == "standard_only" else "auto"
     create, read, tools = _created(data, fields, asked, parse, seals=shown is not None)

@@ -34,7 +34,7 @@ Tops = Sequence[Sequence[tuple[int, float]]]
 class RolloutRef:
     """The roll-out that a request is part of."""
 
-    name: str  # as its client calls it
+    name: str  # as its client calls it; empty where its headers name none: then the metadata may
     branch: str = MAIN  # whose conversation of it the request is
     api: Api = "responses"  # by which it came
 

@@ -160,6 +160,8 @@ def _reason(mark: _Mark, recorded: Recorded, shared: int) -> Break:
         return "sub_agent"
     if shared < mark.prompt:
         return "instructions_changed" if shared < before.instructions else "history_changed"
+    if shared == mark.whole - 1:  # all but the token that ended the turn, which some formats write otherwise later
+        return "template"
     if before.reasoning:
         return "reasoning_settled"
     return "template" if call.response_id == before.response_id else "history_changed"

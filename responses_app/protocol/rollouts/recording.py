@@ -23,6 +23,7 @@ from responses_app.protocol.response.steps import Generate, Input, OfAgent, Samp
 from responses_app.protocol.rollouts.generations import (
     EngineCall,
     Recorded,
+    RecordedResponse,
     RolloutRef,
     Times,
     Tops,
@@ -110,6 +111,13 @@ class _OpenCall:
     finish: FinishReason | None = None
 
 
+def asking_logprobs(request: GenerationRequest) -> GenerationRequest:
+    """Return what the engine is asked, with the log probability of each token."""
+    if request.sampling.top_logprobs is not None:
+        return request
+    return replace(request, sampling=replace(request.sampling, top_logprobs=0))
+
+
 class Recorder:
     """Records one response. `hides`: its client has not asked for log probabilities. `now` is Unix time."""
 
@@ -158,9 +166,7 @@ class Recorder:
 
     def asked_of(self, request: GenerationRequest) -> GenerationRequest:
         """Return what the engine is asked: the log probability of each token, too."""
-        if request.sampling.top_logprobs is not None:
-            return request
-        return replace(request, sampling=replace(request.sampling, top_logprobs=0))
+        return asking_logprobs(request)
 
     def mark(self, sampled: Sampled, chunk: TokenChunk, agent: int) -> None:
         """Put what is to be recorded of a chunk where it is recorded from, and no client sees it."""
@@ -245,6 +251,63 @@ class Recorder:
         if not request.pictures:
             return []
         return [at for at, token in enumerate(request.prompt_token_ids) if token == self._about.picture_token]
+
+    def _time(self) -> int:
+        return int(self._now() * 1000)
+
+
+class CompletionRecorder:
+    """Records one completion of a raw prompt. `now` is Unix time."""
+
+    def __init__(self, ref: RolloutRef, request: GenerationRequest, *, now: Callable[[], float]) -> None:
+        self._ref = ref
+        self._request = request
+        self._now = now
+        self._sampled = SampledTokens()
+        self._finish: FinishReason | None = None
+        self._queued = self._time()
+        self._asked: int | None = None
+        self._first_token: int | None = None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there is anything to record."""
+        return len(self._sampled.tokens) > 0
+
+    def ask(self) -> None:
+        """Note that the engine is asked now."""
+        self._asked = self._time()
+
+    def take(self, chunk: TokenChunk) -> None:
+        """Take what the engine has sampled."""
+        if chunk.token_ids and self._first_token is None:
+            self._first_token = self._time()
+        self._finish = chunk.finish_reason or self._finish
+        self._sampled.add(chunk.token_ids, chunk.logprobs, chunk.weights_version)
+
+    def recorded(self, project: str, model: str) -> RecordedResponse:
+        """Return all of it."""
+        request = self._request
+        tokens, logprobs, tops, weights = self._sampled.shown(len(self._sampled.tokens))
+        call = EngineCall(
+            response_id=request.request_id,
+            api=self._ref.api,
+            branch=self._ref.branch,
+            sampled=tokens,
+            logprobs=logprobs,
+            tops=tops,
+            finish=(self._finish or FinishReason.ABORT).value,
+            times=Times(self._queued, self._asked, self._first_token, self._time()),
+            weights=weights,
+            sampling=request.sampling.named(),
+        )
+        return RecordedResponse(
+            project=project,
+            rollout=self._ref.name,
+            response_id=request.request_id,
+            model=model,
+            calls=(Recorded(call, as_tokens(request.prompt_token_ids)),),
+        )
 
     def _time(self) -> int:
         return int(self._now() * 1000)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field, StrictFloat, StrictInt
@@ -108,12 +108,21 @@ def with_defaults(sampling: Mapping[str, Any], request: Any) -> dict[str, Any]:
     return {name: value for name, value in sampling.items() if getattr(request, name, value) is None}
 
 
-def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef | None:
-    """Return the roll-out that a request's headers name, by lower-case names. Raises `ApiError` for a wrong id."""
+def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef:
+    """Return what a request's headers say of its roll-out. Raises `ApiError` (400) for a wrong id."""
     name = headers.get(HEADER)
-    if name is None:
-        return None
-    return RolloutRef(checked_name(name, HEADER), branch_of(headers), api)
+    return RolloutRef("" if name is None else checked_name(name, HEADER), branch_of(headers), api)
+
+
+def named(ref: RolloutRef | None, metadata: Mapping[str, str] | None) -> RolloutRef | None:
+    """Return the roll-out that a request is part of, by its headers or else its metadata; None for none.
+
+    Raises `ApiError` for a wrong id.
+    """
+    ref = ref or RolloutRef("")
+    if not ref.name and metadata and METADATA in metadata:
+        ref = replace(ref, name=checked_name(metadata[METADATA], f"metadata.{METADATA}"))
+    return ref if ref.name else None
 
 
 def branch_of(headers: Mapping[str, str]) -> str:

@@ -14,10 +14,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypedDict
+from typing import Literal
 
 from engine.formats.base import Tokens, as_tokens
-from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.rollouts.generations import (
     Break,
     Generation,
@@ -27,45 +26,19 @@ from responses_app.protocol.rollouts.generations import (
     add_span,
     spans_of,
 )
+from responses_app.protocol.rollouts.objects import (
+    GenerationObject,
+    NodeObject,
+    Reward,
+    RewardObject,
+    RolloutObject,
+    RolloutTreeObject,
+    SequenceObject,
+    WeightsObject,
+)
 from responses_app.protocol.rollouts.packing import as_logprobs
 
-Reward = float | dict[str, float]
 Masks = Literal["first", "all"]  # where a sampled token has the mask 1: in its first sequence, or in each
-
-
-class RewardObject(TypedDict):
-    """A reward, as clients see it."""
-
-    reward: Reward
-    turn: str | None  # the response that it is of; null for the whole roll-out
-    at: int  # Unix seconds
-
-
-class UsageObject(TypedDict):
-    """How much a roll-out has, as clients see it."""
-
-    generations: int
-    prompt_tokens: int  # each once, however often it was sent
-    sampled_tokens: int
-    bytes: int  # that are kept of it
-
-
-class RolloutObject(TypedDict):
-    """A roll-out without its tree, as clients see it."""
-
-    id: str
-    object: Literal["rollout"]
-    created_at: int
-    ended_at: int | None
-    status: Literal["open", "ended"]
-    group: str | None
-    metadata: dict[str, str]
-    model: str | None
-    sampling: JsonObject
-    weights_wanted: str | None
-    max_staleness: int | None
-    rewards: list[RewardObject]
-    usage: UsageObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +58,9 @@ class Node:
     images: Sequence[tuple[int, str]] = ()  # the place in the node, and SHA-256
 
     @property
-    def mask(self) -> int:
+    def mask(self) -> Literal[0, 1]:
         """1 for what was sampled."""
-        return int(self.kind == "sampled")
+        return 1 if self.kind == "sampled" else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +108,7 @@ class RolloutTree:
     sequences: Sequence[SequenceOfNodes]
     breaks: Sequence[BreakOf]
 
-    def as_json(self) -> JsonObject:
+    def as_json(self) -> RolloutTreeObject:
         """Return it as clients see it."""
         return {
             **self.head,
@@ -148,7 +121,7 @@ class RolloutTree:
             ],
         }
 
-    def _generation(self, path: Path) -> JsonObject:
+    def _generation(self, path: Path) -> GenerationObject:
         generation = path.generation
         call = generation.call
         return {
@@ -167,7 +140,7 @@ class RolloutTree:
             "sampling": dict(call.sampling),
         }
 
-    def _sequence(self, sequence: SequenceOfNodes) -> JsonObject:
+    def _sequence(self, sequence: SequenceOfNodes) -> SequenceObject:
         return {
             "id": sequence.id,
             "branch": sequence.branch,
@@ -325,7 +298,7 @@ def reward_of(rewards: Sequence[RewardObject], response_ids: Sequence[str]) -> R
     return own[-1] if own else None
 
 
-def _node(node: Node) -> JsonObject:
+def _node(node: Node) -> NodeObject:
     call, sampled = node.generation.call, node.kind == "sampled"
     times = call.times
     last = sampled and node.begin + len(node.token_ids) == node.generation.whole
@@ -357,11 +330,11 @@ def _node(node: Node) -> JsonObject:
     }
 
 
-def _tops(entries: Sequence[tuple[int, float]]) -> list[list[Any]]:
-    return [[token, _number(value)] for token, value in entries]
+def _tops(entries: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
+    return [(token, _number(value)) for token, value in entries]
 
 
-def _weights(spans: Sequence[WeightsSpan]) -> list[JsonObject]:
+def _weights(spans: Sequence[WeightsSpan]) -> list[WeightsObject]:
     return [{"version": span.version, "tokens": span.tokens} for span in spans]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.files.batches import NO_TOKENS, LineTokens
+from responses_app.protocol.rollouts.generations import Api, RolloutRef
 from responses_app.runs.plan.plan import Origin
 
 TRANSPORT = "batch"  # how the responses of lines are counted and listed
@@ -22,10 +23,10 @@ class Line:
     caller: Caller  # who created the batch
     request_id: str
 
-    @property
-    def origin(self) -> Origin:
-        """Where it came from: it stands behind all else."""
-        return replace(Origin.of(self.caller, TRANSPORT, request_id=self.request_id), behind_all=True)
+    def origin_of(self, api: Api) -> Origin:
+        """Return where it came from: it stands behind all else. `api` is that of its endpoint."""
+        origin = Origin.of(self.caller, TRANSPORT, request_id=self.request_id, rollout=RolloutRef("", api=api))
+        return replace(origin, behind_all=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ class Origin:
     affinity: str | None = None  # what it has in common with others that begin as it does, where it says nothing itself
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - all that is known of it
         cls,
         caller: Caller,
         transport: str,
@@ -199,6 +199,7 @@ class Origin:
         awaits_tools: bool = False,
         span: Span = NO_SPAN,
         decided: DecidedResponse | None = None,
+        rollout: RolloutRef | None = None,
     ) -> "Origin":
         """Return the origin of what this caller asks for."""
         return cls(
@@ -213,6 +214,7 @@ class Origin:
             span=span,
             comes_again=decided is not None,
             decided=decided,
+            rollout=rollout,
         )
 
     def priority(self, usual: int) -> int:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,8 @@ from responses_app.observing.metrics import Outcome
 from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import ApiError, server_error, too_slow
 from responses_app.protocol.rate_limits import Amount
+from responses_app.protocol.rollouts.generations import RecordedResponse
+from responses_app.protocol.rollouts.recording import CompletionRecorder, asking_logprobs
 from responses_app.protocol.stateless.completions import ChoiceDelta, CompletionHead, CompletionText, CompletionTokens
 from responses_app.runs.driving.generating import Continuing
 from responses_app.runs.log.journal import ENTRY_BYTES, ReaderTooSlow
@@ -110,6 +112,7 @@ class OpenChoice:
     gives_tokens: bool = False  # its deltas have token ids, too
     counts: bool = False  # each part of its text says what it has used so far
     sampled: int = 0  # tokens
+    recorder: CompletionRecorder | None = None  # of the roll-out that it is part of
 
 
 class Completing:
@@ -130,6 +133,7 @@ class Completing:
         self.kv_transfer_params: Mapping[str, Any] | None = None  # what the engine gives for the next one
         self.ended = asyncio.Event()
         self.ended_one: Callable[[], None] = lambda: None  # called when a choice has ended
+        self.keep: Callable[[RecordedResponse], Awaitable[None]] = _kept_nowhere  # what a roll-out records
         self._model = model
         self._origin = origin
         self._ticket = ticket
@@ -208,7 +212,12 @@ class Completing:
     async def _run(self, choice: OpenChoice, place: TurnPlace) -> None:
         try:
             async with place.turn():
-                await self._complete(choice)
+                if choice.recorder is not None:
+                    choice.recorder.ask()
+                try:
+                    await self._complete(choice)
+                finally:
+                    await self._record(choice)
         except asyncio.CancelledError:
             # Only a stop of the server is told to the reader. Otherwise the reader itself has left.
             if not self._stopped or self._closing:
@@ -243,6 +252,8 @@ class Completing:
                 await self._take(choice, TokenChunk(token_ids=(), finish_reason=FinishReason.LENGTH))
                 return
             request = _further(choice, continuing)
+            if choice.recorder is not None and self._model.engine.supports_logprobs:
+                request = asking_logprobs(request)
             try:
                 async with aclosing(self._sampled(request)) as chunks:
                     async for chunk in chunks:
@@ -268,6 +279,8 @@ class Completing:
     async def _take(self, choice: OpenChoice, chunk: TokenChunk) -> bool:
         """Count a chunk and tell what it says; return whether its choice has ended."""
         count = len(chunk.token_ids)
+        if choice.recorder is not None:
+            choice.recorder.take(chunk)
         if count and self._first_token is None:
             self._first_token = time.monotonic() - self._began
         choice.left -= count
@@ -279,6 +292,8 @@ class Completing:
         if chunk.kv_transfer_params is not None:
             self.kv_transfer_params = chunk.kv_transfer_params
         delta = await self._with_details(choice, chunk, choice.text.feed(chunk))
+        if choice.text.ended:
+            await self._record(choice)  # before its end is told
         if delta is not None:
             if choice.counts:
                 delta.counted = CompletionTokens(
@@ -292,6 +307,12 @@ class Completing:
             if self._deltas.are_many:
                 await asyncio.sleep(0)  # an engine that gives many at once lets the reader have its turn
         return choice.text.ended
+
+    async def _record(self, choice: OpenChoice) -> None:
+        """Keep what a choice adds to its roll-out. Raises `StoreError`."""
+        recorder, choice.recorder = choice.recorder, None
+        if recorder is not None and recorder.has_tokens:
+            await self.keep(recorder.recorded(self._origin.project, self.head.model))
 
     async def _with_details(
         self, choice: OpenChoice, chunk: TokenChunk, delta: ChoiceDelta | None
@@ -330,6 +351,10 @@ class Completing:
             usage.completion_tokens,
             seconds * 1000,
         )
+
+
+async def _kept_nowhere(_: RecordedResponse) -> None:
+    """Nothing is recorded where nobody has said where it is kept."""
 
 
 def _further(choice: OpenChoice, continuing: Continuing) -> GenerationRequest:

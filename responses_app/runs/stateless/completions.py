@@ -9,7 +9,7 @@ long as they are long, or an engine tokenizes them: long ones are read on a thre
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from engine.errors import EngineError, NotRendered
@@ -20,6 +20,8 @@ from responses_app.protocol.engine_details import EngineDetails
 from responses_app.protocol.errors import context_length_exceeded, invalid_request, unsupported_parameter
 from responses_app.protocol.prompt.prompt import check_can_fit
 from responses_app.protocol.rate_limits import Amount, Slot
+from responses_app.protocol.rollouts.recording import CompletionRecorder
+from responses_app.protocol.rollouts.requests import named
 from responses_app.protocol.stateless.completions import CompletionHead, CompletionText, CompletionWanted
 from responses_app.protocol.tiers import PRIORITIES
 from responses_app.runs.plan.failures import refusal
@@ -27,6 +29,7 @@ from responses_app.runs.plan.plan import Origin
 from responses_app.runs.plan.served import ServedModel
 from responses_app.runs.planning.planning import check_tokens, project_salt, sampling_of
 from responses_app.runs.queues.turns import FairThreads
+from responses_app.runs.rollouts import with_sampling
 from responses_app.runs.service import ResponseService
 from responses_app.runs.stateless.completing import Completing, Deltas, OpenChoice
 
@@ -95,6 +98,10 @@ class CompletionService:
 
     async def _start(self, wanted: CompletionWanted, origin: Origin) -> Completing:
         model = self.service.models.chosen(wanted.fields.model, origin.models)
+        ref = named(origin.rollout, None)
+        if ref is not None:
+            rollout = await self.service.rollouts.enter(origin.project, ref)
+            wanted = replace(wanted, fields=with_sampling(wanted.fields, rollout))
         if wanted.fields.logprobs is not None and not model.engine.supports_logprobs:
             raise unsupported_parameter("logprobs", "The engine here gives no log probabilities; leave it out.")
         details = _details(wanted, model)
@@ -103,6 +110,9 @@ class CompletionService:
         priority = origin.priority(PRIORITIES[tier])
         choices = await _choices(wanted, model, origin, head.id, priority, self.service.threads)
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
+        if ref is not None:
+            for choice in choices:
+                choice.recorder = CompletionRecorder(ref, choice.request, now=self.service.now)
         places = [model.turns.place(origin.project, tier, priority) for _ in choices]
         try:
             for place in places:
@@ -118,6 +128,7 @@ class CompletionService:
         deltas = Deltas(max_bytes=self.service.settings.stream_max_lag_bytes)
         completing = Completing(head, model, origin, ticket, deltas=deltas, left=self.running.discard)
         # From here on each choice gives its own place back.
+        completing.keep = self.service.rollouts.keep
         completing.ended_one = self.service.registry.give_place
         completing.usage.prompt_tokens = prompt_tokens
         self.running.add(completing)

@@ -36,6 +36,7 @@ from responses_app.protocol.fields import IgnoredFields, noting
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.prompt.chain import ChainLink
 from responses_app.protocol.requests.requests import CreateRequest, check_beta, only_known
+from responses_app.protocol.rollouts.generations import RolloutRef
 from responses_app.protocol.session.session import CancelRuns, Close, Command, Start, WebSocketSession
 from responses_app.protocol.session.steering import Create, Inject, Reply, Send, Stop
 from responses_app.protocol.session.tool_outputs import not_waiting, parse_injected
@@ -57,6 +58,7 @@ class Terms:
     awaits_tools: bool = False  # its responses wait for outputs of the client's tools
     betas: str | None = None  # the `OpenAI-Beta` of the handshake
     span: Span = NO_SPAN  # of who opened it
+    rollout: RolloutRef | None = None  # that its responses are part of
 
 
 logger = logging.getLogger("respsite.transport")
@@ -256,7 +258,12 @@ class Connection:
             # Its agents go on with outputs that come by `response.inject`.
             awaits_tools = self._terms.awaits_tools or request.with_agents
             origin = Origin.of(
-                caller, "websocket", request_id=self.id, awaits_tools=awaits_tools, span=self._terms.span
+                caller,
+                "websocket",
+                request_id=self.id,
+                awaits_tools=awaits_tools,
+                span=self._terms.span,
+                rollout=self._terms.rollout,
             )
             reader = await self._site.service.create(
                 request, origin, recall=lambda id: self._recall(create, id), dialect=self._dialect

@@ -8,8 +8,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
+from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
-from responses_app.protocol.rollouts.tree import RewardObject
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (

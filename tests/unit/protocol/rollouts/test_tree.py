@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.formats.base import as_tokens
 from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, WeightsSpan
+from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.protocol.rollouts.packing import (
     as_logprobs,
     pack_logprobs,
@@ -20,7 +21,7 @@ from responses_app.protocol.rollouts.packing import (
     unpack_tokens,
 )
 from responses_app.protocol.rollouts.placing import Heads
-from responses_app.protocol.rollouts.tree import RolloutObject, RolloutTree, tree_of
+from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 
 HEAD: RolloutObject = {
     "id": "task-1",

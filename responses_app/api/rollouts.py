@@ -1,0 +1,128 @@
+"""`/v1/rollouts`: roll-outs, their trees, and rewards. Times are Unix seconds, those of generations milliseconds."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
+
+import orjson
+from django.http import HttpRequest, HttpResponse
+from typing_extensions import TypedDict
+
+from responses_app.protocol.api_keys import Area
+from responses_app.protocol.errors import invalid_value
+from responses_app.protocol.requests.pages import page_of, parse_list_query
+from responses_app.protocol.rollouts.generations import Generation
+from responses_app.protocol.rollouts.objects import RolloutObject, RolloutTreeObject
+from responses_app.protocol.rollouts.requests import NewReward, NewRollout, parse_reward, parse_rollout
+from responses_app.protocol.rollouts.tree import Masks, tree_of
+from responses_app.stores.rollouts import RolloutRecord
+from responses_app.web.endpoint import JSON, PAGED, Endpoint, Parameter, text
+from responses_app.web.http import json_bytes, project_of, query_of, read_json
+from responses_app.wiring.site import get_site
+
+
+class RolloutList(TypedDict):
+    """A part of a list of roll-outs. The ids of an empty one are empty texts."""
+
+    object: Literal["list"]
+    data: list[RolloutObject]
+    first_id: str
+    last_id: str
+    has_more: bool
+
+
+class DeletedRollout(TypedDict):
+    """A roll-out is gone, with all its tokens."""
+
+    id: str
+    object: Literal["rollout.deleted"]
+    deleted: Literal[True]
+
+
+_making = asyncio.Semaphore(2)  # trees that one worker makes at once: each may be large
+
+
+async def _create(request: HttpRequest) -> RolloutObject:
+    new = await read_json(request, parse_rollout, get_site().reader)
+    return (await get_site().rollouts.create(project_of(request), new)).as_json()
+
+
+async def _list(request: HttpRequest) -> RolloutList:
+    query = query_of(request)
+    page = parse_list_query(query)
+    group = query.get("group")
+    rows = await get_site().rollouts.listed(
+        project_of(request),
+        after=page.after,
+        limit=page.limit + 1,
+        descending=page.descending,
+        group=group[-1] if group else None,
+    )
+    return page_of(rows, page, RolloutRecord.as_json)
+
+
+async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
+    """Return a roll-out: with its tree, or its head alone."""
+    query, rollouts, project = query_of(request), get_site().rollouts, project_of(request)
+    with_tree = _choice(query.get("tree"), "tree", ("true", "false"))
+    masks = _choice(query.get("masks"), "masks", ("first", "all"))
+    record = await rollouts.get(project, rollout_id)
+    if with_tree == "false":
+        return json_bytes(orjson.dumps(record.as_json()))
+    async with _making:
+        generations = await rollouts.generations(project, rollout_id)
+        made = await asyncio.to_thread(_tree, record, generations, "all" if masks == "all" else "first")
+    return json_bytes(made)
+
+
+def _tree(record: RolloutRecord, generations: Sequence[Generation], masks: Masks) -> bytes:
+    return orjson.dumps(tree_of(record.as_json(), generations, masks=masks).as_json())
+
+
+def _choice(values: Sequence[str] | None, name: str, choices: tuple[str, str]) -> str:
+    value = values[-1] if values else choices[0]
+    if value not in choices:
+        raise invalid_value(name, f"{value[:80]!r}. Supported values are: '{choices[0]}' and '{choices[1]}'.")
+    return value
+
+
+async def _reward(request: HttpRequest, rollout_id: str) -> RolloutObject:
+    rollouts, project = get_site().rollouts, project_of(request)
+    await rollouts.get(project, rollout_id)  # before the body is judged: what is another project's does not exist
+    reward = await read_json(request, parse_reward, get_site().reader)
+    return (await rollouts.reward(project, rollout_id, reward)).as_json()
+
+
+async def _end(request: HttpRequest, rollout_id: str) -> RolloutObject:
+    return (await get_site().rollouts.end(project_of(request), rollout_id)).as_json()
+
+
+async def _delete(request: HttpRequest, rollout_id: str) -> DeletedRollout:
+    await get_site().rollouts.delete(project_of(request), rollout_id)
+    return {"id": rollout_id, "object": "rollout.deleted", "deleted": True}
+
+
+_ROLLOUTS = "/v1/rollouts"
+_ROLLOUT = f"{_ROLLOUTS}/{{rollout_id}}"
+_GROUP = Parameter("group", "The group of the roll-outs; all, where it is left out.", text())
+_WITH_TREE = Parameter("tree", "Whether the answer has the tree.", text(enum=["true", "false"], default="true"))
+_MASKS = Parameter(
+    "masks",
+    "Where a sampled token has the mask 1: in the first sequence that has it, or in all.",
+    text(enum=["first", "all"], default="first"),
+)
+_endpoint = partial(Endpoint, tag="Rollouts", scope=Area.ROLLOUTS)
+
+ENDPOINTS: Sequence[Endpoint] = (
+    _endpoint("POST", _ROLLOUTS, _create, "createRollout", "Create a roll-out", body=NewRollout, errors=(409, 429)),
+    _endpoint("GET", _ROLLOUTS, _list, "listRollouts", "List the roll-outs", takes=(*PAGED, _GROUP)),
+    _endpoint(
+        *("GET", _ROLLOUT, _get, "getRollout", "Return a roll-out, with the tree of its tokens"),
+        takes=(_WITH_TREE, _MASKS),
+        answers={JSON: RolloutTreeObject},
+    ),
+    _endpoint("DELETE", _ROLLOUT, _delete, "deleteRollout", "Delete a roll-out, with all its tokens"),
+    _endpoint(*("POST", f"{_ROLLOUT}/reward", _reward, "rewardRollout", "Add a reward"), body=NewReward, errors=(409,)),
+    _endpoint("POST", f"{_ROLLOUT}/end", _end, "endRollout", "End a roll-out: it takes no more requests"),
+)
