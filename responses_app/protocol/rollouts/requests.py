@@ -16,7 +16,8 @@ from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, sett
 HEADER = "x-rollout-id"
 METADATA = "rollout_id"  # the key of a request's metadata that names its roll-out
 NAME = r"[A-Za-z0-9._:-]{1,128}"
-_NAME = re.compile(NAME)
+GROUP = r"[A-Za-z0-9._:/ -]{1,128}"
+_NAME, _GROUP = re.compile(NAME), re.compile(GROUP)
 # Headers by which harnesses tell their conversations apart, and their sub-agents.
 BRANCH_HEADERS = ("session-id", "x-claude-code-session-id", "x-session-id")
 AGENT_HEADERS = ("x-claude-code-agent-id",)
@@ -64,10 +65,10 @@ class NewRollout(ClientModel):
     """The body of a create."""
 
     id: str | None = Field(default=None, pattern=f"^{NAME}$")  # None: the server makes one
-    group: str | None = Field(default=None, min_length=1, max_length=128)  # attempts at one task have the same
+    group: str | None = Field(default=None, pattern=f"^{GROUP}$")  # attempts at one task have the same
     metadata: dict[str, str] | None = Field(default=None, max_length=16)
     sampling: Sampling | None = None
-    weights_wanted: str | None = Field(default=None, min_length=1, max_length=256)
+    weights_wanted: str | None = Field(default=None, pattern=r"^[\x21-\x7e]{1,256}$")
     max_staleness: int | None = Field(default=None, ge=0, le=2**31 - 1)  # versions of weights
 
 
@@ -138,6 +139,16 @@ def checked_name(name: str, param: str) -> str:
         shown = f"{name[:80]!r}{'…' if len(name) > 80 else ''}"
         raise invalid_value(param, f"{shown} is no id of a roll-out: 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-'.")
     return name
+
+
+def can_be_name(name: str) -> bool:
+    """Whether a roll-out may have this id: no database is asked for any other."""
+    return _NAME.fullmatch(name) is not None
+
+
+def can_be_group(group: str) -> bool:
+    """Whether roll-outs may have this group."""
+    return _GROUP.fullmatch(group) is not None
 
 
 def rollout_not_found(name: str) -> ApiError:

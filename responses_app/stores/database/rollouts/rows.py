@@ -48,7 +48,7 @@ def record_of(row: Rollout) -> RolloutRecord:
         sampling=row.sampling,
         weights_wanted=row.weights_wanted or None,
         max_staleness=row.max_staleness,
-        rewards=row.rewards,
+        rewards=tuple(row.rewards),
         model=row.model,
         generations=row.generations,
         prompt_tokens=row.prompt_tokens,

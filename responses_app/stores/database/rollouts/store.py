@@ -9,7 +9,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.objects import RewardObject
-from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
+from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings, can_be_group, can_be_name
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (
@@ -74,6 +74,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             raise RolloutExists(record.name) from error
 
     async def get(self, project: str, name: str) -> RolloutRecord | None:
+        if not can_be_name(name):
+            return None
+
         def read(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
             row = rollouts_of(connection).filter(project=project, name=name).first()
             return None if row is None else record_of(row)
@@ -83,6 +86,11 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
     async def listed(
         self, project: str, *, after: str | None, limit: int, descending: bool = True, group: str | None = None
     ) -> Sequence[RolloutRecord] | None:
+        if after is not None and not can_be_name(after):
+            return None
+        if group is not None and not can_be_group(group):
+            return ()
+
         def read(connection: BaseDatabaseWrapper) -> Sequence[RolloutRecord] | None:
             rows = rollouts_of(connection).filter(project=project)
             if after is not None:
@@ -97,6 +105,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
         return await self._threads.run(read)
 
     async def generations(self, project: str, name: str) -> Sequence[Generation] | None:
+        if not can_be_name(name):
+            return None
+
         def read(connection: BaseDatabaseWrapper) -> Sequence[Generation] | None:
             found = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
             return None if found is None else read_generations(connection, found)
@@ -127,6 +138,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
         return await self._changed(project, name, change)
 
     async def delete(self, project: str, name: str) -> bool:
+        if not can_be_name(name):
+            return False
+
         def hide(connection: BaseDatabaseWrapper) -> str | None:
             with transaction.atomic(using=connection.alias):
                 row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
@@ -167,6 +181,9 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
         await self._threads.run(lambda db: rollouts_of(db).filter(pk=rollout_id, project=GONE).delete())
 
     async def _changed(self, project: str, name: str, change: Callable[[Rollout], list[str]]) -> RolloutRecord | None:
+        if not can_be_name(name):
+            return None
+
         def write(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
             with transaction.atomic(using=connection.alias):
                 row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()

@@ -1,0 +1,186 @@
+"""What every store of roll-outs does."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from engine.formats.base import as_tokens
+from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times, WeightsSpan
+from responses_app.protocol.rollouts.objects import RewardObject
+from responses_app.protocol.rollouts.packing import as_logprobs
+from responses_app.protocol.rollouts.requests import RolloutSettings
+from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull
+from tests.contracts.store import UNTAMED, new_id
+
+TTL, NOW, MOST = 100.0, 10_000.0, 5
+LIMITS = RolloutSettings(rollout_ttl=TTL, rollouts_max_entries=MOST)
+
+
+def record(project: str, name: str = "task", **fields: object) -> RolloutRecord:
+    """Return a new roll-out."""
+    made = {"id": new_id("rollout"), "project": project, "name": name, "created_at": int(NOW), "last_at": int(NOW)}
+    return RolloutRecord(**{**made, **fields})  # type: ignore[arg-type]
+
+
+def call_of(prompt: Sequence[int], sampled: Sequence[int], response_id: str, turn: int = 0) -> Recorded:
+    """Return a call of the engine, with all that can be said of one."""
+    call = EngineCall(
+        response_id=response_id,
+        api="chat",
+        branch="a/b",
+        agent="/root/helper",
+        turn=turn,
+        sampled=as_tokens(sampled),
+        logprobs=as_logprobs([-0.1 * token for token in sampled]),
+        tops=[[(token, -0.5), (1, float("-inf"))] for token in sampled],
+        finish="stop",
+        times=Times(1, 2, 3, 4),
+        weights=[WeightsSpan(None, 1), WeightsSpan("v2", len(sampled) - 1)],
+        sampling={"temperature": 0.5},
+        images=[(0, "ab" * 32)],
+        compacted=True,
+        reasoning=1,
+        instructions=2,
+        dropped=3,
+    )
+    return Recorded(call, as_tokens(prompt))
+
+
+def added(project: str, *calls: Recorded, name: str = "task") -> RecordedResponse:
+    """Return what a response adds."""
+    response_id = calls[0].call.response_id
+    return RecordedResponse(project=project, rollout=name, response_id=response_id, model="m", calls=calls)
+
+
+class RolloutsContract:
+    """Give a subclass the fixtures `rollouts` and `other_worker`, stores with `LIMITS` whose clock is at `NOW`."""
+
+    async def test_it_comes_back_as_it_was(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        made = record(
+            project,
+            group="a/b c",
+            metadata={"a": UNTAMED},
+            sampling={"seed": 2**60},
+            weights_wanted="w",
+            max_staleness=2,
+        )
+        await rollouts.create(made)
+        await rollouts.create(made)  # tried again: its answer got lost
+        assert await rollouts.get(project, "task") == made
+        assert await rollouts.get(new_id("proj"), "task") is None
+        assert await rollouts.get(project, "\0") is None
+        assert await rollouts.generations(project, "\0") is None
+        assert await rollouts.listed(project, after="\0", limit=1) is None
+        assert not await rollouts.listed(project, after=None, limit=1, group="\0")
+        assert not await rollouts.delete(project, "\0")
+        assert await rollouts.end(project, "\0", at=1) is None
+        with pytest.raises(RolloutExists):
+            await rollouts.create(record(project))
+        assert await rollouts.generations(project, "task") == []
+        assert await rollouts.generations(project, "other") is None
+
+    async def test_generations_come_back_to_the_bit(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        first = added(project, call_of([1, 2], [3, 4], "resp_1"), call_of([1, 2, 3, 4, 5], [6, 1 << 25], "resp_1", 1))
+        await rollouts.keep(first)
+        await rollouts.keep(first)  # tried again
+        await rollouts.keep(added(project, call_of([1, 9], [8], "resp_2")))
+        found = await rollouts.generations(project, "task")
+        assert found is not None
+        assert [each.number for each in found] == [0, 1, 2]
+        assert [each.call for each in found[:2]] == [each.call for each in first.calls]
+        assert [(each.parent, each.shared, each.cut) for each in found] == [
+            (None, 0, ""),
+            (0, 4, ""),
+            (0, 1, "instructions_changed"),
+        ]
+        assert [each.tail.tolist() for each in found] == [[1, 2], [5], [9]]
+        kept = await rollouts.get(project, "task")
+        assert kept is not None
+        assert (kept.generations, kept.prompt_tokens, kept.sampled_tokens, kept.model) == (3, 4, 5, "m")
+        assert kept.bytes > 0
+
+    async def test_nothing_is_kept_of_one_that_is_gone(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_1")))
+        assert await rollouts.get(project, "task") is None
+        await rollouts.create(record(project))
+        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_1")))
+        assert await rollouts.delete(project, "task")
+        assert not await rollouts.delete(project, "task")
+        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_2")))
+        await rollouts.create(record(project))
+        assert await rollouts.generations(project, "task") == []
+
+    async def test_workers_place_what_they_add_behind_each_other(
+        self, rollouts: BaseRolloutStore, other_worker: BaseRolloutStore
+    ) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        whole: list[int] = [1]
+        for turn in range(12):
+            worker = rollouts if turn % 3 else other_worker
+            await worker.keep(added(project, call_of(whole, [turn, 7], f"resp_{turn}")))
+            whole = [*whole, turn, 7, 100 + turn]
+        found = await rollouts.generations(project, "task")
+        assert found is not None
+        assert [each.cut for each in found] == [""] * 12
+        assert [each.parent for each in found[1:]] == list(range(11))
+        assert sum(len(each.tail) for each in found) == 12
+
+    async def test_many_at_once(self, rollouts: BaseRolloutStore, other_worker: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        await rollouts.keep(added(project, call_of([1], [2, 3], "resp_first")))
+        adds = [added(project, call_of([1, 2, 3, n], [n, n], f"resp_{n}")) for n in range(20)]
+        await asyncio.gather(*((rollouts, other_worker)[n % 2].keep(each) for n, each in enumerate(adds)))
+        found = await other_worker.generations(project, "task")
+        assert found is not None
+        assert [each.number for each in found] == list(range(21))
+        assert {(each.parent, each.shared, each.cut) for each in found[1:]} == {(0, 3, "")}
+
+    async def test_rewards_and_the_end(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        rewards: list[RewardObject] = [
+            {"reward": 0.1 + 0.2, "turn": None, "at": int(NOW)},
+            {"reward": {"a": -1e300}, "turn": "resp_1", "at": int(NOW)},
+        ]
+        for reward in rewards:
+            kept = await rollouts.add_reward(project, "task", reward)
+        assert kept is not None
+        assert list(kept.rewards) == rewards
+        for at in (int(NOW), int(NOW) + 5):
+            ended = await rollouts.end(project, "task", at=at)
+            assert ended is not None
+            assert ended.ended_at == int(NOW)
+        assert await rollouts.add_reward(project, "nobody", rewards[0]) is None
+        assert await rollouts.end(project, "nobody", at=1) is None
+
+    async def test_lists(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        for number in range(MOST):
+            made = {"id": f"{project}_{number}", "group": "odd" if number % 2 else None}
+            await rollouts.create(record(project, f"task-{number}", **made))
+        with pytest.raises(RolloutsFull):
+            await rollouts.create(record(project, "one-more"))
+        names = [each.name for each in await rollouts.listed(project, after=None, limit=10) or ()]
+        assert names == [f"task-{number}" for number in reversed(range(MOST))]
+        page = await rollouts.listed(project, after="task-1", limit=2, descending=False)
+        assert [each.name for each in page or ()] == ["task-2", "task-3"]
+        odd = await rollouts.listed(project, after=None, limit=10, group="odd")
+        assert [each.name for each in odd or ()] == ["task-3", "task-1"]
+        assert await rollouts.listed(project, after="nobody", limit=2) is None
+        assert await rollouts.listed(new_id("proj"), after=None, limit=2) == []
+
+    async def test_a_purge_takes_what_is_past_its_time(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project, "old", created_at=1, last_at=1))
+        await rollouts.create(record(project, "young", last_at=int(NOW - TTL) + 1))
+        assert await rollouts.purge() == 1
+        assert await rollouts.get(project, "old") is None
+        assert await rollouts.get(project, "young") is not None
+        assert await rollouts.purge() == 0
