@@ -54,12 +54,16 @@ def test_a_project_is_forgotten_whole_and_others_not_at_all(server: ClosedServer
         made(mine, previous_response_id=first)
         conversation = mine.post("/v1/conversations", json={"items": HELLO, "metadata": {"a": "b"}}).json()["id"]
         made(mine, conversation=conversation)
+        rolled = {"x-rollout-id": "task-1"}
+        mine.post("/v1/responses", json={"input": "Hi"}, headers=rolled).raise_for_status()
+        mine.post("/v1/rollouts", json={"id": "task-2"}).raise_for_status()
         running = made(mine, background=True, input="count to 500")
 
         file = server.folder / "mine.jsonl"
         said = server.manage("forget", "--project", "mine", "--dry-run", "--export", str(file))
-        assert "5 responses, 1 conversations" in said
-        assert rows(server)["response"] == 6
+        assert "6 responses, 1 conversations" in said
+        assert "2 roll-outs" in said
+        assert rows(server)["response"] == 7
         exported = [json.loads(line) for line in file.read_text().splitlines()]
         assert {first, running} < {line["response"]["id"] for line in exported if "response" in line}
         assert [line["conversation"]["metadata"] for line in exported if "conversation" in line] == [{"a": "b"}]
@@ -67,6 +71,8 @@ def test_a_project_is_forgotten_whole_and_others_not_at_all(server: ClosedServer
         (kept_store,) = [line for line in exported if "vector_store" in line]
         assert kept_store["vector_store"]["name"] == "s"
         assert [line["base64"] for line in exported if "content_of" in line] == ["dGV4dA=="]
+        (first_tree, _) = [line["rollout"] for line in exported if "rollout" in line]
+        assert first_tree["sequences"][0]["token_ids"]
         assert os.stat(file).st_mode & 0o777 == 0o600
 
         said = server.manage("forget", "--project", "mine", "--yes")

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times, WeightsSpan
@@ -128,6 +129,18 @@ def remove_some(connection: BaseDatabaseWrapper, rollout_id: str) -> bool:
     some = list(rows.values_list("pk", flat=True)[: AT_ONCE + 1])
     rows.filter(pk__in=some[:AT_ONCE]).delete()
     return len(some) <= AT_ONCE
+
+
+def erase_rollouts(using: str, project: str) -> None:
+    """Remove the roll-outs of a project, in steps: others write between them."""
+    rows = Rollout.objects.using(using).filter(project=project)
+    while ids := list(rows.values_list("pk", flat=True)[:AT_ONCE]):
+        # First nobody finds them, so nothing is added to them any more.
+        Rollout.objects.using(using).filter(pk__in=ids).update(project=GONE, name=F("pk"))
+        for rollout_id in ids:
+            while not remove_some(connections[using], rollout_id):
+                pass
+        Rollout.objects.using(using).filter(pk__in=ids).delete()
 
 
 def read_generations(connection: BaseDatabaseWrapper, rollout_id: str, numbers: Iterable[int] = ()) -> list[Generation]:

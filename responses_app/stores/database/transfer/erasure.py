@@ -36,15 +36,18 @@ from responses_app.models.batches import Batch, BatchLine
 from responses_app.models.chats import ChatLabel, NamedSetup
 from responses_app.models.idempotency import IdempotencyKey
 from responses_app.models.pictures import Picture, PictureUse
+from responses_app.models.rollouts import Rollout
 from responses_app.models.skills import Skill, SkillVersion
 from responses_app.models.vector_stores import VectorStore, VectorStoreFile
 from responses_app.models.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.database.batches.rows import remove_some_lines
 from responses_app.stores.database.files.rows import all_pieces, remove_files
 from responses_app.stores.database.files.skills import erase_skills
 from responses_app.stores.database.files.uploads import erase_uploads
 from responses_app.stores.database.idempotency import erase_keys
 from responses_app.stores.database.responses.removal import remove
+from responses_app.stores.database.rollouts.rows import erase_rollouts, read_generations, record_of
 from responses_app.stores.database.vector_stores.rows import erase_stores
 
 AT_ONCE = 200  # rows in one transaction
@@ -106,6 +109,7 @@ def count(subject: Subject, *, using: str = "default") -> Mapping[str, int]:
         "batches": batches,
         "files": subject.files(using).count(),
         "uploads": Upload.objects.using(using).filter(**of_project).count(),
+        "roll-outs": Rollout.objects.using(using).filter(**of_project).count(),
         "skills": Skill.objects.using(using).filter(**of_project).count(),
         "versions of skills": SkillVersion.objects.using(using).filter(**of_project).count(),
         "vector stores": VectorStore.objects.using(using).filter(**of_project).count(),
@@ -144,6 +148,7 @@ def lines(subject: Subject, *, using: str = "default") -> Iterator[str]:
         for piece in all_pieces(connections[using], file.pk, file.bytes):
             yield json.dumps({"content_of": file.pk, "base64": b64encode(piece).decode()})
     yield from _lines_of_skills(subject.project, using)
+    yield from _lines_of_rollouts(subject.project, using)
     for key in ApiKey.objects.using(using).filter(project_id=subject.project).order_by("created_at"):
         about = {"id": key.pk, "name": key.name, "prefix": key.prefix, "created_at": key.created_at.isoformat()}
         yield json.dumps({"api_key": about})
@@ -171,6 +176,12 @@ def _lines_of_skills(project: str, using: str) -> Iterator[str]:
         yield json.dumps({"skill": about})
         for piece in all_pieces(connections[using], row.pk, row.bytes):
             yield json.dumps({"content_of": row.skill_id, "version": row.version, "base64": b64encode(piece).decode()})
+
+
+def _lines_of_rollouts(project: str, using: str) -> Iterator[str]:
+    for row in Rollout.objects.using(using).filter(project=project).order_by("pk").iterator(chunk_size=AT_ONCE):
+        head = record_of(row).as_json()
+        yield json_text({"rollout": tree_of(head, read_generations(connections[using], row.pk)).as_json()})
 
 
 def _lines_of_webhooks(project: str, using: str) -> Iterator[str]:
@@ -209,6 +220,7 @@ def erase(subject: Subject, *, using: str = "default") -> Iterator[list[str]]:
     erase_uploads(using, subject.project)
     erase_stores(using, subject.project)
     erase_skills(using, subject.project)
+    erase_rollouts(using, subject.project)
     with transaction.atomic(using=using):
         # What an older version may have left behind.
         for model in (ApprovalClaim, ChainPart, ChatChoice, ChatLabel, NamedSetup, SampledItem, PublicName):

@@ -1,0 +1,142 @@
+"""What a run records for its roll-out is what its engine got and gave, wherever it is cut, taken over or stopped."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from engine.types import GenerationRequest
+from responses_app.protocol.response import summaries
+from responses_app.protocol.response.input_codec import decode, encode
+from responses_app.protocol.response.steps import StopReason
+from responses_app.protocol.rollouts.generations import Recorded, WeightsSpan
+from responses_app.protocol.rollouts.tree import tree_of
+from responses_app.stores.base import AcceptedResponse, StoredResponse
+from tests.kit.fakes import Site
+from tests.unit.runs.test_cut_turns import CutEngine
+from tests.unit.runs.test_takeover import ANSWER, CASES, LONG_ANSWER, UNKNOWN, left_at, taken_over
+
+IN_ROLLOUT = {"metadata": {"rollout_id": "task-1"}}
+LOGPROB = -0.1  # of every token of `CutEngine`
+
+
+def recorded(stored: StoredResponse) -> Sequence[Recorded]:
+    """Return what a response has recorded."""
+    assert stored.recorded is not None
+    assert stored.recorded.rollout == "task-1"
+    return stored.recorded.calls
+
+
+def shown(calls: Sequence[Recorded]) -> list[Any]:
+    """Return what does not depend on time."""
+    return [
+        (each.call.turn, each.prompt.tolist(), each.call.sampled.tolist(), list(each.call.logprobs or ()),
+         each.call.finish, list(each.call.weights), each.call.summary)
+        for each in calls
+    ]  # fmt: skip
+
+
+async def undisturbed(case: str, **fields: object) -> tuple[CutEngine, StoredResponse, AcceptedResponse]:
+    """Let a response of a case run to its end."""
+    turns, asked = CASES[case]
+    site = Site(CutEngine(turns))
+    reading = await site.begin(**{"input": "hi", **asked, **IN_ROLLOUT, **fields})
+    kept = site.store._responses["default", reading.reader.source.response_id].of
+    assert isinstance(kept, AcceptedResponse)
+    events = await reading.to_the_end()
+    assert "'logprob'" not in str(events), "what is recorded is shown to nobody"
+    engine = site.engine
+    assert isinstance(engine, CutEngine)
+    return engine, site.store.saved[0], kept
+
+
+def asked_of(requests: Sequence[GenerationRequest]) -> list[list[int]]:
+    return [list(request.prompt_token_ids) for request in requests]
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_all_turns_are_as_the_engine_had_them(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    engine, stored, _ = await undisturbed(case)
+    calls = recorded(stored)
+    assert [each.prompt.tolist() for each in calls] == asked_of(engine.requests)
+    assert sum(len(each.call.sampled) + each.call.dropped for each in calls) == engine.sampled
+    usage = stored.response["usage"]
+    assert usage is not None
+    assert sum(len(each.call.sampled) for each in calls) == usage["output_tokens"]
+    for each in calls:
+        assert list(each.call.logprobs or ()) == [LOGPROB] * len(each.call.sampled)
+        assert each.call.weights == [WeightsSpan(None, len(each.call.sampled))]
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_turn_that_is_cut_anywhere_is_one_call(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    turns, asked = CASES[case]
+    engine, stored, _ = await undisturbed(case)
+    whole = shown(recorded(stored))
+    for place in range(1, engine.sampled, 1 if engine.sampled < 60 else 7):
+        site = Site(CutEngine(turns, [place]))
+        await (await site.begin(**{"input": "hi", **asked, **IN_ROLLOUT})).to_the_end()
+        assert shown(recorded(site.store.saved[0])) == whole, f"cut behind {place} tokens"
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_another_worker_records_what_was_sampled_before(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "MIN_TOKENS", 8)
+    turns, _ = CASES[case]
+    _, stored, accepted = await undisturbed(case, background=True)
+    inputs, whole = list(decode(stored.log)), shown(recorded(stored))
+    for count in range(0, len(inputs), 1 if len(inputs) < 60 else 5):
+        store = await left_at(accepted, encode(inputs[:count]))
+        site = Site(CutEngine(turns), store, worker="heir")
+        await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
+        again = recorded(site.store.saved[0])
+        assert shown(again) == whole, f"cut behind {count} of {len(inputs)} inputs"
+
+
+async def test_a_tool_of_the_server_and_what_follows_is_one_sequence() -> None:
+    turns = ['<|channel|>commentary to=container.exec<|message|>{"cmd":["ls"]}<|call|>', ANSWER]
+    site = Site(CutEngine(turns))
+    await site.ask(input="hi", **IN_ROLLOUT)
+    [stored] = site.store.saved
+    assert stored.recorded is not None
+    await site.service.rollouts.keep(stored.recorded)
+    generations = await site.service.rollouts.generations("default", "task-1")
+    record = await site.service.rollouts.get("default", "task-1")
+    tree = tree_of(record.as_json(), generations)
+    assert [each.cut for each in generations] == [""] * len(generations)
+    assert len(tree.sequences) == 1
+
+
+@pytest.mark.parametrize("reason", [StopReason.INTERRUPTED, StopReason.DISCARDED, StopReason.STEERED])
+async def test_a_turn_that_somebody_ends_has_what_was_read_of_it(reason: StopReason) -> None:
+    engine = CutEngine([LONG_ANSWER])
+    site = Site(engine)
+    reading = await site.begin(input="hi", **IN_ROLLOUT)
+    await reading.until("response.output_text.delta")
+    reading.run.stop(reason)
+    await reading.to_the_end()
+    [call] = recorded(site.store.saved[0])
+    usage = site.store.saved[0].response["usage"]
+    assert usage is not None
+    assert len(call.call.sampled) == usage["output_tokens"]
+    assert call.call.finish in (("stop",) if reason is StopReason.STEERED else ("abort",))
+
+
+async def test_a_response_that_is_not_stored_is_recorded_before_its_end() -> None:
+    site = Site(CutEngine([UNKNOWN, ANSWER]))
+    reading = await site.begin(input="hi", store=False, **IN_ROLLOUT)
+    await reading.until("response.completed")
+    generations = await site.service.rollouts.generations("default", "task-1")
+    assert [each.call.turn for each in generations] == [0, 1]
+    assert not any(math.isnan(value) for each in generations for value in each.call.logprobs or ())
+
+
+async def test_without_a_rollout_nothing_is_recorded_and_nothing_more_is_asked() -> None:
+    engine = CutEngine([ANSWER])
+    site = Site(engine)
+    await site.ask(input="hi")
+    assert site.store.saved[0].recorded is None
+    assert engine.requests[0].sampling.top_logprobs is None
