@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.rollouts.generations import RolloutRef
+from responses_app.protocol.rollouts.generations import NOWHERE, RolloutRef
 from responses_app.protocol.rollouts.recording import AboutPrompts, Recorder
 from responses_app.runs.plan.plan import RunPlan
 from responses_app.runs.plan.served import ServedModel
@@ -15,14 +15,14 @@ ROLLOUT = "respsite_rollout"  # of the request, as it is kept for another worker
 def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float]) -> None:
     """Have what a plan generates recorded, where it is part of a roll-out."""
     ref = plan.origin.rollout
-    if ref is None or plan.request.warm_up:
+    if plan.request.warm_up or (ref is None and not plan.request.wants_tokens):
         return
     prompt, written = plan.generation.prompt_token_ids, plan.format
     # Where a template renders the whole, nobody knows how much of it stands before the first message.
     rest = 0 if written.renders_elsewhere else len(plan.link.prompt_tokens()) + len(written.generation_start())
     plan.recorder = Recorder(
         plan.response_id,
-        ref,
+        ref or NOWHERE,
         now=now,
         hides=plan.request.logprobs is None or not model.engine.supports_logprobs,
         about=AboutPrompts(

@@ -1,5 +1,6 @@
 """The fields of a `POST /v1/responses`, each of the right type, and what becomes of those that are not carried out."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, SkipValidation
@@ -29,9 +30,10 @@ ENGINE_FIELDS = (  # known to vLLM or some forks of it only, and taken where RES
 )
 SAMPLING_FIELDS = (  # of vLLM's own path, and carried out as they are there
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "seed", "stop", "stop_token_ids"),
-    *("logit_bias", "top_k", "min_p", "ignore_eos", "structured_outputs"),
+    *("logit_bias", "top_k", "min_p", "ignore_eos", "structured_outputs", "return_token_ids"),
 )
 LOGPROBS = "message.output_text.logprobs"
+TOKENS = "tokens"  # of this server: items have the tokens that they come of, with log probabilities
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
@@ -275,6 +277,7 @@ class Fields(ClientModel):
     min_p: float | None = Field(default=None, ge=0, le=1)
     ignore_eos: bool | None = None
     structured_outputs: StructuredOutputs | None = None
+    return_token_ids: bool | None = None  # as `TOKENS` in `include`
     priority: int | None = Field(default=None, ge=-(2**31), lt=2**31)  # vLLM's: lower runs first
     # Prompts with different salts share nothing in the engine's cache.
     cache_salt: str | None = Field(default=None, min_length=1, max_length=1024)
@@ -283,9 +286,9 @@ class Fields(ClientModel):
     previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
 
-def check_include(include: list[str] | None) -> None:
-    """Refuse an `include` that OpenAI does not know; those that cannot be served are left out silently."""
+def check_include(include: list[str] | None, *, own: Collection[str] = ()) -> None:
+    """Refuse an `include` that OpenAI does not know, but for `own`; what cannot be served is left out silently."""
     for index, name in enumerate(include or ()):
-        if name not in KNOWN_INCLUDES:
-            known = ", ".join(sorted(KNOWN_INCLUDES))
+        if name not in KNOWN_INCLUDES and name not in own:
+            known = ", ".join(sorted((*KNOWN_INCLUDES, *own)))
             raise invalid_value(f"include[{index}]", f"{name[:80]!r}. Supported values are: {known}.")

@@ -39,6 +39,9 @@ class RolloutRef:
     api: Api = "responses"  # by which it came
 
 
+NOWHERE = RolloutRef("")  # what is recorded for its client alone
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """When the steps of a call came, in Unix milliseconds; None where nobody knows."""

@@ -7,6 +7,7 @@
 All is little-endian. A log probability that the engine did not tell of a token is NaN.
 """
 
+import math
 import sys
 from array import array
 from collections.abc import Iterable
@@ -68,6 +69,20 @@ def unpack_logprobs(packed: bytes) -> "array[float] | None":
 def as_logprobs(values: Iterable[float] = ()) -> "array[float]":
     """Return log probabilities as an array."""
     return array("d", values)
+
+
+def numbers(values: "array[float]") -> list[float | None]:
+    """Return numbers as JSON has them: nothing for NaN, and -9999 for minus infinity, as vLLM's servers say it."""
+    if math.isfinite(sum(values)):  # nearly always, for sampled tokens
+        return list(values)
+    return [number(value) for value in values]
+
+
+def number(value: float) -> float | None:
+    """Return a number as JSON has it."""
+    if math.isfinite(value):
+        return value
+    return None if math.isnan(value) else -9999.0
 
 
 def _as_bytes(values: "array[int] | array[float]") -> bytes:

@@ -31,7 +31,7 @@ from responses_app.protocol.rollouts.generations import (
     add_span,
     spans_of,
 )
-from responses_app.protocol.rollouts.packing import as_logprobs
+from responses_app.protocol.rollouts.packing import as_logprobs, numbers
 
 NOT_TOLD = float("nan")  # the log probability of a token that the engine did not tell
 
@@ -140,6 +140,7 @@ class Recorder:
         self._asked: dict[int, _Asked] = {}
         self._open: dict[int, _OpenCall] = {}
         self._versions: dict[int, str | None] = {}  # of the weights that sampled last
+        self._begins: list[int] = []  # of the root: how many items were done before each of its turns
         self.calls: list[Recorded] = []  # those that have ended
 
     @property
@@ -193,11 +194,34 @@ class Recorder:
             self._end(agent, None, by_machine=False)
         return self.calls
 
+    def with_tokens(self, output: Sequence[JsonObject]) -> list[JsonObject]:
+        """Return the output of a response, in which the last item of each turn has the turn's tokens.
+
+        The fields are those that NeMo Gym trains on. Turns of agents below the root, and those without an item, have
+        none.
+        """
+        items = [dict(item) for item in output]
+        of_turns = {each.call.turn: each for each in self.calls if each.call.agent is None}
+        for turn, begin in enumerate(self._begins):
+            end = self._begins[turn + 1] if turn + 1 < len(self._begins) else len(items)
+            said = [item for item in items[begin:end] if not str(item["type"]).endswith("_output")]
+            recorded = of_turns.get(turn)
+            if said and recorded is not None:
+                call = recorded.call
+                said[-1] |= {
+                    "prompt_token_ids": recorded.prompt.tolist(),
+                    "generation_token_ids": call.sampled.tolist(),
+                    "generation_log_probs": None if call.logprobs is None else numbers(call.logprobs),
+                }
+        return items
+
     def _begin(self, agent: int, machine: ResponseMachine) -> _OpenCall | None:
         asked, its = self._asked.pop(agent, None), machine.machine_of(agent)
         if asked is None or its.reader.turn is None:
             return None
         self._versions.pop(agent, None)  # what the log says of a turn begins with its weights
+        if not agent:
+            self._begins.append(len(its.stream.output))
         name = None if not agent or its.stream.agent is None else str(its.stream.agent["agent_name"])
         call = self._open[agent] = _OpenCall(asked, its.reader.turn.usage, name)
         return call

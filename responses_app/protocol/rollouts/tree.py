@@ -36,7 +36,7 @@ from responses_app.protocol.rollouts.objects import (
     SequenceObject,
     WeightsObject,
 )
-from responses_app.protocol.rollouts.packing import as_logprobs
+from responses_app.protocol.rollouts.packing import as_logprobs, number, numbers
 
 Masks = Literal["first", "all"]  # where a sampled token has the mask 1: in its first sequence, or in each
 
@@ -147,7 +147,7 @@ class RolloutTree:
             "nodes": [self.nodes[place].id for place in sequence.nodes],
             "token_ids": sequence.token_ids.tolist(),
             "mask": list(sequence.mask),
-            "logprobs": _numbers(sequence.logprobs),
+            "logprobs": numbers(sequence.logprobs),
             "weights": _weights(sequence.weights),
             "parent_sequence": sequence.parent_sequence,
             "shared_tokens": sequence.shared_tokens,
@@ -309,7 +309,7 @@ def _node(node: Node) -> NodeObject:
         "role": node.role,
         "token_ids": node.token_ids.tolist(),
         "mask": node.mask,
-        "logprobs": None if node.logprobs is None else _numbers(node.logprobs),
+        "logprobs": None if node.logprobs is None else numbers(node.logprobs),
         "top_logprobs": None if node.tops is None else [_tops(each) for each in node.tops],
         "response_id": call.response_id,
         "generation": f"g{node.generation.number}",
@@ -331,21 +331,8 @@ def _node(node: Node) -> NodeObject:
 
 
 def _tops(entries: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
-    return [(token, _number(value)) for token, value in entries]
+    return [(token, number(value)) for token, value in entries]
 
 
 def _weights(spans: Sequence[WeightsSpan]) -> list[WeightsObject]:
     return [{"version": span.version, "tokens": span.tokens} for span in spans]
-
-
-def _numbers(values: "array[float]") -> list[float | None]:
-    """Return numbers as JSON has them: nothing for NaN, and -9999 for minus infinity, as vLLM's servers say it."""
-    if math.isfinite(sum(values)):  # nearly always, for sampled tokens
-        return list(values)
-    return [_number(value) for value in values]
-
-
-def _number(value: float) -> float | None:
-    if math.isfinite(value):
-        return value
-    return None if math.isnan(value) else -9999.0

@@ -18,7 +18,7 @@ from responses_app.protocol.requests.resources import CONTINUABLE, Ending, Respo
 from responses_app.protocol.requests.server_tools import ITEMS, SHELL_ITEM, SHELL_OUTPUT
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Await, Ended
-from responses_app.protocol.rollouts.generations import RecordedResponse
+from responses_app.protocol.rollouts.generations import NOWHERE, RecordedResponse
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.protocol.webhooks import message_of_wait
 from responses_app.runs.driving.unsaved import UnsavedEnd, UnsavedEnds
@@ -246,7 +246,7 @@ class RunPersistence:
         """Return what another worker needs to run it; a public id may stand for a later response there."""
         request, parent = self._plan.request, self._plan.parent
         fields = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
-        if self._plan.recorder is not None:
+        if self._plan.recorder is not None and self._plan.recorder.ref is not NOWHERE:
             fields[ROLLOUT] = as_fields(self._plan.recorder.ref)
         if self._plan.pictures.named:
             fields[NAMED_PICTURES] = dict(self._plan.pictures.named)
@@ -384,7 +384,7 @@ class RunPersistence:
     def _recorded(self) -> RecordedResponse | None:
         """Return what the response adds to its roll-out, if it is part of one."""
         plan, recorder = self._plan, self._plan.recorder
-        if recorder is None:
+        if recorder is None or recorder.ref is NOWHERE:
             return None
         return RecordedResponse(
             project=plan.origin.project,

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from engine.errors import EngineError
 from responses_app.limits.rates import FREE
 from responses_app.protocol.items.items import Exact
-from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, Status
+from responses_app.protocol.requests.resources import TERMINAL_STATUSES, Ending, ResponseObject, Status
 from responses_app.protocol.response.input_codec import decode_timed
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import (
@@ -156,6 +156,12 @@ class Run(EventSource):
     @property
     def said(self) -> Exact:
         return Exact(self.plan.format.name, tuple(self._machine.stream.messages))
+
+    def response(self) -> ResponseObject:
+        response, recorder = super().response(), self.plan.recorder
+        if recorder is None or not self.plan.request.wants_tokens:
+            return response
+        return {**response, "output": recorder.with_tokens(response["output"])}
 
     @property
     def waits(self) -> bool:

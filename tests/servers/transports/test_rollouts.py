@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.clients import Socket, http_client, server_sent
 from tests.kit.closed import ClosedServer
-from tests.kit.rollouts import assert_tree_is_the_engines, of_engine, tree_of
+from tests.kit.rollouts import LOGPROB, assert_tree_is_the_engines, of_engine, tree_of
 from tests.kit.scripts import WEATHER
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -230,3 +230,19 @@ async def test_projects_see_their_own_only_and_keys_need_the_scope(closed: Close
         assert (await http.post(f"/rollouts/{name}/end", headers=by(reader))).status_code == 403
         # The same id is another roll-out there.
         assert (await http.post("/rollouts", json={"id": name}, headers=by(other))).status_code == 200
+
+
+@pytest.mark.parametrize("asked", [{"include": ["tokens"]}, {"return_token_ids": True}])
+async def test_items_have_their_tokens(server: Server, http: httpx.AsyncClient, asked: dict[str, Any]) -> None:
+    answer = await posted(http, "/responses", {"input": "[think]", "tools": [WEATHER], **asked})
+    [entry] = [each for entries in of_engine([server], {answer["id"]}).values() for each in entries]
+    thought, call = answer["output"]
+    assert "prompt_token_ids" not in thought
+    assert call["prompt_token_ids"] == entry["prompt_tokens"]
+    assert call["generation_token_ids"] == entry["sampled_tokens"]
+    assert call["generation_log_probs"] == [LOGPROB] * len(entry["sampled_tokens"])
+    stored = (await http.get(f"/responses/{answer['id']}")).json()
+    assert {item["type"] for item in stored["output"]} == {"reasoning", "function_call"}
+    refused = await http.post("/responses", json={"input": "Hello", "stream": True, **asked})
+    assert refused.status_code == 400
+    assert "roll-out" in refused.json()["error"]["message"]
