@@ -50,6 +50,7 @@ from responses_app.runs.log.run_log import LiveLogs, RunLog
 from responses_app.runs.plan.failures import engine_errors, refusal, store_away, store_errors
 from responses_app.runs.plan.pictures import named_in
 from responses_app.runs.plan.plan import Origin, RunPlan
+from responses_app.runs.plan.recorders import of_fields, record
 from responses_app.runs.plan.served import ServedModel, ServedModels
 from responses_app.runs.plan.settings import RunSettings
 from responses_app.runs.planning.grammars import check_grammar
@@ -57,7 +58,6 @@ from responses_app.runs.planning.history import History, Recall
 from responses_app.runs.planning.offering import Shelf
 from responses_app.runs.planning.planning import Draft, count_prompt, make_plan, plan_to_compact
 from responses_app.runs.queues.turns import FairThreads
-from responses_app.runs.recorders import of_fields, record
 from responses_app.runs.registry.registry import RunRegistry
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.base import AcceptedResponse, Claim, StoreError

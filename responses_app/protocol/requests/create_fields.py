@@ -285,6 +285,22 @@ class Fields(ClientModel):
     # What came before, in the model's own words or as messages of Chat Completions.
     previous_input_messages: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = None
 
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether the items of its answer are to have the tokens that they come of."""
+        return bool(self.return_token_ids) or TOKENS in (self.include or ())
+
+
+def check_create(fields: Fields) -> None:
+    """Refuse what a create may not include."""
+    check_include(fields.include, own=(TOKENS,))
+    if fields.wants_tokens and (fields.stream or fields.background):
+        raise invalid_value(
+            "return_token_ids" if fields.return_token_ids else "include",
+            "tokens of items come with a whole answer only: leave 'stream' and 'background' out, or read the tokens "
+            "of a roll-out.",
+        )
+
 
 def check_include(include: list[str] | None, *, own: Collection[str] = ()) -> None:
     """Refuse an `include` that OpenAI does not know, but for `own`; what cannot be served is left out silently."""

@@ -48,14 +48,7 @@ from responses_app.protocol.items.items import CompactionTrigger, ParsedItem, pa
 from responses_app.protocol.items.multi_agent import NAMESPACE as AGENTS_NAMESPACE
 from responses_app.protocol.items.multi_agent import beta_missing, has_beta
 from responses_app.protocol.items.offers import OfferedTool
-from responses_app.protocol.requests.create_fields import (
-    ENGINE_FIELDS,
-    LOGPROBS,
-    NOT_OPENAIS,
-    TOKENS,
-    Fields,
-    check_include,
-)
+from responses_app.protocol.requests.create_fields import ENGINE_FIELDS, LOGPROBS, NOT_OPENAIS, Fields, check_create
 from responses_app.protocol.requests.resources import ResponseObject, Status
 from responses_app.protocol.requests.server_tools import item_of, private_fields, refuse_names
 from responses_app.protocol.requests.text_format import HeldText, PlainText, TextFormat, held_text, parse_text_format
@@ -150,11 +143,6 @@ class CreateRequest(Fields):
         return (self.top_logprobs or 0) if are_asked_for else None
 
     @property
-    def wants_tokens(self) -> bool:
-        """Whether the items of its answer are to have the tokens that they come of."""
-        return bool(self.return_token_ids) or TOKENS in (self.include or ())
-
-    @property
     def affinity(self) -> str | None:
         """What requests have in common that go to the same engine; None where nothing says it."""
         options = self.background_options
@@ -218,7 +206,7 @@ def parse_create(data: Mapping[str, object], *, engine_fields: bool = False) -> 
     _check_together(request)
     if request.structured_outputs is not None:
         request = request.model_copy(update={"held": _held(request)})
-    check_include(request.include, own=(TOKENS,))
+    check_create(request)
     check_metadata(request.metadata)
     return request
 
@@ -282,12 +270,6 @@ def _check_together(request: CreateRequest) -> None:
             "A background response must be stored: leave 'store' out, or set 'background' to false.",
             param="background",
             code="invalid_value",
-        )
-    if request.wants_tokens and (request.stream or request.background):
-        raise invalid_value(
-            "return_token_ids" if request.return_token_ids else "include",
-            "tokens of items come with a whole answer only: leave 'stream' and 'background' out, or read the tokens "
-            "of a roll-out.",
         )
     options = request.background_options
     if options is not None and options.window_seconds is not None:

@@ -26,7 +26,7 @@ from responses_app.runs.log.run_log import RunLog
 from responses_app.runs.plan.failures import failure
 from responses_app.runs.plan.pictures import NAMED_PICTURES
 from responses_app.runs.plan.plan import RunPlan
-from responses_app.runs.recorders import ROLLOUT, as_fields
+from responses_app.runs.plan.recorders import ROLLOUT, as_fields
 from responses_app.stores.base import (
     AcceptedResponse,
     Claim,

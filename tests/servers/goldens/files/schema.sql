@@ -59,6 +59,14 @@ CREATE INDEX "response_project_created" ON "responses_app_response" ("project",
   "size");
 CREATE INDEX "response_running" ON "responses_app_response" ("worker") WHERE "status" IN ('queued',
   'in_progress');
+CREATE INDEX "rollout_group" ON "responses_app_rollout" ("project",
+  "group",
+  "id");
+CREATE INDEX "rollout_last" ON "responses_app_rollout" ("last_at");
+CREATE INDEX "rollout_project" ON "responses_app_rollout" ("project",
+  "id");
+CREATE INDEX "rolloutgeneration_response" ON "responses_app_rolloutgeneration" ("rollout_id",
+  "response_id");
 CREATE INDEX "sampleditem_response" ON "responses_app_sampleditem" ("response_id");
 CREATE INDEX "skill_project" ON "responses_app_skill" ("project",
   "id");
@@ -296,6 +304,39 @@ CREATE TABLE "responses_app_response" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "epoch" integer DEFAULT 1 NOT NULL,
   "key_id" varchar(64) DEFAULT '' NOT NULL,
   "chat_id" varchar(64) DEFAULT '' NOT NULL);
+CREATE TABLE "responses_app_rollout" ("id" varchar(64) NOT NULL PRIMARY KEY,
+  "project" varchar(64) NOT NULL,
+  "name" varchar(128) NOT NULL,
+  "group" varchar(128) NOT NULL,
+  "metadata" text NOT NULL,
+  "sampling" text NOT NULL,
+  "weights_wanted" varchar(256) NOT NULL,
+  "max_staleness" integer unsigned NULL CHECK ("max_staleness" >= 0),
+  "rewards" text NOT NULL,
+  "model" varchar(256) NOT NULL,
+  "created_at" datetime NOT NULL,
+  "last_at" datetime NOT NULL,
+  "ended_at" datetime NULL,
+  "generations" integer unsigned NOT NULL CHECK ("generations" >= 0),
+  "prompt_tokens" bigint unsigned NOT NULL CHECK ("prompt_tokens" >= 0),
+  "sampled_tokens" bigint unsigned NOT NULL CHECK ("sampled_tokens" >= 0),
+  "bytes" bigint unsigned NOT NULL CHECK ("bytes" >= 0),
+  CONSTRAINT "rollout_name" UNIQUE ("project",
+  "name"));
+CREATE TABLE "responses_app_rolloutgeneration" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "number" integer unsigned NOT NULL CHECK ("number" >= 0),
+  "response_id" varchar(64) NOT NULL,
+  "parent" integer unsigned NULL CHECK ("parent" >= 0),
+  "shared" integer unsigned NOT NULL CHECK ("shared" >= 0),
+  "near" integer unsigned NULL CHECK ("near" >= 0),
+  "cut" varchar(24) NOT NULL,
+  "tail" BLOB NOT NULL,
+  "sampled" BLOB NOT NULL,
+  "logprobs" BLOB NOT NULL,
+  "detail" BLOB NOT NULL,
+  "rollout_id" varchar(64) NOT NULL,
+  CONSTRAINT "rolloutgeneration_number" UNIQUE ("rollout_id",
+  "number"));
 CREATE TABLE "responses_app_sampleditem" ("id" varchar(64) NOT NULL PRIMARY KEY,
   "project" varchar(64) NOT NULL,
   "fingerprint" varchar(32) NOT NULL,
