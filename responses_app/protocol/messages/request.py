@@ -89,6 +89,8 @@ class OutputConfig(ClientModel):
 class RequestMetadata(ClientModel):
     """What is said of a request."""
 
+    own: ClassVar = ("rollout_id",)
+
     user_id: str | None = Field(default=None, max_length=1024)
     rollout_id: str | None = None  # of this server: the roll-out that the message is part of
 

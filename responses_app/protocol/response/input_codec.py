@@ -71,6 +71,7 @@ _MAX_SHORT = 0x7F  # tokens in such a record
 _TOKEN_BYTES = 3  # vocabularies have some 200,000 tokens; a larger id is written as JSON
 _MAX_TOKEN = 1 << 8 * _TOKEN_BYTES  # the first id that does not fit
 _LOGPROB_BYTES = 4
+_ONE = struct.Struct("<f")
 _DIGITS = b" \t\n\r"  # of a time
 _TIME_DIGITS = 22  # 44 bits of milliseconds: until the year 2527
 _FROM_DIGITS = bytes.maketrans(_DIGITS, b"0123")  # white space into the digits that `int(…, 4)` reads
@@ -164,6 +165,13 @@ def _packed_logprobs(chunk: Sampled, recorded: Sequence[TokenLogprob]) -> bytes 
     """Return what is recorded as 32-bit floats; None where these are not all of it, to the bit."""
     if not _is_plain(chunk) or len(recorded) != len(chunk.token_ids) or any(each.top for each in recorded):
         return None
+    if len(recorded) == 1:  # nearly always
+        value = recorded[0].logprob
+        try:
+            packed = _ONE.pack(value)
+        except OverflowError:
+            return None
+        return packed if _ONE.unpack(packed)[0] == value else None
     values = [each.logprob for each in recorded]
     try:
         packed = struct.pack(f"<{len(values)}f", *values)

@@ -19,7 +19,8 @@ from engine.formats.base import Tokens, as_tokens
 from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan
+from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan, input_of
+from responses_app.protocol.response.turns import TurnReader
 from responses_app.protocol.rollouts.generations import (
     EngineCall,
     Recorded,
@@ -40,37 +41,31 @@ NOT_TOLD = float("nan")  # the log probability of a token that the engine did no
 class SampledTokens:
     """The tokens of one call, as they come."""
 
-    tokens: "Tokens[int]" = field(default_factory=as_tokens)
-    logprobs: "array[float]" = field(default_factory=as_logprobs)
-    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    weights: list[WeightsSpan] = field(default_factory=list)
-    _version: str | None = None
-    _has_logprobs: bool = False
+    # As they came, and put together once they are all there: one by one that would cost a token more than its parsing.
+    # No version is that of the tokens before.
+    chunks: list[tuple[Sequence[int], Sequence[TokenLogprob] | None, str | None]] = field(default_factory=list)
 
-    def add(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob] | None, version: str | None) -> None:
-        """Take what came; no `version` is that of the tokens before."""
-        if version is not None:
-            self._version = version
-        if not tokens:
-            return
-        self.tokens.extend(tokens)
-        add_span(self.weights, WeightsSpan(self._version, len(tokens)))
-        if logprobs is None:
-            self.logprobs.extend([NOT_TOLD] * len(tokens))
-            self.tops.extend([()] * len(tokens))
-        else:
-            self._has_logprobs = True
-            self.logprobs.extend([each.logprob for each in logprobs])
-            self.tops.extend([each.top for each in logprobs])
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum([len(tokens) for tokens, _, _ in self.chunks])
 
     def shown(self, count: int) -> "tuple[Tokens[int], array[float] | None, Tops | None, list[WeightsSpan]]":
         """Return the first `count` tokens with all that is known of them."""
-        tops = self.tops[:count]
+        tokens, logprobs, tops = as_tokens(), as_logprobs(), list[tuple[tuple[int, float], ...]]()
+        weights, present = list[WeightsSpan](), None
+        for sampled, told, version in self.chunks:
+            present = present if version is None else version
+            tokens.extend(sampled)
+            add_span(weights, WeightsSpan(present, len(sampled)))
+            logprobs.extend([NOT_TOLD] * len(sampled) if told is None else [each.logprob for each in told])
+            tops.extend([()] * len(sampled) if told is None else [each.top for each in told])
+        has_logprobs = any(told is not None for _, told, _ in self.chunks)
         return (
-            self.tokens[:count],
-            self.logprobs[:count] if self._has_logprobs else None,
-            tops if any(tops) else None,
-            spans_of(self.weights, 0, count),
+            tokens[:count],
+            logprobs[:count] if has_logprobs else None,
+            tops[:count] if any(tops[:count]) else None,
+            spans_of(weights, 0, count),
         )
 
 
@@ -105,6 +100,7 @@ class AboutPrompts:
 class _OpenCall:
     asked: _Asked
     usage: _Usage  # the machine counts there what it has read
+    reader: TurnReader  # whose turn it is while that goes on
     agent: str | None
     sampled: SampledTokens = field(default_factory=SampledTokens)
     first_token: int | None = None
@@ -173,8 +169,16 @@ class Recorder:
         """Put what is to be recorded of a chunk where it is recorded from, and no client sees it."""
         if self._hides:
             sampled.recorded, sampled.logprobs = sampled.logprobs, None
-        if chunk.weights_version != self._versions.get(agent):
-            sampled.weights_version = self._versions[agent] = chunk.weights_version
+        version = chunk.weights_version
+        if version is not None and version != self._versions.get(agent):
+            sampled.weights_version = self._versions[agent] = version
+
+    @staticmethod
+    def strip(input: Input) -> None:
+        """Take from an input what only a recorder reads: no other worker goes on behind the log that it stands in."""
+        told = input_of(input)
+        if isinstance(told, Sampled):
+            told.recorded = told.weights_version = None
 
     def take(self, input: Input, machine: ResponseMachine, *, at: int | None = None) -> None:
         """Take what the machine has just been told; `at` says when, in Unix milliseconds, if that was not now."""
@@ -185,7 +189,7 @@ class Recorder:
                 self._sampled(call, told, at)
         elif isinstance(told, TurnBegan):
             call = self._begin(agent, machine)
-        if call is not None and machine.machine_of(agent).reader.turn is None:
+        if call is not None and call.reader.turn is None:
             self._end(agent, at, by_machine=isinstance(told, Sampled))
 
     def finish(self) -> Sequence[Recorded]:
@@ -223,7 +227,7 @@ class Recorder:
         if not agent:
             self._begins.append(len(its.stream.output))
         name = None if not agent or its.stream.agent is None else str(its.stream.agent["agent_name"])
-        call = self._open[agent] = _OpenCall(asked, its.reader.turn.usage, name)
+        call = self._open[agent] = _OpenCall(asked, its.reader.turn.usage, its.reader, name)
         return call
 
     def _sampled(self, call: _OpenCall, told: Sampled, at: int | None) -> None:
@@ -231,11 +235,12 @@ class Recorder:
             call.first_token = at or self._time()
         call.finish = told.finish or call.finish
         logprobs = told.logprobs if told.recorded is None else told.recorded
-        call.sampled.add(told.token_ids, logprobs, told.weights_version)
+        call.sampled.chunks.append((told.token_ids, logprobs, told.weights_version))
 
     def _end(self, agent: int, at: int | None, *, by_machine: bool) -> None:
         call = self._open.pop(agent)
-        given, read = len(call.sampled.tokens), min(call.usage.output_tokens, len(call.sampled.tokens))
+        given = call.sampled.count
+        read = min(call.usage.output_tokens, given)
         if not read:
             return
         tokens, logprobs, tops, weights = call.sampled.shown(read)
@@ -296,7 +301,7 @@ class CompletionRecorder:
     @property
     def has_tokens(self) -> bool:
         """Whether there is anything to record."""
-        return len(self._sampled.tokens) > 0
+        return self._sampled.count > 0
 
     def ask(self) -> None:
         """Note that the engine is asked now."""
@@ -307,12 +312,12 @@ class CompletionRecorder:
         if chunk.token_ids and self._first_token is None:
             self._first_token = self._time()
         self._finish = chunk.finish_reason or self._finish
-        self._sampled.add(chunk.token_ids, chunk.logprobs, chunk.weights_version)
+        self._sampled.chunks.append((chunk.token_ids, chunk.logprobs, chunk.weights_version))
 
     def recorded(self, project: str, model: str) -> RecordedResponse:
         """Return all of it."""
         request = self._request
-        tokens, logprobs, tops, weights = self._sampled.shown(len(self._sampled.tokens))
+        tokens, logprobs, tops, weights = self._sampled.shown(self._sampled.count)
         call = EngineCall(
             response_id=request.request_id,
             api=self._ref.api,

@@ -347,6 +347,8 @@ class Run(EventSource):
         events, command = self._machine.receive(input_)
         if self.plan.recorder is not None:
             self.plan.recorder.take(input_, self._machine)
+            if not self.plan.durable:
+                self.plan.recorder.strip(input_)
         # With a log, the log decides when readers get the events: those of a durable response once they are kept.
         if self.log is None:
             self.journal.extend(events)

@@ -77,6 +77,16 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
         Sampled([7], logprobs=[TokenLogprob(7, -0.5, ((7, -0.5), (8, -1.25)))]),
         long('["sampled",[7],null,null,[[7,-0.5,[[7,-0.5],[8,-1.25]]]]]'),
     ),
+    (Sampled([1], recorded=[TokenLogprob(1, -0.5)]), b"\x03\x01\x01\x00\x00\x00\x00\x00\xbf"),
+    (
+        Sampled([1, 2], recorded=[TokenLogprob(1, -0.5), TokenLogprob(2, -math.inf)]),
+        b"\x03\x02\x01\x00\x00\x02\x00\x00\x00\x00\x00\xbf\x00\x00\x80\xff",
+    ),
+    (Sampled([1], recorded=[TokenLogprob(1, -0.1)]), long('["sampled",[1],null,null,null,null,[[1,-0.1,[]]],null]')),
+    (
+        Sampled([1], recorded=[TokenLogprob(1, -0.5)], weights_version="v2"),
+        long('["sampled",[1],null,null,null,null,[[1,-0.5,[]]],"v2"]'),
+    ),
     (Declared([{"type": "function", "name": "f"}]), long('["declared",[{"type":"function","name":"f"}]]')),
     (Asked(sealed=True), long('["asked",true,null]')),
     (Asked(summaries=Summaries.MODEL), long('["asked",false,"model"]')),

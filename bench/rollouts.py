@@ -1,0 +1,68 @@
+"""The row about roll-outs: what recording a token costs, and what it takes."""
+
+import asyncio
+import json
+from statistics import median
+
+import httpx
+
+from bench.client import post
+from bench.report import Result
+from bench.servers import OURS, Bench, BenchServer
+
+STREAMS = 50
+RATE = 60  # tokens per second and stream
+WORDS = 300  # about two tokens each
+ROUNDS = 5
+COST_TARGET = 1.05
+BYTES_TARGET = 10.0
+SAID = f"<|channel|>final<|message|>{' '.join(str(number) for number in range(WORDS))}<|return|>"
+
+
+def rollouts(bench: Bench) -> list[Result]:
+    """What a token costs in a roll-out, over one that nobody records; and the bytes that are kept of one."""
+    recorded, plain, size = asyncio.run(_rollouts(bench))
+    ratios = [with_it / without for with_it, without in zip(recorded, plain, strict=True)]
+    return [
+        Result(
+            name="rollouts",
+            what=f"CPU a token, {STREAMS} streams that are recorded / not recorded",
+            measured=median(ratios),
+            target=COST_TARGET,
+            details={"recorded µs": median(recorded), "plain µs": median(plain)},
+        ),
+        Result(
+            name="rollouts",
+            what="bytes kept a sampled token, log probability included, prompts left out",
+            measured=size,
+            unit="B",
+            target=BYTES_TARGET,
+        ),
+    ]
+
+
+async def _rollouts(bench: Bench) -> tuple[list[float], list[float], float]:
+    script = bench.folder / "rollouts.json"
+    script.write_text(json.dumps([{"say": SAID, "delay": 1 / RATE}]))
+    server = bench.fresh_server(OURS, "rollouts", engine="scripted", engine_script=script)
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    with server:
+        for number in range(ROUNDS + 1):
+            bench.report.step(f"round {number} of {ROUNDS}" if number else "warm-up")
+            for recorded, kept in costs.items():
+                cpu = server.cpu_seconds()
+                names = [f"r{number}-{stream}" if recorded else "" for stream in range(STREAMS)]
+                await asyncio.gather(*(_stream(server, name) for name in names))
+                cost = (server.cpu_seconds() - cpu) / (STREAMS * 2 * WORDS) * 1e6
+                if number:
+                    kept.append(cost)
+        async with httpx.AsyncClient(verify=False) as http:
+            usage = (await http.get(f"{server.base_url}/rollouts/r1-0?tree=false")).json()["usage"]
+    prompt = 3 * usage["prompt_tokens"]
+    return costs[True], costs[False], (usage["bytes"] - prompt) / usage["sampled_tokens"]
+
+
+async def _stream(server: BenchServer, rollout: str) -> None:
+    """Stream a response, in a roll-out of its own where that has a name."""
+    base = f"/rollouts/{rollout}/v1" if rollout else "/v1"
+    await post(server.port, f"{base}/responses", json.dumps({"input": "count", "stream": True}).encode())
