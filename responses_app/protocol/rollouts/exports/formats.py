@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import orjson
-
 from responses_app.protocol.rollouts.exports import harbor, nemo_gym, tinker, trl, verifiers
 from responses_app.protocol.rollouts.exports.rows import Row, total_of, whole_reward
 from responses_app.protocol.rollouts.tree import RolloutObject, RolloutTree
@@ -63,9 +61,3 @@ class Selection:
         low = -math.inf if self.min_reward is None else self.min_reward
         high = math.inf if self.max_reward is None else self.max_reward
         return total is not None and low <= total <= high
-
-
-def lines_of(tree: RolloutTree, name: str) -> Iterator[bytes]:
-    """Return the rows of a roll-out in a format as JSON Lines."""
-    for row in FORMATS[name](tree):
-        yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

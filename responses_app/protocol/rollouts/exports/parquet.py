@@ -112,8 +112,13 @@ def _head(arrow: Any) -> list[tuple[str, Any]]:
 
 
 def _sequence(arrow: Any) -> list[tuple[str, Any]]:
-    text = arrow.string()
-    return [*_head(arrow), ("sequence", text), ("branch", text), ("reward", arrow.float64()), ("weights", _spans(arrow))]
+    return [
+        *_head(arrow),
+        ("sequence", arrow.string()),
+        ("branch", arrow.string()),
+        ("reward", arrow.float64()),
+        ("weights", _spans(arrow)),
+    ]
 
 
 def _spans(arrow: Any) -> Any:

@@ -13,6 +13,7 @@ from responses_app.protocol.rollouts.requests import checked_name
 FileType = Literal["jsonl", "parquet"]
 FILE_TYPES: tuple[FileType, ...] = ("jsonl", "parquet")
 STATUSES = ("open", "ended")
+EVERYTHING = Selection()
 MAX_TIME = 1 << 40  # Unix seconds
 
 
@@ -23,7 +24,7 @@ class ExportQuery:
     format: str = "tree"
     file_type: FileType = "jsonl"
     after: str | None = None  # the roll-out behind which it begins
-    selection: Selection = Selection()
+    selection: Selection = EVERYTHING
 
 
 def parse_export(query: Query) -> ExportQuery:

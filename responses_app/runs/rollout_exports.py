@@ -1,0 +1,87 @@
+"""Exports of roll-outs, one roll-out at a time, from the oldest to the newest.
+
+The rows of a roll-out are made on a thread, a piece at a time, while the client reads: what is held of an export is one
+roll-out and one piece. A roll-out that is deleted meanwhile is left out, or ends with the last row that was made.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.requests.pages import unknown_cursor
+from responses_app.protocol.rollouts.exports.formats import FORMATS
+from responses_app.protocol.rollouts.exports.lines import RowWriter, writer_of
+from responses_app.protocol.rollouts.exports.requests import ExportQuery
+from responses_app.protocol.rollouts.generations import Generation
+from responses_app.protocol.rollouts.tree import RolloutObject, tree_of
+from responses_app.runs.rollouts import Rollouts
+from responses_app.stores.rollouts import RolloutRecord
+
+PAGE = 100  # roll-outs that are looked up at once
+PIECE = 256 * 1024  # bytes that are sent at once, where one row is not longer
+
+
+async def exported(rollouts: Rollouts, project: str, query: ExportQuery) -> AsyncIterator[bytes]:
+    """Yield the file of an export, at first an empty piece.
+
+    Raises `ApiError` for an unknown `after`, `ParquetMissing`, and `StoreError`.
+    """
+    writer = writer_of(query)
+    done = "" if query.after is None else await _id_of(rollouts, project, query.after)
+    yield b""
+    async for record in _chosen(rollouts, project, query, done):
+        generations = await _generations(rollouts, record)
+        if generations is None:
+            continue
+        pieces = _pieces(record.as_json(), generations, query, writer)
+        # `b""` in place of `StopIteration`, which no task can raise.
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            yield piece
+    yield writer.end()
+
+
+async def _id_of(rollouts: Rollouts, project: str, after: str) -> str:
+    try:
+        return (await rollouts.get(project, after)).id
+    except ApiError:
+        raise unknown_cursor(after) from None
+
+
+async def _chosen(rollouts: Rollouts, project: str, query: ExportQuery, done: str) -> AsyncIterator[RolloutRecord]:
+    """Yield the roll-outs behind the one with the id `done` that are taken, as far as that shows without tokens."""
+    after, group = query.after, query.selection.group
+    while True:
+        page = await rollouts.listed(project, after=after, limit=PAGE, descending=False, group=group)
+        if page is None:
+            # The one that the last page ended with is deleted. All are looked through again, and those before it left.
+            after = None
+            continue
+        for record in page:
+            if record.id > done and query.selection.takes(record.as_json()):
+                yield record
+        if len(page) < PAGE:
+            return
+        after, done = page[-1].name, max(done, page[-1].id)
+
+
+async def _generations(rollouts: Rollouts, record: RolloutRecord) -> Sequence[Generation] | None:
+    try:
+        return await rollouts.generations(record.project, record.name)
+    except ApiError:  # it is deleted
+        return None
+
+
+def _pieces(
+    head: RolloutObject, generations: Sequence[Generation], query: ExportQuery, writer: RowWriter
+) -> Iterator[bytes]:
+    tree = tree_of(head, generations)
+    if not query.selection.takes_tree(tree):
+        return
+    piece = bytearray()
+    for row in FORMATS[query.format](tree):
+        piece += writer.add(row)
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
