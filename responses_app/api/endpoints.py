@@ -17,6 +17,7 @@ from responses_app.api import (
     models,
     openapi,
     responses,
+    rollout_exports,
     rollouts,
     server,
     setups,
@@ -41,6 +42,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     *vector_stores.ENDPOINTS,
     *containers.ENDPOINTS,
     *skills.ENDPOINTS,
+    *rollout_exports.ENDPOINTS,  # before `{rollout_id}`
     *rollouts.ENDPOINTS,
     *webhooks.ENDPOINTS,
     *chats.ENDPOINTS,

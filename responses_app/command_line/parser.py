@@ -12,6 +12,7 @@ MAX_SPEED = 1e6
 CHECK_SECONDS = 3.5
 CHECKS_AT_ONCE = 4
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # as the API has them
+ROLLOUT_FORMATS = ("tree", "nemo-gym", "trl", "harbor", "verifiers", "tinker")  # of `rollouts export`
 AGENTS = ("codex", "claude", "opencode", "copilot", "qwen", "aider")  # that `configure` knows
 MAX_CONTEXT = 100_000_000
 PROMPT = "count to 100, in words, one a line"
@@ -51,6 +52,8 @@ def build_parser() -> ArgumentParser:
     about = "Import a file of `respsite export` into the database; existing rows are not changed."
     reads = command("import", about, "transfer", "run_import")
     reads.add_argument("file", metavar="FILE", help="file that `respsite export` wrote; - is standard input")
+    about = "Export roll-outs for a trainer: `respsite rollouts export FILE`."
+    _rollouts(command("rollouts", about))
     about = "Diagnose this installation: what is wrong and what to do, in order."
     _doctor(command("doctor", about, "doctor", "run"))
     about = "Run an administration command: `respsite manage create_key`; `respsite manage help` lists them."
@@ -200,6 +203,30 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to write; - is standard output")
     parser.add_argument("--project", metavar="NAME", help="only this project")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted export")
+
+
+def _rollouts(parser: ArgumentParser) -> None:
+    about = "Write the roll-outs of a server to FILE, the oldest first, in the format of a trainer."
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    export: ArgumentParser = actions.add_parser("export", help=about, description=about, allow_abbrev=False)
+    export.set_defaults(runs=("rollout_export", "run"))
+    suggest(export)
+    export.add_argument("file", metavar="FILE", help="file to write; - is standard output")
+    add_endpoint(export)
+    export.add_argument("--format", choices=ROLLOUT_FORMATS, default="tree", help="default: %(default)s")
+    about = "JSON Lines or Parquet (default: %(default)s)"
+    export.add_argument("--file-type", choices=("jsonl", "parquet"), default="jsonl", help=about)
+    export.add_argument("--resume", action="store_true", help="continue an interrupted export of JSON Lines")
+    export.add_argument("--after", metavar="ID", help="begin after this roll-out")
+    export.add_argument("--group", metavar="NAME", help="only roll-outs of this group")
+    export.add_argument("--status", choices=("open", "ended"), help="only roll-outs that are open, or that have ended")
+    export.add_argument("--weights", metavar="VERSION", help="only roll-outs with a token sampled by these weights")
+    export.add_argument("--min-reward", type=float, metavar="N", help="only roll-outs with this reward or more")
+    export.add_argument("--max-reward", type=float, metavar="N", help="only roll-outs with this reward or less")
+    export.add_argument(
+        "--created-after", type=int, metavar="TIME", help="only those created at this Unix time or later"
+    )
+    export.add_argument("--created-before", type=int, metavar="TIME", help="only those created before this Unix time")
 
 
 def _doctor(parser: ArgumentParser) -> None:

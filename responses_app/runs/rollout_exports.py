@@ -5,39 +5,41 @@ roll-out and one piece. A roll-out that is deleted meanwhile is left out, or end
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.pages import unknown_cursor
 from responses_app.protocol.rollouts.exports.formats import FORMATS
 from responses_app.protocol.rollouts.exports.lines import RowWriter, writer_of
-from responses_app.protocol.rollouts.exports.requests import ExportQuery
+from responses_app.protocol.rollouts.exports.requests import ExportQuery, too_many_exports
 from responses_app.protocol.rollouts.generations import Generation
-from responses_app.protocol.rollouts.tree import RolloutObject, tree_of
+from responses_app.protocol.rollouts.objects import RolloutObject
+from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord
 
 PAGE = 100  # roll-outs that are looked up at once
+AT_ONCE = 4  # exports of one process: each holds a roll-out, which may be large
 PIECE = 256 * 1024  # bytes that are sent at once, where one row is not longer
 
+_slots = asyncio.Semaphore(AT_ONCE)
 
-async def exported(rollouts: Rollouts, project: str, query: ExportQuery) -> AsyncIterator[bytes]:
+
+async def exported(rollouts: Rollouts, project: str, query: ExportQuery) -> AsyncGenerator[bytes, None]:
     """Yield the file of an export, at first an empty piece.
 
-    Raises `ApiError` for an unknown `after`, `ParquetMissing`, and `StoreError`.
+    Raises `ApiError` for an unknown `after` and where too many run, `ParquetMissing`, and `StoreError`.
     """
     writer = writer_of(query)
     done = "" if query.after is None else await _id_of(rollouts, project, query.after)
-    yield b""
-    async for record in _chosen(rollouts, project, query, done):
-        generations = await _generations(rollouts, record)
-        if generations is None:
-            continue
-        pieces = _pieces(record.as_json(), generations, query, writer)
-        # `b""` in place of `StopIteration`, which no task can raise.
-        while piece := await asyncio.to_thread(next, pieces, b""):
-            yield piece
-    yield writer.end()
+    if _slots.locked():
+        raise too_many_exports()
+    async with _slots:
+        yield b""
+        async for record in _chosen(rollouts, project, query, done):
+            async for piece in _of_one(rollouts, record, query, writer):
+                yield piece
+        yield writer.end()
 
 
 async def _id_of(rollouts: Rollouts, project: str, after: str) -> str:
@@ -62,6 +64,17 @@ async def _chosen(rollouts: Rollouts, project: str, query: ExportQuery, done: st
         if len(page) < PAGE:
             return
         after, done = page[-1].name, max(done, page[-1].id)
+
+
+async def _of_one(
+    rollouts: Rollouts, record: RolloutRecord, query: ExportQuery, writer: RowWriter
+) -> AsyncIterator[bytes]:
+    generations = await _generations(rollouts, record)
+    if generations is not None:
+        pieces = _pieces(record.as_json(), generations, query, writer)
+        # `b""` in place of `StopIteration`, which no task can raise.
+        while piece := await asyncio.to_thread(next, pieces, b""):
+            yield piece
 
 
 async def _generations(rollouts: Rollouts, record: RolloutRecord) -> Sequence[Generation] | None:

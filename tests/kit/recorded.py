@@ -6,9 +6,10 @@ from typing import Any
 
 from engine.formats.base import as_tokens
 from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, Times, WeightsSpan
+from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.placing import Heads
-from responses_app.protocol.rollouts.tree import RewardObject, RolloutObject, RolloutTree, tree_of
+from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 
 
 def head(name: str = "task-1", *, rewards: Sequence[RewardObject] = (), **fields: Any) -> RolloutObject:

@@ -16,6 +16,7 @@ from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, sett
 HEADER = "x-rollout-id"
 METADATA = "rollout_id"  # the key of a request's metadata that names its roll-out
 NAME = r"[A-Za-z0-9._:-]{1,128}"
+RESERVED = "export"  # `/v1/rollouts/export`
 GROUP = r"[A-Za-z0-9._:/ -]{1,128}"
 _NAME, _GROUP = re.compile(NAME), re.compile(GROUP)
 # Headers by which harnesses tell their conversations apart, and their sub-agents.
@@ -82,6 +83,8 @@ class NewReward(ClientModel):
 def parse_rollout(data: Mapping[str, object]) -> NewRollout:
     """Read the body of a create. Raises `ApiError`."""
     rollout = validate(NewRollout, data)
+    if rollout.id is not None:
+        checked_name(rollout.id, "id")
     check_metadata(rollout.metadata)
     return rollout
 
@@ -135,6 +138,8 @@ def branch_of(headers: Mapping[str, str]) -> str:
 
 def checked_name(name: str, param: str) -> str:
     """Return the id of a roll-out. Raises `ApiError` (400) for what is none."""
+    if name == RESERVED:
+        raise invalid_value(param, f"'{RESERVED}' is the path of exports: take another id.")
     if _NAME.fullmatch(name) is None:
         shown = f"{name[:80]!r}{'…' if len(name) > 80 else ''}"
         raise invalid_value(param, f"{shown} is no id of a roll-out: 1 to 128 of A-Z, a-z, 0-9, '.', '_', ':' and '-'.")

@@ -9,6 +9,7 @@ import subprocess
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_nemo_gym_makes_trajectories_of_token_entries(tmp_path: Path) -> None:
             assert [list(part) for part in whole(tree, path)] in links, name
         # Of each chain, every call is in the prompt of the next one.
         for chain in built["chains"]:
-            for (prompt, sampled, _), (following, _, _) in zip(chain, chain[1:], strict=False):
+            for (prompt, sampled, _), (following, _, _) in pairwise(chain):
                 assert following[: len(prompt) + len(sampled)] == prompt + sampled
     by_name = {each["rollout"]: each for each in read_back}
     straight = by_name["straight"]

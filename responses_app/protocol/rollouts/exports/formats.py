@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from responses_app.protocol.rollouts.exports import harbor, nemo_gym, tinker, trl, verifiers
 from responses_app.protocol.rollouts.exports.rows import Row, total_of, whole_reward
-from responses_app.protocol.rollouts.tree import RolloutObject, RolloutTree
+from responses_app.protocol.rollouts.objects import RolloutObject
+from responses_app.protocol.rollouts.tree import RolloutTree
 
 
 def _trees(tree: RolloutTree) -> Iterator[Row]:
-    yield tree.as_json()
+    yield {**tree.as_json()}
 
 
 # Each returns the rows of a roll-out. The first key of a row is the id of its roll-out.

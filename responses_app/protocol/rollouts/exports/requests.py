@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from responses_app.protocol.errors import invalid_value
+from responses_app.protocol.errors import ApiError, invalid_value
 from responses_app.protocol.fields import whole_number
 from responses_app.protocol.requests.pages import Query
 from responses_app.protocol.rollouts.exports.formats import FORMATS, Selection
@@ -43,6 +43,16 @@ def parse_export(query: Query) -> ExportQuery:
             created_after=_time(query, "created_after"),
             created_before=_time(query, "created_before"),
         ),
+    )
+
+
+def too_many_exports() -> ApiError:
+    """As many exports run as one process makes at once (429)."""
+    return ApiError(
+        "As many exports of roll-outs run as this server makes at once. Try again when one has ended.",
+        status=429,
+        type="rate_limit_error",
+        code="rate_limit_exceeded",
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from responses_app.protocol.rollouts.generations import WeightsSpan, spans_of
-from responses_app.protocol.rollouts.tree import Reward, RolloutObject, SequenceOfNodes
+from responses_app.protocol.rollouts.objects import Reward, RolloutObject
+from responses_app.protocol.rollouts.tree import SequenceOfNodes
 
 Row = dict[str, Any]
 REWARD = "reward"  # the name of a reward that has none

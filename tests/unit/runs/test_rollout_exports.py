@@ -1,0 +1,127 @@
+"""Exports of roll-outs: in order, page by page, and while roll-outs are deleted."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import orjson
+import pytest
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rollouts.exports.formats import Selection
+from responses_app.protocol.rollouts.exports.requests import ExportQuery
+from responses_app.protocol.rollouts.generations import Recorded, RecordedResponse
+from responses_app.runs import rollout_exports
+from responses_app.runs.rollout_exports import AT_ONCE, exported
+from responses_app.runs.rollouts import Rollouts
+from responses_app.stores.rollouts import RolloutRecord
+from tests.kit.memory_rollouts import MemoryRollouts
+from tests.kit.recorded import by_chance, recorded
+
+PROJECT = "mine"
+TRL = ExportQuery(format="trl")
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_exports, "PAGE", 2)
+    monkeypatch.setattr(rollout_exports, "PIECE", 1)
+
+
+@pytest.fixture
+async def store() -> MemoryRollouts:
+    """Seven roll-outs, and one of another project."""
+    store = MemoryRollouts()
+    for number in range(7):
+        await add(store, PROJECT, f"r{number}", group=f"g{number % 2}")
+    await add(store, "other", "secret")
+    return store
+
+
+@pytest.fixture
+def rollouts(store: MemoryRollouts) -> Rollouts:
+    return Rollouts(store, new_id=lambda kind: kind, now=lambda: 0.0)
+
+
+async def add(store: MemoryRollouts, project: str, name: str, *, group: str | None = None) -> None:
+    record = RolloutRecord(id=f"rollout_{name}", project=project, name=name, created_at=1, last_at=1, group=group)
+    await store.create(record)
+    calls = [recorded([1, 2], [3]), recorded([1, 2, 3, 4], [5]), recorded([9], [8])]
+    await store.keep(of(project, name, calls))
+
+
+def of(project: str, name: str, calls: Sequence[Recorded]) -> RecordedResponse:
+    return RecordedResponse(project=project, rollout=name, response_id=f"resp_{name}", model="tiny", calls=calls)
+
+
+async def names_of(pieces: AsyncIterator[bytes]) -> list[str]:
+    content = b"".join([piece async for piece in pieces])
+    names = [orjson.loads(line)["rollout_id"] for line in content.splitlines()]
+    return list(dict.fromkeys(names))
+
+
+async def test_all_of_a_project_from_the_oldest_to_the_newest(rollouts: Rollouts) -> None:
+    assert await names_of(exported(rollouts, PROJECT, TRL)) == [f"r{number}" for number in range(7)]
+
+
+async def test_it_goes_on_behind_a_rollout(rollouts: Rollouts) -> None:
+    assert await names_of(exported(rollouts, PROJECT, ExportQuery(format="trl", after="r4"))) == ["r5", "r6"]
+
+
+async def test_what_is_selected(rollouts: Rollouts) -> None:
+    query = ExportQuery(format="trl", selection=Selection(group="g1"))
+    assert await names_of(exported(rollouts, PROJECT, query)) == ["r1", "r3", "r5"]
+    query = ExportQuery(format="trl", selection=Selection(version="none"))
+    assert await names_of(exported(rollouts, PROJECT, query)) == []
+
+
+@pytest.mark.parametrize("after", ["none", "secret"])
+async def test_an_unknown_beginning_is_refused_before_anything_is_sent(rollouts: Rollouts, after: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        await anext(exported(rollouts, PROJECT, ExportQuery(after=after)))
+
+    assert (refused.value.status, refused.value.param) == (400, "after")
+
+
+@pytest.mark.parametrize("gone", [["r0", "r1"], ["r1", "r2"], ["r2", "r3"], [f"r{number}" for number in range(7)]])
+async def test_rollouts_deleted_meanwhile_are_left_out(
+    store: MemoryRollouts, rollouts: Rollouts, gone: list[str]
+) -> None:
+    pieces = exported(rollouts, PROJECT, TRL)
+    assert await anext(pieces) == b""
+    begun = [await anext(pieces)]  # the first row of the first roll-out
+
+    for name in gone:
+        assert await store.delete(PROJECT, name)
+
+    async def rest() -> AsyncIterator[bytes]:
+        for piece in begun:
+            yield piece
+        async for piece in pieces:
+            yield piece
+
+    # The first one was read already. Each other that is left comes once, also behind a page that ended with one gone.
+    found = await names_of(rest())
+    assert found == ["r0", *(f"r{number}" for number in range(1, 7) if f"r{number}" not in gone)]
+
+
+async def test_who_stops_reading_ends_it_and_too_many_are_refused(rollouts: Rollouts) -> None:
+    running = [exported(rollouts, PROJECT, TRL) for _ in range(AT_ONCE)]
+    for each in running:
+        assert await anext(each) == b""
+
+    with pytest.raises(ApiError) as refused:
+        await anext(exported(rollouts, PROJECT, TRL))
+    assert refused.value.status == 429
+
+    for each in running:
+        await each.aclose()
+    assert len(await names_of(exported(rollouts, PROJECT, TRL))) == 7
+
+
+async def test_a_long_rollout_comes_in_pieces(store: MemoryRollouts, rollouts: Rollouts) -> None:
+    record = RolloutRecord(id="rollout_x", project="long", name="x", created_at=1, last_at=1)
+    await store.create(record)
+    await store.keep(of("long", "x", by_chance(3, turns=40)))
+
+    pieces = [piece async for piece in exported(rollouts, "long", ExportQuery(format="nemo-gym"))]
+
+    assert len([piece for piece in pieces if piece]) == 40
