@@ -1,5 +1,6 @@
 """`GET /v1/rollouts/export` over real servers."""
 
+import io
 import json
 from typing import Any
 from uuid import uuid4
@@ -89,3 +90,15 @@ async def test_a_head_says_what_it_would_be(server: Server, http: httpx.AsyncCli
     answer = await http.head("/rollouts/export", params={"format": "trl"})
 
     assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, "application/x-jsonl", b"")
+
+
+async def test_parquet_where_the_server_has_it(server: Server, http: httpx.AsyncClient, group: str) -> None:
+    arrow = pytest.importorskip("pyarrow.parquet")
+
+    answer = await http.get("/rollouts/export", params={"format": "trl", "file_type": "parquet", "group": group})
+
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/vnd.apache.parquet")
+    rows = arrow.read_table(io.BytesIO(answer.content)).to_pylist()
+    lines = await exported(http, format="trl", group=group)
+    assert [row["input_ids"] for row in rows] == [line["input_ids"] for line in lines]
+    assert [row["old_log_probs"] for row in rows] == [line["old_log_probs"] for line in lines]
