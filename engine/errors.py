@@ -11,6 +11,8 @@ EngineError                    anything an engine raises on purpose
 ├── EmbeddingRefused           the embedding model does not take this input, or these dimensions
 ├── PicturesRefused            the engine does not take the pictures of a prompt: too many, or one that it cannot read
 ├── NotRendered                the model's chat template does not take this conversation
+├── WeightsRefused             the engine does not take a change of its weights
+├── TurnEnded                  who trains the model had everything ended that was running; it may be sent again
 ├── GenerationFailed           this one generation broke; others go on
 │   └── PictureGone            a picture of its prompt is not there any more
 └── GrammarBroken              what was sampled is not what the grammar allows, so the generation was ended
@@ -97,6 +99,19 @@ class PicturesRefused(EngineError):
 
 class NotRendered(EngineError):
     """The model's chat template does not take this conversation."""
+
+
+class WeightsRefused(EngineError):
+    """The engine does not take a change of its weights; `reason` is one sentence that whoever trains it may read."""
+
+    def __init__(self, reason: str, *, changed: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.changed = changed  # some of the weights may be new, and some old
+
+
+class TurnEnded(EngineError):
+    """The engine was paused, and what was running then was ended. Nothing is wrong with the request."""
 
 
 class GenerationFailed(EngineError):

@@ -12,7 +12,7 @@ Whatever the rules are, the model may think, and say something before it calls, 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,13 @@ class RankedToken:
 PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 
 
+class WeightsSpan(NamedTuple):
+    """Tokens in a row that weights of one version sampled."""
+
+    version: str
+    tokens: int
+
+
 @dataclass(slots=True, kw_only=True)  # not frozen: there is one a token, and a frozen one takes longer to make
 class TokenChunk:
     """What an engine sampled since its last chunk; stop tokens included."""
@@ -192,7 +199,10 @@ class TokenChunk:
     # its likeliest alternatives; None for the first token, before which nothing stands.
     prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: Mapping[str, Any] | None = None  # with the last chunk, where the engine has any to tell
-    weights_version: str | None = None  # of the weights that sampled these tokens, where the engine tells
+    weights_version: str | None = None  # of the weights that sampled these tokens; None where the engine does not tell
+    # With the last chunk of an engine that tells it only then: the versions of all tokens of this generation, in their
+    # order. What the chunks before said was the newest version that was known when they came, and may be late.
+    weights: Sequence[WeightsSpan] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

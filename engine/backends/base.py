@@ -25,6 +25,7 @@ from engine.errors import (
     PromptTooLong,
 )
 from engine.types import ChatPrompt, EngineInfo, GenerationRequest, SamplingOptions, TokenChunk, TurnGrammar
+from engine.weights import BaseWeights
 
 # It holds for an engine that a worker starts or reaches, for vLLM's in a worker, and for the engine core that workers
 # share. A vLLM server of a pool is tried again more often: see `Circuit`.
@@ -53,6 +54,8 @@ class BaseEngine(ABC):
     supports_prefill: bool = False  # a one-token generation leaves the prompt in a prefix cache
     # Takes the pictures of a request. Whether its model sees them is the format's to say, too (`ModelFormat.sees`).
     supports_pictures: bool = False
+    # What a trainer may do to it; None where nothing can be done.
+    weights: BaseWeights | None = None
 
     def __init__(self, *, model: str, options: Mapping[str, object] | None = None) -> None:
         """Keep `model` (what the engine loads) and its backend's own `options`."""
@@ -93,8 +96,14 @@ class BaseEngine(ABC):
         Closing the generator (or cancelling the task inside it) aborts the generation in the engine.
         Raises `EngineUnavailable`, `EngineOverloaded`, `PromptTooLong`, `GrammarRefused` before the first chunk, and
         `EngineUnavailable`, `GenerationFailed` or `GrammarBroken` between chunks; of these, `GenerationCut` says that
-        the engine can go on behind what it has yielded, if it is asked to, and `GrammarCut` that it can once.
+        the engine can go on behind what it has yielded, if it is asked to, and `GrammarCut` that it can once. At any
+        time it raises `TurnEnded`, where a trainer has it end what runs.
         """
+
+    @property
+    def weights_version(self) -> str | None:
+        """The version of the weights that new tokens come from; None where it is not known."""
+        return None if self.weights is None else self.weights.version
 
     async def health(self) -> None:  # noqa: B027 - healthy unless a backend knows better
         """Return if the engine can take a request now, else raise `EngineUnavailable`."""

@@ -9,6 +9,7 @@ from engine.backends.base import OptionReader
 from engine.backends.demo.arguments import require_makeable
 from engine.backends.demo.looks import Looks, expanded_length
 from engine.backends.demo.replies import NOTHING_SEEN, is_raw, raw_reply_tokens, reply_tokens, without_thought
+from engine.backends.demo.weights import DemoWeights, Words, is_begun
 from engine.backends.simulated import SimulatedEngine, cut_into_chunks
 from engine.backends.transcript import turn_beginnings
 from engine.types import FinishReason, GenerationRequest, TokenChunk, TurnGrammar, TurnRules
@@ -34,6 +35,7 @@ class DemoEngine(SimulatedEngine):
         self._chunk_tokens = 1
         self._tokens_per_second: float | None = None
         self._looks = Looks()
+        self.weights: DemoWeights = DemoWeights()
 
     async def check_grammar(self, grammar: TurnGrammar) -> None:
         """Make up everything that could be asked for, and raise `GrammarRefused` for what cannot be."""
@@ -49,25 +51,39 @@ class DemoEngine(SimulatedEngine):
         is_long = rules is not None or len(request.prompt_token_ids) > LONG_PROMPT
         reply = await asyncio.to_thread(answer) if is_long else answer()
         finish_reason = FinishReason.STOP if len(reply) <= limit else FinishReason.LENGTH
+        words = Words(reply, rules)
         prompt_tokens = expanded_length(request.prompt_token_ids) if request.pictures else None
+        async with self.weights.gate.generation() as name:
+            self._require_open()
+            chunks = self._chunks(reply[:limit], finish_reason, name, prompt_tokens=prompt_tokens)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    self.weights.say(chunk, words)
+                    yield chunk
+
+    async def _chunks(
+        self, reply: Sequence[int], finish_reason: FinishReason, name: object, *, prompt_tokens: int | None
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Yield a reply at the engine's speed, of which nothing passes its closed gate."""
         if self._tokens_per_second is not None:
-            paced = self._paced(reply[:limit], finish_reason, self._tokens_per_second, prompt_tokens=prompt_tokens)
-            async with aclosing(paced) as chunks:
+            rate = self._tokens_per_second
+            async with aclosing(self._paced(reply, finish_reason, rate, name, prompt_tokens=prompt_tokens)) as chunks:
                 async for chunk in chunks:
                     yield chunk
             return
         for chunk in cut_into_chunks(
-            reply[:limit],
+            reply,
             chunk_tokens=self._chunk_tokens,
             finish_reason=finish_reason,
             cached_tokens=0,
             prompt_tokens=prompt_tokens,
         ):
             await self._pause()
+            await self._passed(name)
             yield chunk
 
     async def _paced(
-        self, reply: Sequence[int], finish_reason: FinishReason, rate: float, *, prompt_tokens: int | None
+        self, reply: Sequence[int], finish_reason: FinishReason, rate: float, name: object, *, prompt_tokens: int | None
     ) -> AsyncGenerator[TokenChunk, None]:
         """Yield `rate` tokens a second; to a reader that comes late, all that are due in one chunk, as vLLM does."""
         clock = asyncio.get_running_loop().time
@@ -76,6 +92,9 @@ class DemoEngine(SimulatedEngine):
         while end < len(reply) or not reply:
             end = min(begin + self._chunk_tokens, len(reply))
             await self._pause(began + end / rate - clock())
+            held = clock()
+            await self._passed(name)
+            began += clock() - held  # nothing falls due while the engine is paused
             # What is due by now, however long the reader took.
             end = min(max(end, int((clock() - began) * rate)), len(reply))
             if end == len(reply):
@@ -85,6 +104,15 @@ class DemoEngine(SimulatedEngine):
                 return
             yield TokenChunk(token_ids=reply[begin:end])
             begin = end
+
+    async def _passed(self, name: object) -> None:
+        await self.weights.gate.passed(name)
+        self._require_open()
+
+    async def aclose(self) -> None:
+        """End what runs with `EngineUnavailable`, what a pause holds too."""
+        await super().aclose()
+        self.weights.gate.open()
 
     def _read_options(self, options: OptionReader) -> None:
         super()._read_options(options)
@@ -103,6 +131,6 @@ def _rest_of_reply(
         whole = reply_tokens(prompt[:begin], rules, seen)
         # A prompt may begin an answer itself, and so leave out the thought.
         for reply in (whole, without_thought(whole)):
-            if reply[: len(begun)] == begun:
+            if is_begun(reply, begun):
                 return reply[len(begun) :]
     return reply_tokens(prompt, rules, seen)

@@ -49,6 +49,7 @@ class BaseCore(ABC):
     """Makes AsyncLLMs, one after the other. `lost` is called where the core of the last one is known to be gone."""
 
     lost: Callable[[], None] = staticmethod(lambda: None)  # set by `KeptLlm`; does nothing for a core that nobody keeps
+    is_shared = False  # several processes have the same core
 
     def __init__(self, model: str, options: Mapping[str, object]) -> None:
         self._model = model
@@ -74,6 +75,11 @@ class BaseCore(ABC):
     @abstractmethod
     def described(self, llm: Any) -> str:
         """Say for the operator where the engine core is."""
+
+    @property
+    def started_by(self) -> int | None:
+        """The process that has started a core that is shared; None for one of this process, and while there is none."""
+        return None
 
     def ended(self, request_id: str) -> None:  # noqa: B027 - most need not know
         """A generation is over, however it ended."""

@@ -6,6 +6,7 @@ one (`OwnCore`), or one that several processes share (`SharedCore`). `KeptLlm` r
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -29,11 +30,13 @@ from engine.backends.vllm.config import has_tokenizer, speaks_harmony
 from engine.backends.vllm.core import KeptLlm, OwnCore
 from engine.backends.vllm.pictures import KeptPictures, refused
 from engine.backends.vllm.shared_core import SharedCore
+from engine.backends.vllm.weights import LocalWeights, Versions
 from engine.errors import (
     EngineConfigurationError,
     EngineError,
     EngineUnavailable,
     GenerationCut,
+    TurnEnded,
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
@@ -44,6 +47,7 @@ from engine.types import (
     TokenChunk,
     TurnGrammar,
 )
+from engine.weights import ENDED
 
 
 class VllmEngine(CheckingEngine):
@@ -62,6 +66,7 @@ class VllmEngine(CheckingEngine):
         """Keep the options; `check()` and `start()` read them."""
         super().__init__(model=model, options=options)
         self._kept = KeptLlm(SharedCore(model, self.options, core) if core else OwnCore(model, self.options))
+        self.weights: LocalWeights = LocalWeights(self._kept)
         self._max_model_len = 0  # prompt and output together; known once it has started
         self._read_tokenizer: Any = None  # it renders conversations
         self._template: Template | None = None  # of a model that sees
@@ -93,6 +98,7 @@ class VllmEngine(CheckingEngine):
         self._max_model_len = llm.vllm_config.model_config.max_model_len
         self.supports_kv_transfer = llm.vllm_config.kv_transfer_config is not None
         self.supports_pictures = takes_pictures(llm)
+        await self.weights.ask()
         return EngineInfo(
             backend="vllm", model=self.model, max_model_len=self._max_model_len, detail=self._kept.core.described(llm)
         )
@@ -105,6 +111,7 @@ class VllmEngine(CheckingEngine):
         """
         # The same `llm` is used to the end: another one that replaces it knows nothing of this generation.
         llm, begun = self._kept.serving(), False
+        versions = Versions(llm, request.request_id)
         pictures = request.pictures
         max_tokens = room(request, self._max_model_len, added=self._expansions.of(pictures))
         try:
@@ -131,12 +138,17 @@ class VllmEngine(CheckingEngine):
                     # A chunk without tokens may come first (log probabilities of the prompt): nothing was sampled by
                     # then.
                     begun = begun or bool(chunk.token_ids)
+                    *before, chunk = versions.of(output, chunk)
+                    for part in before:
+                        yield part
                     if chunk.finish_reason is not FinishReason.ABORT:
                         yield chunk
                         continue
                     # What was sampled before the abort counts: whoever goes on elsewhere adds it to the prompt.
                     if chunk.token_ids:
-                        yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                        yield replace(chunk, finish_reason=None)
+                    if self.weights.ends:
+                        raise TurnEnded(ENDED)
                     # Before the first token another engine can take the request as it is; behind it somebody must go
                     # on.
                     raise (GenerationCut if begun else EngineUnavailable)("The vLLM engine stops, and has aborted it.")

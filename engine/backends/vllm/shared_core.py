@@ -87,6 +87,8 @@ def decode_lease(line: bytes) -> Lease:
 class SharedCore(BaseCore):
     """Attaches to the engine core behind the Unix socket `path`."""
 
+    is_shared = True
+
     def __init__(self, model: str, options: Mapping[str, object], path: str) -> None:
         super().__init__(model, options)
         self._path = path
@@ -144,6 +146,11 @@ class SharedCore(BaseCore):
         """Say whose core it is."""
         assert self._place is not None
         return f"in a core of process {self._place.lease.pid} that workers share, {self.version(llm)}"
+
+    @property
+    def started_by(self) -> int | None:
+        """The host."""
+        return None if self._place is None else self._place.lease.pid
 
     async def _let_go(self) -> None:
         # Taken out before anything is awaited: a second call finds nothing.
