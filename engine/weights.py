@@ -106,8 +106,8 @@ class BaseWeights(ABC):
         then what they are called from then on begins with `FAILED`.
         """
 
-    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
-        """Pause, take all steps, and resume: replicas one after the other, while the others serve. Raises as above."""
+    async def apply(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
+        """Pause, take all steps, and resume, whatever comes of them. Raises as above."""
         await self.pause(mode)
         try:
             for call in calls:
@@ -115,14 +115,21 @@ class BaseWeights(ABC):
         finally:
             await self.resume()
 
+    async def roll(self, calls: Sequence[WeightsCall], mode: PauseMode) -> None:
+        """Do the same with one replica after the other, while the others serve."""
+        await self.apply(calls, mode)
+
     @abstractmethod
     async def replicas(self) -> Sequence[ReplicaState]:
         """Return each replica, as far as it can be asked now."""
 
-    async def learn(self, *, paused: PauseMode | None, version: str) -> None:  # noqa: B027 - most need not know
+    async def learn(  # noqa: B027 - most need not know
+        self, *, paused: PauseMode | None, version: str, is_settled: bool
+    ) -> None:
         """Note what another process does to an engine that is shared: before a pause, and behind all else.
 
-        `version` is what all replicas are to have; empty where nobody has changed it.
+        `version` is what all replicas have, or, where it `is_settled` not yet, are about to have; empty where nobody
+        has changed it.
         """
 
 

@@ -60,9 +60,10 @@ class _SilenceClock:
     the read would never end.
     """
 
-    def __init__(self, seconds: float, give_up: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, give_up: Callable[[], None], is_held: Callable[[], bool]) -> None:
         self._seconds = seconds
         self._give_up = give_up
+        self._is_held = is_held  # a server that is paused is silent for as long as it is
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None  # when the read began that is waited for; None between two
         # One timer for the whole stream. Each read only notes its time: making a timer for each would cost more.
@@ -83,7 +84,7 @@ class _SilenceClock:
     def _look(self) -> None:
         now = self._loop.time()
         # Between two reads nothing is due: then it looks again a whole period later.
-        due = (now if self._since is None else self._since) + self._seconds
+        due = (now if self._since is None or self._is_held() else self._since) + self._seconds
         if due <= now:
             self._give_up()
         else:
@@ -124,6 +125,7 @@ class ServerClient:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=timeouts.connect)
         self._calls: set[_Call] = set()  # those that run or wait, for `end_streams`
         self.heard_at = 0.0  # a time of the event loop; 0: never
+        self.is_held = False  # it is paused, and its silence means nothing
 
     async def get(self, path: str, *, seconds: float | None = None) -> tuple[int, bytes]:
         """Return the status and the content of an answer, in `seconds` or as long as a connection may take.
@@ -175,7 +177,7 @@ class ServerClient:
         self._calls.add(call)
         try:
             response = await self._post(path, body, headers, call)
-            clock = _SilenceClock(self.timeouts.silence, partial(self._give_up, response.content))
+            clock = self._silence_clock(partial(self._give_up, response.content))
             call.content = response.content
             try:
                 while not tokens.finished:
@@ -206,9 +208,12 @@ class ServerClient:
             call.end(error)
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str], call: _Call) -> aiohttp.ClientResponse:
+        # `call.waiting` is what `end_streams` lets expire while there is no answer yet, as a silence does.
+        call.waiting = asyncio.timeout(None)
+        clock = self._silence_clock(partial(call.waiting.reschedule, 0))
+        clock.start()
         try:
-            # `call.waiting` is what `end_streams` lets expire while there is no answer yet.
-            async with asyncio.timeout(self.timeouts.silence) as call.waiting:
+            async with call.waiting:
                 response = await self._session.post(
                     self.url + path,
                     data=BytesIO(body),  # aiohttp warns of bytes longer than 1 MiB: they are written in one go
@@ -223,6 +228,7 @@ class ServerClient:
             # `call.error`: it was ended from outside; else it was the silence.
             raise call.error or self._silent() from error
         finally:
+            clock.close()
             call.waiting = None
         self.heard_at = self._loop.time()
         if response.status == 200:
@@ -238,6 +244,9 @@ class ServerClient:
             # In a `finally`: being cancelled in the middle of an error's text must not leave the connection open.
             response.close()
         raise Refusal(response.status, text, retry_after=_retry_after(response.headers.get("Retry-After", "")))
+
+    def _silence_clock(self, give_up: Callable[[], None]) -> _SilenceClock:
+        return _SilenceClock(self.timeouts.silence, give_up, lambda: self.is_held)
 
     def _give_up(self, content: aiohttp.StreamReader) -> None:
         content.set_exception(self._silent())

@@ -15,6 +15,7 @@ from django.db import models
 
 from responses_app.models import batches as batch_models  # noqa: F401
 from responses_app.models import chats as chat_models  # noqa: F401
+from responses_app.models import engines as engine_models  # noqa: F401
 from responses_app.models import idempotency as idempotency_models  # noqa: F401
 from responses_app.models import pictures as picture_models  # noqa: F401
 from responses_app.models import rollouts as rollout_models  # noqa: F401

@@ -37,6 +37,7 @@ class Area(StrEnum):
     SKILLS = "api.skills"
     WEBHOOKS = "api.webhooks"
     ROLLOUTS = "api.rollouts"
+    ENGINE = "api.engine"
 
     def scope(self, *, writes: bool) -> str:
         """Return one of the two."""
@@ -45,7 +46,10 @@ class Area(StrEnum):
 
 READS_CONVERSATIONS = "api.conversations.read"
 READS_METRICS = "api.metrics.read"  # the whole server's: only a key that is made for this reads them
-# What a key may be made for; one without any scope may do everything else. The other names are OpenAI's.
+# Engines serve all projects: only a key that is made for this sees, or changes, what a trainer does to them.
+READS_ENGINE, WRITES_ENGINE = "api.engine.read", "api.engine.write"
+# What a key may be made for; one without any scope may do everything but what only keys made for it may. The other
+# names are OpenAI's.
 SCOPES = (
     "api.model.read",
     "api.responses.read",
@@ -66,8 +70,11 @@ SCOPES = (
     "api.webhooks.write",
     "api.rollouts.read",
     "api.rollouts.write",
+    READS_ENGINE,
+    WRITES_ENGINE,
     READS_METRICS,
 )
+ONLY_NAMED = (READS_ENGINE, WRITES_ENGINE, READS_METRICS)  # what a key without scopes may not do
 
 BY_SESSION = "session"  # stands for the id of a key where a user of the admin comes in without one, before the user's
 
@@ -85,7 +92,7 @@ class KeyRecord:
     project: str
     digest: str  # SHA-256 in hex; the key itself is not kept
     name: str = ""  # the operator's own, for lists
-    scopes: Sequence[str] = ()  # none: everything but the metrics
+    scopes: Sequence[str] = ()  # none: everything but what is in ONLY_NAMED
     models: Sequence[str] = ()  # none: all models
     expires_at: float | None = None  # Unix seconds; None: never
     revoked: bool = False
@@ -123,7 +130,7 @@ class Caller:
 
     @property
     def scopes(self) -> Sequence[str]:
-        """What it may do; none mean everything but reading the metrics."""
+        """What it may do; none mean everything but what is in ONLY_NAMED."""
         return self.key.scopes if self.key else self.own_scopes
 
     @property
@@ -138,7 +145,9 @@ class Caller:
 
     def check_scope(self, scope: str | None) -> None:
         """Raise `ApiError` (403) where the key is not made for this; None is for everybody."""
-        if scope is not None and self.scopes and scope not in self.scopes:
+        if scope is None or scope in self.scopes:
+            return
+        if self.scopes or (self.is_known and scope in ONLY_NAMED):
             raise missing_scope(scope)
 
 

@@ -14,6 +14,7 @@ from responses_app.limits.rates import ConnectionLimit, Rates
 from responses_app.settings.conf import Settings
 from responses_app.stores.batches import BaseBatchStore
 from responses_app.stores.clock import StoreClock
+from responses_app.stores.engines import BaseEngineStore
 from responses_app.stores.files import BaseUploads
 from responses_app.stores.idempotency import BaseIdempotencyStore
 from responses_app.stores.nothing import NoChatStore, NoKeptChats, NoPictureStore
@@ -31,6 +32,7 @@ class Adapters:
     uploads: BaseUploads  # of files that come in parts
     idempotency: BaseIdempotencyStore  # of keys
     batches: BaseBatchStore
+    engines: BaseEngineStore  # what trainers have done to them
     setups: BaseSetups  # of the playground, under names
     skills: BaseSkills
     webhooks: BaseWebhooks  # endpoints, and what is sent to them
@@ -52,6 +54,7 @@ def build_adapters(settings: Settings, clock: StoreClock) -> Adapters:
         uploads=_uploads(settings, clock),
         idempotency=_idempotency(settings, clock),
         batches=_batches(settings, clock),
+        engines=_engines(settings),
         setups=_setups(settings),
         skills=_skills(settings, clock),
         webhooks=_webhooks(settings, clock),
@@ -106,6 +109,12 @@ def _batches(settings: Settings, clock: StoreClock) -> BaseBatchStore:
     from responses_app.stores.database.batches.store import DatabaseBatches
 
     return DatabaseBatches(settings=settings, now=clock, timeout=settings.database_timeout_seconds)
+
+
+def _engines(settings: Settings) -> BaseEngineStore:
+    from responses_app.stores.database.engines import DatabaseEngines
+
+    return DatabaseEngines(timeout=settings.database_timeout_seconds)
 
 
 def _setups(settings: Settings) -> BaseSetups:

@@ -20,11 +20,12 @@ logger = logging.getLogger("respsite.relay")
 _LAYERS_LOG = logging.getLogger("channels_redis.pubsub")
 
 GROUP = "respsite-workers"
-# What is said, each with the ids of responses.
+# What is said, each with the ids of responses, but where it says otherwise.
 CANCEL = "cancel"  # whoever runs them
 FORGET = "forget"  # they were deleted
 FOLLOW = "follow"  # somebody follows them: keep their logs while they run
 LOGGED = "logged"  # there is more in their logs
+ENGINE = "engine"  # the states of engines have changed; the ids are names of models
 OUTPUT = "output"  # what came of a call: whoever runs its response takes it, and answers
 ANSWER = "answer"
 OFTEN = (FOLLOW, LOGGED)  # nobody needs a line about each that could not be said: logs are looked at anyway
@@ -92,6 +93,10 @@ class Relay:
     async def ask_to_forget(self, response_ids: Collection[str]) -> bool:
         """Tell all workers that responses were deleted; return whether the word went out."""
         return await self._tell(FORGET, response_ids)
+
+    async def tell_of_engine(self, model: str) -> bool:
+        """Tell all workers that a trainer changes a model's engine; return whether the word went out."""
+        return await self._tell(ENGINE, [model])
 
     async def ask_to_take(self, told: JsonObject) -> JsonObject | None:
         """Give all workers an output of a tool; return the answer of the one whose it is, None where none comes."""

@@ -37,6 +37,8 @@ from responses_app.runs.batches.work import BatchWork
 from responses_app.runs.by_id import ResponsesById
 from responses_app.runs.chats import StoredChats
 from responses_app.runs.duties import Draining, Upkeep
+from responses_app.runs.engines.doors import EngineDoors
+from responses_app.runs.engines.following import EngineFollower
 from responses_app.runs.idempotency import IdempotencyKeys
 from responses_app.runs.kept_chats import KeptChats
 from responses_app.runs.log.following import Followers
@@ -80,7 +82,7 @@ from responses_app.wiring.engines import (
 from responses_app.wiring.meaning import search_by_meaning
 from responses_app.wiring.pictures import Pictures
 from responses_app.wiring.reading import JsonReader
-from responses_app.wiring.relay import CANCEL, FOLLOW, FORGET, LOGGED, Relay
+from responses_app.wiring.relay import CANCEL, ENGINE, FOLLOW, FORGET, LOGGED, Relay
 from responses_app.wiring.server_tools import document_text, server_tools
 from responses_app.wiring.watching import Watch
 
@@ -95,6 +97,7 @@ class Site:
 
     settings: Settings  # all of them; each room knows its own part only
     engines: Engines
+    engine_doors: EngineDoors  # what trainers do to them
     embeddings: Embeddings
     completions: CompletionService
     decisions: DecisionService
@@ -190,10 +193,12 @@ class Site:
                 FORGET: self.forgetting.here,
                 FOLLOW: self.registry.follow,
                 LOGGED: self.followers.ring,
+                ENGINE: self.engine_doors.hear,
             },
             take=self.outputs.take_here,
         )
         await self.upkeep.start()
+        self.engine_doors.start()
         if self.settings.responses_store:  # without it there are no batches, and no worker is known to live
             self.batch_work.start(answer_line)
         self.webhook_deliverer.start()
@@ -217,6 +222,7 @@ class Site:
         await self.batch_work.aclose()
         await self.service.approving.aclose()
         await self.service.live.aclose()
+        await self.engine_doors.aclose()
         await self.upkeep.aclose()
         await self.relay.aclose()
         await asyncio.gather(
@@ -314,6 +320,7 @@ def build_site(settings: Settings) -> Site:
     return Site(
         settings=settings,
         engines=base.engines,
+        engine_doors=_engine_doors(base, runs.service),
         embeddings=embeddings,
         completions=CompletionService(runs.service),
         decisions=DecisionService(runs.service),
@@ -502,6 +509,18 @@ def _batch_work(base: _Base, runs: _Runs, embeddings: Embeddings, upkeep: Upkeep
     )
     ready = partial(getattr, base.engines, "any_started")
     return BatchWork(office, upkeep.heartbeat, worker=base.worker, ready=ready)
+
+
+def _engine_doors(base: _Base, service: ResponseService) -> EngineDoors:
+    store = base.adapters.engines
+    return EngineDoors(
+        store,
+        EngineFollower(service.models, store, worker=base.worker, now=base.clock),
+        worker=base.worker,
+        now=base.clock,
+        settings=base.settings,
+        tell=base.relay.tell_of_engine,
+    )
 
 
 def _watch(base: _Base, service: ResponseService, upkeep: Upkeep) -> Watch:

@@ -228,6 +228,7 @@ class ReplicaPool:
         self._tasks: dict[str, asyncio.Task[None]] = {}  # that watch servers, by their URLs
         self._refreshing: asyncio.Task[None] | None = None  # only where the list may change
         self.choice = ReplicaChoice()
+        self.wanted = ""  # the version of weights that each of them must have; empty for any
 
     @property
     def replicas(self) -> Sequence[Replica]:
@@ -256,8 +257,13 @@ class ReplicaPool:
         """
         serving = {url: replica for url, replica in self._replicas.items() if replica.service}
         order = self.choice.order(affinity, {url: replica.running for url, replica in serving.items()})
+
+        def reasons_against(url: str) -> tuple[bool, ...]:
+            replica = serving[url]
+            return replica.is_leaving_out, url == avoid, replica.is_suspect
+
         # `sorted` is stable: within each group the order of `choice` stays. `avoid` weighs more than being suspect.
-        return [serving[url] for url in sorted(order, key=lambda url: (url == avoid, serving[url].is_suspect))]
+        return [serving[url] for url in sorted(order, key=reasons_against)]
 
     async def inspect(self) -> None:
         """Find out which servers there are, and what they can do, until the first one can be used.
@@ -322,7 +328,15 @@ class ReplicaPool:
 
     def _new(self, url: str) -> Replica:
         others = self._replicas.values()  # a view: whoever belongs to the pool when it is looked at
-        return Replica(self._connect(url), model=self._model, harmony=self._harmony, pool=others)
+        replica = Replica(self._connect(url), model=self._model, harmony=self._harmony, pool=others)
+        replica.wanted = self.wanted
+        return replica
+
+    def want(self, version: str) -> None:
+        """Use only those whose weights have this version, from their next look on; empty: whichever they have."""
+        self.wanted = version
+        for replica in self._replicas.values():
+            replica.wanted = version
 
     def _watch(self, url: str, replica: Replica) -> None:
         self._tasks[url] = asyncio.create_task(Watcher(replica).run(), name=f"watch {url}")

@@ -65,6 +65,7 @@ CHANGED = (401, 403, 404, 405)  # statuses of a server that is no longer what it
 # Words in vLLM's refusals of a grammar; it has no code for them.
 OF_GRAMMARS = ("structural tag", "structured output", "grammar", "json schema")
 FAILED = "Internal server error"  # what a vLLM server says where its engine ended a generation with an error
+WEIGHTS = "/weight_info"  # there in vLLM's development mode alone
 ANY_TOKEN = 0  # every vocabulary has it
 _ANY: dict[str, object] = {"type": "sequence", "elements": [{"type": "token", "token": ANY_TOKEN}]}
 ONE_OF_ANY = orjson.dumps({"type": "structural_tag", "format": _ANY}).decode()
@@ -147,8 +148,12 @@ class Replica:
         self._harmony = harmony  # else any other token is as good to try it with
         self._pool = pool
         self._loop = asyncio.get_running_loop()
-        self._problem = ""  # the one that was logged last
+        self.problem = ""  # why it is not used, as it was logged last
         self._pictures = KeptPictures()  # what the server has of ours
+        self.version: str | None = None  # of its weights, where it tells
+        self.wanted = ""  # the version that it must have to be used; empty for any
+        self.ends = False  # a pause has ended what was running there, which is no failure of the server's
+        self.is_leaving_out = False  # it is about to be paused, while others serve
 
     def __str__(self) -> str:
         return self.client.name
@@ -181,6 +186,7 @@ class Replica:
         try:
             async with asyncio.timeout(seconds):
                 max_model_len = await self._find_model()
+                await self.check_version()
                 service = await self._find_wire(max_model_len)
                 return replace(service, takes_grammars=await self._takes_grammars(service))
         except TimeoutError as error:
@@ -203,6 +209,19 @@ class Replica:
         if longest is None:
             raise EngineConfigurationError(f"{self} does not say max_model_len, so it is not a vLLM server.")
         return longest
+
+    async def check_version(self) -> None:
+        """Ask which weights it has. Raises `EngineUnavailable` where these are not the ones that are wanted."""
+        status, content = await self.client.get(WEIGHTS)
+        try:
+            self.version = str(orjson.loads(content)["weight_version"]) if status == 200 else None
+        except (ValueError, LookupError, TypeError):
+            self.version = None
+        if self.wanted and self.version != self.wanted:
+            raise EngineUnavailable(
+                f"{self} has the weights {shown(self.version or 'of an unknown version')}, and the others "
+                f"{self.wanted}."
+            )
 
     async def _find_wire(self, max_model_len: int) -> Service:
         """Return the first way in which the server generates a token."""
@@ -387,9 +406,9 @@ class Replica:
     def lose(self, problem: str) -> None:
         """Use the server no more until a probe of it works."""
         # Said once: a server that is away fails at every look in the same way.
-        if problem != self._problem:
+        if problem != self.problem:
             logger.warning("not used until it is better: %s", problem)
-            self._problem = problem
+            self.problem = problem
         # One that is away already keeps its place in the waits.
         if self.circuit.is_closed:
             self.circuit.open(self._loop.time())
@@ -397,7 +416,7 @@ class Replica:
 
     def use(self, service: Service) -> None:
         """Use the server, as what it turned out to be."""
-        self._service, self._problem = service, ""
+        self._service, self.problem = service, ""
         self.circuit.close(self._loop.time())
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
 import aiohttp
@@ -14,6 +15,7 @@ from engine.backends.closing import unless
 from engine.backends.expansions import Expansions
 from engine.backends.threads import load_vocabulary
 from engine.backends.vllm.pool import ReplicaPool
+from engine.backends.vllm.pool_weights import PoolWeights
 from engine.backends.vllm.replica import Replica, ReplicaFailed, Service
 from engine.backends.vllm.server_lists import ServerList, as_source, named_servers
 from engine.errors import (
@@ -24,6 +26,7 @@ from engine.errors import (
     GenerationCut,
     GenerationFailed,
     GrammarRefused,
+    TurnEnded,
 )
 from engine.formats.harmony.prompt import generation_start
 from engine.types import (
@@ -34,6 +37,7 @@ from engine.types import (
     TokenChunk,
     TurnGrammar,
 )
+from engine.weights import ENDED
 
 CONNECT_SECONDS = 5.0  # seconds, for a connection
 SILENCE_SECONDS = 120.0  # seconds without a byte: queueing and prefill count
@@ -77,6 +81,7 @@ class VllmServerEngine(CheckingEngine):
         self._expansions = Expansions()
         self._session: aiohttp.ClientSession | None = None
         self._pool: ReplicaPool | None = None
+        self.weights: PoolWeights = PoolWeights(self._opened_pool)
         self._started = False
         self._closed = asyncio.Event()  # an event, as a start that waits has to be ended by it
 
@@ -199,13 +204,16 @@ class VllmServerEngine(CheckingEngine):
             async with aclosing(replica.stream(request, service, max_tokens=max_tokens)) as chunks:
                 async for chunk in chunks:
                     self._require_open()
+                    chunk.weights_version = chunk.weights[-1].version if chunk.weights else replica.version
                     if not begun:
                         begun = True
                         # Only now: with its first chunk it has read the prompt, which is in its cache from then on.
                         choice.place(request.affinity, replica.client.url)
                     if chunk.finish_reason is FinishReason.ABORT:
                         if chunk.token_ids:
-                            yield TokenChunk(token_ids=chunk.token_ids, logprobs=chunk.logprobs)
+                            yield replace(chunk, finish_reason=None)
+                        if replica.ends:
+                            raise TurnEnded(ENDED)
                         raise ReplicaFailed(f"{replica} aborted a generation.")
                     if chunk.finish_reason is not None:
                         # Only a whole generation: one that begins and breaks is a failure.
@@ -270,15 +278,20 @@ class VllmServerEngine(CheckingEngine):
         if self._session is not None:
             await self._session.close()
 
-    def _candidates(self, affinity: str, *, avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
-        """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
+    def _opened_pool(self) -> ReplicaPool:
+        """Return the pool, which knows its servers. Raises `EngineUnavailable`."""
         self._require_open()
         if self._pool is None or not self._started:
             raise EngineUnavailable("The engine is not started yet.")
-        serving = self._pool.candidates(affinity, avoid=avoid)
+        return self._pool
+
+    def _candidates(self, affinity: str, *, avoid: str = "") -> tuple[ReplicaPool, list[Replica]]:
+        """Return the pool, and its servers that are used, the best one first; raises `EngineUnavailable`."""
+        pool = self._opened_pool()
+        serving = pool.candidates(affinity, avoid=avoid)
         if not serving:
             raise EngineUnavailable("No vLLM server is in reach.")
-        return self._pool, serving
+        return pool, serving
 
     def _require_open(self) -> None:
         if self._closed.is_set():

@@ -88,10 +88,10 @@ class LocalWeights(BaseWeights):
         except EngineError as error:
             return [ReplicaState(name=self.place, version=None, problem=str(error))]
 
-    async def learn(self, *, paused: PauseMode | None, version: str) -> None:
+    async def learn(self, *, paused: PauseMode | None, version: str, is_settled: bool) -> None:
         """Note what another process has done to the core."""
         self.ends = paused is PauseMode.ABORT
-        if version:
+        if version and is_settled:
             self._note(self._kept.llm, version)
 
     def _note(self, llm: Any, version: str) -> None:
@@ -144,7 +144,7 @@ class Versions:
     """Which weights have sampled the tokens of one generation."""
 
     def __init__(self, llm: Any, request_id: str) -> None:
-        self._processor = llm.output_processor
+        self._processor = llm.output_processor  # it has no public way to what it knows of a request that runs
         self._request_id = request_id
         self._said = 0  # tokens of the chunks before
         self._starts: Sequence[tuple[str, int]] = ()  # vLLM's own list, which grows

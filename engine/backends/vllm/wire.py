@@ -30,6 +30,7 @@ from engine.types import (
     SamplingOptions,
     TokenChunk,
     TokenLogprob,
+    WeightsSpan,
 )
 
 Alternatives = list[tuple[int, float]]
@@ -210,6 +211,7 @@ class TokenStream(VllmReader):
                 token_ids=token_ids or [],
                 finish_reason=FINISH_REASONS[finish],
                 logprobs=logprobs if token_ids else None,
+                weights=_weights(choice),
             )
             return None
         # Any chunk but the finish has token ids, unless the server does not know `return_token_ids`.
@@ -223,6 +225,14 @@ class TokenStream(VllmReader):
 
 def _cached_tokens(usage: JsonObject) -> int | None:
     return (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+
+
+def _weights(choice: JsonObject) -> list[WeightsSpan] | None:
+    """Return which weights have sampled all tokens of a generation, as `/inference/v1/generate` says with its end."""
+    spans = choice.get("weight_versions")
+    if spans is None:
+        return None
+    return [WeightsSpan(str(span["version"]), span["end"] - span["start"]) for span in spans]
 
 
 def _sampling(sampling: SamplingOptions, max_tokens: int) -> JsonObject:
@@ -342,6 +352,7 @@ class WholeAnswer(VllmReader):
             # `/inference/v1/generate` has them beside the choices, `/v1/completions` in each choice.
             prompt_logprobs=self._of_prompt(message.get("prompt_logprobs") or choice.get("prompt_logprobs")),
             kv_transfer_params=message.get("kv_transfer_params"),
+            weights=_weights(choice),
         )
 
     def _of_prompt(self, places: Sequence[Mapping[str, Any] | None] | None) -> PromptLogprobs | None:

@@ -14,6 +14,7 @@ from engine.errors import (
     PictureGone,
     PicturesRefused,
     PromptTooLong,
+    TurnEnded,
 )
 from responses_app.protocol.errors import (
     SERVER_STOPPED,
@@ -36,6 +37,7 @@ NOT_RENDERED = (
 )
 GONE = "An image of this conversation is not there any more: it was deleted."
 BROKEN = "The model said what the request's tools, tool_choice or text.format do not allow. Send the request again."
+ENDED = "The engine was paused, and what was running was ended for that. Send the request again."
 RESTART_SECONDS = 2  # what a client waits before it asks a server that stopped again
 
 
@@ -103,6 +105,8 @@ def _as_error(error: EngineError | None) -> ApiError | None:
             return ApiError(BROKEN, status=500, type="server_error", code="server_error")
         case EngineOverloaded():
             return rate_limited("The engine is full. Try again shortly.", retry_after=error.retry_after)
+        case TurnEnded():
+            return overloaded(ENDED, retry_after=RESTART_SECONDS)
         case EngineUnavailable():
             message = f"The model is loading or its engine is away. Try again in {error.retry_after} s."
             return overloaded(message, retry_after=error.retry_after)
@@ -148,6 +152,8 @@ def failure(error: EngineError | None, request_id: str) -> ResponseError:
             return {"code": "invalid_prompt", "message": error.reason}
         case GrammarBroken():
             return {"code": "server_error", "message": BROKEN}
+        case TurnEnded():
+            return {"code": "server_error", "message": ENDED}
         case EngineUnavailable():
             message = f"The engine has stopped, or cannot be reached. Try again in {error.retry_after} s."
             return {"code": "server_error", "message": message}

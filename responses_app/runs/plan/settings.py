@@ -75,6 +75,16 @@ class RunSettings(ServiceTiers, RetentionSettings):
         "how long a worker may miss its heartbeat in the database; then other workers take over its responses "
         "(see When a worker dies)",
     )  # fmt: skip
+    engine_weights: bool = setting(
+        False, flag,
+        "let trainers pause the engines and change their weights: `/v1/engine`, for keys with the scope "
+        "`api.engine.write` (see Weights that change)",
+    )  # fmt: skip
+    engine_pause_seconds: float = setting(
+        3600.0, seconds(1),
+        "how long a trainer may pause an engine with one request; then the engine goes on by itself",
+    )  # fmt: skip
+    engine_weights_seconds: float = setting(600.0, seconds(1), "how long one step of an update of weights may take")
     server_tool_max_output_bytes: int = setting(
         64 * KIB, whole(KIB),
         "largest part of the output of a tool run by the server that the model reads; the rest is left out",

@@ -21,6 +21,7 @@ class KeepingLlm:
     """Stands for an AsyncLLM: its renderer keeps the names of pictures, and its core may have lost them."""
 
     errored = False
+    output_processor = SimpleNamespace(external_req_ids={}, request_states={})  # it knows no versions of weights
 
     def __init__(self) -> None:
         self.renderer = self

@@ -16,6 +16,7 @@ class StoppingLlm:
     """Stands for an AsyncLLM whose engine core was sent SIGTERM behind these tokens; no vLLM is needed."""
 
     errored = False
+    output_processor = SimpleNamespace(external_req_ids={}, request_states={})  # it knows no versions of weights
 
     def __init__(self, *deltas: Sequence[int]) -> None:
         self._deltas = deltas

@@ -1,0 +1,33 @@
+"""What trainers have done to engines, and which workers know it."""
+
+from typing import ClassVar
+
+from django.db import models
+
+from responses_app.models.fields import ID_LENGTH, JSONTextField
+
+
+class EngineDoor(models.Model):
+    """The state of one model's engine (`protocol.engine_state`); each change has the next `number`."""
+
+    model = models.CharField(max_length=255, primary_key=True)
+    number = models.PositiveBigIntegerField(default=0)
+    state = JSONTextField(default=dict)
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.number}"
+
+
+class EngineReport(models.Model):
+    """What came of the latest change that a worker has learnt of."""
+
+    model = models.CharField(max_length=255)
+    worker = models.CharField(max_length=ID_LENGTH)
+    number = models.PositiveBigIntegerField()
+    report = JSONTextField(default=dict)
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["model", "worker"], name="enginereport_worker")]
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.worker} {self.number}"

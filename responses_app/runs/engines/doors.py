@@ -1,0 +1,448 @@
+"""`EngineDoors`: trainers pause engines, change their weights, and have them go on.
+
+What is done to an engine is an operation, and there is one at a time: its beginning is kept with the worker that is
+busy with it, then it is done, then its end is kept. An engine that all workers share is changed by the worker that was
+asked, and the others are told: before a pause, so that they know what ends what they run, and behind all else. Where
+each worker has an engine of its own, each does it, and the one that was asked waits for all.
+
+A pause has a lease. A trainer that dies leaves a pause that ends by itself, and an update that is cancelled then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from engine.errors import EngineError, EngineUnavailable, WeightsRefused
+from engine.weights import FAILED, BaseWeights, RemoteCall, ReplicaState, WeightsCall, WeightsStep
+from responses_app.protocol.engine_state import (
+    EngineState,
+    OpenUpdate,
+    busy,
+    no_update,
+    not_paused,
+    update_open,
+)
+from responses_app.protocol.errors import ApiError, conflict, invalid_request, invalid_value, overloaded
+from responses_app.protocol.requests.engine import PauseRequest, WeightsRequest, check_lease
+from responses_app.runs.engines.actions import Action, applying, calling, pausing, perform, resuming
+from responses_app.runs.engines.following import LOADING, EngineFollower, problems_of
+from responses_app.runs.log.run_log import end_tasks
+from responses_app.runs.plan.served import ServedModel
+from responses_app.runs.plan.settings import RunSettings
+from responses_app.stores.base import StoreError
+from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+
+logger = logging.getLogger("respsite.runs")
+
+POLL_SECONDS = 0.05  # between two looks at what the workers have said
+HEAR_SECONDS = 5.0  # that workers have to say it, beside the time after which a silent one counts as dead
+ATTEMPTS = 20  # at a change, while other workers change the same state
+MARGIN_SECONDS = 60.0  # that an operation may take longer than its engine
+Change = Callable[[EngineState], EngineState]
+
+
+def _as_it_is(state: EngineState) -> EngineState:
+    return state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """Something that is done to an engine. The changes are made of the state that there is then."""
+
+    actions: Sequence[Action]
+    seconds: float  # that it may take
+    begin: Change = _as_it_is  # raises `ApiError` where it may not be done now
+    succeed: Change = _as_it_is
+    fail: Change = _as_it_is  # where nothing was changed
+    is_told_first: bool = False  # whether workers that share the engine are to know before it is done
+    version: str = ""  # that the weights would have, where it may fail in the middle
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """An engine, as trainers are told of it."""
+
+    state: EngineState
+    version: str | None
+    replicas: Sequence[ReplicaState]
+    workers: int  # that live
+
+
+class EngineDoors:
+    """The doors of the engines, in one worker."""
+
+    def __init__(
+        self,
+        store: BaseEngineStore,
+        follower: EngineFollower,
+        *,
+        worker: str,
+        now: Callable[[], float],
+        settings: RunSettings,
+        tell: Callable[[str], Awaitable[object]],
+    ) -> None:
+        self._store = store
+        self._follower = follower
+        self._worker = worker
+        self._now = now
+        self._settings = settings
+        self._tell = tell  # has the other workers look at the state of a model
+        self._operations: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Follow what others do, where trainers may do anything."""
+        if self._settings.engine_weights:
+            self._follower.start(self._expire)
+
+    async def aclose(self) -> None:
+        """Stop; what is being done is left as it is, and its lease ends it."""
+        await end_tasks(self._operations)
+        await self._follower.aclose()
+        await self._store.aclose()
+
+    def hear(self, models: Collection[str]) -> None:
+        """Look at what another worker has done to their engines."""
+        self._follower.wake()
+
+    def versions(self, model: str) -> Sequence[str]:
+        """Return the versions of weights that a model had, in their order, as far as this worker knows."""
+        return self._follower.state(model).versions
+
+    async def view(self, model: ServedModel) -> EngineView:
+        """Return how an engine is. Raises `ApiError`, `StoreError`."""
+        weights = _weights(model)
+        kept = await self._store.read(model.name)
+        reports = await self._reports(model)
+        try:
+            own = await weights.replicas()
+        except EngineUnavailable as error:
+            own = [ReplicaState(name=weights.place, version=None, problem=str(error))]
+        replicas = own if weights.is_shared else [*own, *self._of_others(reports)]
+        return EngineView(kept.state, weights.version, replicas, len(reports))
+
+    async def pause(self, model: ServedModel, request: PauseRequest) -> None:
+        """Pause an engine, or give a pause more time. Raises `ApiError`, `StoreError`."""
+        check_lease(request.lease_seconds, self._settings.engine_pause_seconds)
+        mode, until = request.mode, self._now() + request.lease_seconds
+        state = (await self._store.read(model.name)).state
+        if state.update is not None and state.paused == mode:
+            await self._change(model, lambda now: replace(_paused(now), until=until))
+            return
+
+        def begin(state: EngineState) -> EngineState:
+            if state.update is not None:
+                raise update_open(state.update.version)
+            return replace(state, paused=mode, until=until)
+
+        await self._run(
+            model,
+            Operation(
+                actions=[pausing(mode)],
+                seconds=request.lease_seconds,
+                begin=begin,
+                fail=lambda state: replace(state, paused="", until=0.0),
+                is_told_first=True,
+            ),
+        )
+
+    async def resume(self, model: ServedModel) -> None:
+        """Have an engine go on. Raises `ApiError`, `StoreError`."""
+
+        def begin(state: EngineState) -> EngineState:
+            if state.update is not None:
+                raise update_open(state.update.version)
+            return replace(_paused(state), paused="", until=0.0)
+
+        await self._run(model, Operation(actions=[resuming()], seconds=self._step_seconds, begin=begin))
+
+    async def weights(self, model: ServedModel, request: WeightsRequest) -> None:
+        """Take a step of an update, or all of them. Raises `ApiError`, `StoreError`."""
+        match request.action:
+            case "init":
+                operation = self._step(WeightsCall(step=WeightsStep.INIT, info=request.info))
+            case "begin":
+                operation = self._begin_update(str(request.version), transfer=request.transfer)
+            case "apply":
+                operation = self._apply(request)
+            case _:
+                operation = self._of_update(request, await self._open_update(model))
+        await self._run(model, operation)
+
+    # Operations.
+
+    @property
+    def _step_seconds(self) -> float:
+        return self._settings.engine_weights_seconds
+
+    def _step(self, call: WeightsCall, **more: Any) -> Operation:
+        return Operation(actions=[calling(call)], seconds=self._step_seconds, **more)
+
+    def _begin_update(self, version: str, *, transfer: bool) -> Operation:
+        def begin(state: EngineState) -> EngineState:
+            if state.update is not None:
+                raise update_open(state.update.version)
+            return replace(_paused(state), update=OpenUpdate(version=version, transfer=transfer))
+
+        call = WeightsCall(step=WeightsStep.BEGIN, version=version, transfer=transfer)
+        return self._step(call, begin=begin, fail=lambda state: replace(state, update=None))
+
+    async def _open_update(self, model: ServedModel) -> OpenUpdate:
+        update = (await self._store.read(model.name)).state.update
+        if update is None:
+            raise no_update()
+        return update
+
+    def _of_update(self, request: WeightsRequest, update: OpenUpdate) -> Operation:
+        """Return a step of an update that has begun."""
+
+        def begin(state: EngineState) -> EngineState:
+            if state.update != update:  # another request has finished or cancelled it
+                raise busy()
+            return _paused(state)
+
+        version = update.version
+        if request.action == "update":
+            _check_way(request, update)
+            call = _update_call(request, version)
+            changed = replace(update, changed=True)
+            return self._step(call, begin=begin, version=version, succeed=lambda state: replace(state, update=changed))
+        if request.action == "finish":
+            call = WeightsCall(step=WeightsStep.FINISH, version=version, transfer=update.transfer)
+            return self._step(
+                call, begin=begin, version=version, succeed=lambda state: replace(state, update=None).named(version)
+            )
+        return self._step(_cancel(update), begin=begin, succeed=_cancelled, fail=_cancelled)
+
+    def _apply(self, request: WeightsRequest) -> Operation:
+        version, transfer, mode = str(request.version), request.rpc is None, request.mode
+        calls = [
+            WeightsCall(step=WeightsStep.BEGIN, version=version, transfer=transfer),
+            _update_call(request, version),
+            WeightsCall(step=WeightsStep.FINISH, version=version, transfer=transfer),
+        ]
+        until = self._now() + self._step_seconds
+
+        def begin(state: EngineState) -> EngineState:
+            if state.paused:
+                raise conflict(
+                    "The engine is paused already. Resume it first, or take the steps one by one.",
+                    code="engine_paused",
+                )
+            return replace(state, paused=mode, until=until)
+
+        def end(state: EngineState) -> EngineState:
+            return replace(state, paused="", until=0.0)
+
+        return Operation(
+            actions=[applying(calls, mode, rolling=request.rolling)],
+            seconds=self._step_seconds,
+            begin=begin,
+            succeed=lambda state: end(state).named(version),
+            fail=end,
+            is_told_first=True,
+            version=version,
+        )
+
+    async def _expire(self, model: ServedModel) -> None:
+        """End a pause whose time is over; the workers find that out at the same time, and one of them does it."""
+        kept = (await self._store.read(model.name)).state
+        update = kept.update
+
+        def begin(state: EngineState) -> EngineState:
+            if not state.is_expired(self._now()) or state.update != update:
+                raise busy()
+            return replace(state, paused="", until=0.0)
+
+        cancel = [] if update is None else [calling(_cancel(update))]
+        operation = Operation(
+            actions=[*cancel, resuming()],
+            seconds=self._step_seconds,
+            begin=begin,
+            succeed=_cancelled,
+            fail=_cancelled,
+        )
+        try:
+            await self._run(model, operation)
+        except ApiError as problem:
+            if problem.code != "engine_busy":
+                logger.warning("the pause of %r could not be ended: %s", model.name, problem.message)
+        else:
+            logger.warning("the pause of %r was ended: its trainer has not been heard of in time", model.name)
+
+    # How they are done.
+
+    async def _run(self, model: ServedModel, operation: Operation) -> None:
+        """Do something to an engine; it is done to its end, whoever leaves meanwhile."""
+        task = asyncio.create_task(self._do(model, operation), name=f"change the engine of {model.name}")
+        self._operations.add(task)
+        task.add_done_callback(self._operations.discard)
+        await asyncio.shield(task)
+
+    async def _do(self, model: ServedModel, operation: Operation) -> None:
+        weights = _weights(model)
+        begun = await self._change(model, lambda state: self._begun(state, operation, weights))
+        try:
+            if operation.is_told_first or not weights.is_shared:
+                seconds = operation.seconds if not weights.is_shared else 0.0
+                reports = await self._heard(model, begun, seconds=seconds)
+                _check_places(weights, reports)
+                _check_all_failed(reports)
+            if weights.is_shared:
+                async with asyncio.timeout(operation.seconds):
+                    await perform(weights, operation.actions)
+        except BaseException as error:
+            await self._failed(model, operation, error)
+            raise _as_api_error(error, operation) from error
+        ended = await self._change(model, lambda state: operation.succeed(state.done()))
+        if weights.is_shared:
+            await self._heard(model, ended)
+
+    def _begun(self, state: EngineState, operation: Operation, weights: BaseWeights) -> EngineState:
+        if state.is_busy(self._now()):
+            raise busy()
+        begun = operation.begin(state)
+        return replace(
+            begun,
+            actions=() if weights.is_shared else operation.actions,
+            busy=self._worker,
+            busy_until=self._now() + operation.seconds + MARGIN_SECONDS,
+        )
+
+    async def _failed(self, model: ServedModel, operation: Operation, error: BaseException) -> None:
+        """Keep what a failure means: the name of weights that may be mixed, and that nothing is paused."""
+        # Of what broke off nobody knows how far it came.
+        broke_off = isinstance(error, TimeoutError | asyncio.CancelledError)
+        changed = operation.version and (broke_off or getattr(error, "changed", False))
+
+        def end(state: EngineState) -> EngineState:
+            ended = operation.fail(state.done())
+            return replace(ended, update=None).named(FAILED + operation.version) if changed else ended
+
+        try:
+            ended = await self._change(model, end)
+            weights = _weights(model)
+            if weights.is_shared and not ended.state.paused:
+                await weights.resume()
+        except (StoreError, EngineError) as problem:
+            logger.warning("what failed at the engine of %r could not be undone: %s", model.name, problem)
+
+    async def _change(self, model: ServedModel, change: Change) -> NumberedState:
+        """Keep another state, made of the present one, and have all workers look at it. Raises what `change` does."""
+        for _ in range(ATTEMPTS):
+            before = await self._store.read(model.name)
+            after = NumberedState(before.number + 1, change(before.state))
+            if await self._store.change(model.name, after.number, after.state):
+                self._follower.wake()
+                await self._tell(model.name)
+                return after
+        raise busy()
+
+    async def _heard(
+        self, model: ServedModel, change: NumberedState, *, seconds: float = 0.0
+    ) -> Sequence[WorkerReport]:
+        """Return what the workers say of a change, once all that live have. Raises `ApiError` (503)."""
+        try:
+            async with asyncio.timeout(seconds + self._settings.worker_lease_seconds + HEAR_SECONDS):
+                while True:
+                    reports = await self._reports(model)
+                    silent = [each.worker for each in reports if each.number < change.number]
+                    if reports and not silent:
+                        return reports
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise _not_heard(len(silent), len(reports)) from None
+
+    async def _reports(self, model: ServedModel) -> Sequence[WorkerReport]:
+        return await self._store.reports(model.name, seen_since=self._now() - self._settings.worker_lease_seconds)
+
+    def _of_others(self, reports: Sequence[WorkerReport]) -> list[ReplicaState]:
+        """Return the engines of the other workers, as these have told them."""
+        states = []
+        for report in (each.report for each in reports if each.worker != self._worker):
+            told: Sequence[dict[str, Any]] = report.get("replicas", ())
+            states += [ReplicaState(**each | {"problem": report["problem"] or each["problem"]}) for each in told]
+        return states
+
+
+def _weights(model: ServedModel) -> BaseWeights:
+    """Return the doors of a model's engine. Raises `ApiError` (400)."""
+    if model.engine.weights is None:
+        raise invalid_request(
+            f"The engine of '{model.name}' cannot be paused, and its weights cannot be changed.",
+            param="model",
+            code="unsupported_engine",
+        )
+    return model.engine.weights
+
+
+def _paused(state: EngineState) -> EngineState:
+    """Return a state of an engine that is paused. Raises `ApiError` (409) for one that runs."""
+    if not state.paused:
+        raise not_paused("Pause it first with POST /v1/engine/pause; a pause also ends by itself when its lease does.")
+    return state
+
+
+def _check_way(request: WeightsRequest, update: OpenUpdate) -> None:
+    """Raise `ApiError` where weights come in another way than the update was begun for."""
+    if update.transfer and request.rpc is not None:
+        raise invalid_value("rpc", "this update was begun for the engine's transfer. Begin with 'transfer': false.")
+    if not update.transfer and request.rpc is None:
+        raise invalid_value("info", "this update was begun with 'transfer': false, so it needs 'rpc'.")
+
+
+def _update_call(request: WeightsRequest, version: str) -> WeightsCall:
+    rpc = request.rpc
+    remote = None if rpc is None else RemoteCall(rpc.method, rpc.args, rpc.kwargs)
+    return WeightsCall(step=WeightsStep.UPDATE, version=version, info=request.info, transfer=rpc is None, remote=remote)
+
+
+def _cancel(update: OpenUpdate) -> WeightsCall:
+    version = FAILED + update.version if update.changed else ""
+    return WeightsCall(step=WeightsStep.CANCEL, version=version, transfer=update.transfer)
+
+
+def _cancelled(state: EngineState) -> EngineState:
+    update = state.update
+    ended = replace(state, update=None)
+    return ended.named(FAILED + update.version) if update is not None and update.changed else ended
+
+
+def _check_places(weights: BaseWeights, reports: Sequence[WorkerReport]) -> None:
+    """Raise `ApiError` where the workers of each host share an engine: none of them reaches that of the others."""
+    places = {str(each.report.get("place")) for each in reports} - {LOADING}
+    if weights.is_shared and len(places) > 1:
+        raise conflict(
+            f"The workers of this server share {len(places)} engines, those of {', '.join(sorted(places))}, and none "
+            "reaches all of them. Use ENGINE=vllm-server: then all workers have the same ones.",
+            code="engines_differ",
+        )
+
+
+def _check_all_failed(reports: Sequence[WorkerReport]) -> None:
+    """Raise `WeightsRefused` where no worker could do it; where some could, the view says which could not."""
+    problems = problems_of(reports)
+    if problems and len(problems) == len(reports):
+        changed = any(each["changed"] for each in problems.values())
+        raise WeightsRefused(str(next(iter(problems.values()))["problem"]), changed=changed)
+
+
+def _not_heard(silent: int, workers: int) -> ApiError:
+    return overloaded(
+        f"{silent} of {workers} workers have not said in time that they know of this. Workers hear of it in the "
+        "database, and at once through Redis (REDIS_URL). Look at GET /v1/engine, and send the request again.",
+        retry_after=5,
+    )
+
+
+def _as_api_error(error: BaseException, operation: Operation) -> BaseException:
+    """Return what a trainer is told."""
+    if isinstance(error, WeightsRefused):
+        mixed = f" The weights may be new and old now; they are called '{FAILED}{operation.version}'."
+        return invalid_request(f"{error.reason}{mixed if error.changed else ''}", code="weights_refused")
+    if isinstance(error, TimeoutError):
+        return overloaded(f"The engine was not done within {operation.seconds:g} s.", retry_after=5)
+    if isinstance(error, EngineError):
+        return overloaded("The engine is away, or loading. Try again.", retry_after=5)
+    return error

@@ -1,0 +1,77 @@
+"""`DatabaseEngines`: the state of engines that trainers change, in Django's database."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from responses_app.models import Worker
+from responses_app.models.engines import EngineDoor, EngineReport
+from responses_app.protocol.engine_state import EngineState
+from responses_app.stores.database.threads import ThreadedStore
+from responses_app.stores.engines import BaseEngineStore, NumberedState, WorkerReport
+
+MAX_WORKERS = 1000  # as many as WORKERS may be
+
+
+class DatabaseEngines(ThreadedStore[None], BaseEngineStore):
+    """Keeps states in the database `using`; `timeout` bounds, in seconds, whatever waits for it."""
+
+    unlimited = None
+
+    async def numbers(self) -> Mapping[str, int]:
+        return await self._threads.run(
+            lambda db: dict(EngineDoor.objects.using(db.alias).values_list("model", "number"))
+        )
+
+    async def read(self, model: str) -> NumberedState:
+        def read(connection: BaseDatabaseWrapper) -> NumberedState:
+            row = EngineDoor.objects.using(connection.alias).filter(pk=model).first()
+            return NumberedState(0, EngineState()) if row is None else NumberedState(row.number, _state(row))
+
+        return await self._threads.run(read)
+
+    async def change(self, model: str, number: int, state: EngineState) -> bool:
+        def write(connection: BaseDatabaseWrapper) -> bool:
+            rows = EngineDoor.objects.using(connection.alias)
+            with transaction.atomic(using=connection.alias):
+                # `ignore_conflicts`: two that come first at once; both have the row then, and one of them its number.
+                rows.bulk_create([EngineDoor(model=model)], ignore_conflicts=True)
+                changed = rows.filter(pk=model, number=number - 1).update(number=number, state=state.as_json())
+            return changed == 1
+
+        return await self._threads.run(write)
+
+    async def report(self, model: str, report: WorkerReport) -> None:
+        def write(connection: BaseDatabaseWrapper) -> None:
+            row = EngineReport(model=model, worker=report.worker, number=report.number, report=report.report)
+            rows = EngineReport.objects.using(connection.alias)
+            living = Worker.objects.using(connection.alias).values("pk")
+            with transaction.atomic(using=connection.alias):
+                rows.bulk_create(
+                    [row], update_conflicts=True, unique_fields=["model", "worker"], update_fields=["number", "report"]
+                )
+                # The workers of long ago are forgotten, and what they said goes with the next word of any other.
+                rows.filter(model=model).exclude(worker=report.worker).exclude(worker__in=living).delete()
+
+        await self._threads.run(write)
+
+    async def reports(self, model: str, *, seen_since: float) -> Sequence[WorkerReport]:
+        since = datetime.fromtimestamp(max(0.0, seen_since), UTC)
+
+        def read(connection: BaseDatabaseWrapper) -> Sequence[WorkerReport]:
+            living = Worker.objects.using(connection.alias).filter(seen_at__gt=since).order_by("pk")
+            said = {row.worker: row for row in EngineReport.objects.using(connection.alias).filter(model=model)}
+            return [
+                WorkerReport(worker, said[worker].number, said[worker].report)
+                if worker in said
+                else WorkerReport(worker, 0, {})
+                for worker in living.values_list("pk", flat=True)[:MAX_WORKERS]
+            ]
+
+        return await self._threads.run(read)
+
+
+def _state(row: EngineDoor) -> EngineState:
+    return EngineState.of(row.state)
