@@ -17,8 +17,9 @@ from typing import Any
 from aiohttp import web
 
 from engine.backends.scripted import ScriptedEngine
-from engine.errors import EngineError
+from engine.errors import EngineError, TurnEnded
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk
+from tests.kit.fake_vllm_doors import TrainerDoors
 from tests.kit.fake_vllm_eyes import Eyes, NotSeen, blind
 from tests.kit.server import free_port
 
@@ -68,6 +69,8 @@ class FakeVllm:
         self.switches = Switches(**switches)  # type: ignore[arg-type]
         self.engine = ScriptedEngine(model="behind the fake", options={"script": script, "max_model_len": 10**9})
         self.asked: deque[Asked] = deque(maxlen=1000)
+        self.asked_paths: deque[str] = deque(maxlen=1000)  # since its last start
+        self.doors = TrainerDoors()
         self.waiting = 0  # requests that are not answered, because it does not answer
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
         self._runner: web.AppRunner | None = None
@@ -103,11 +106,13 @@ class FakeVllm:
 
     async def start(self) -> None:
         """Listen."""
+        self.asked_paths.clear()
         app = web.Application(middlewares=[self._door], client_max_size=2**30)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/inference/v1/generate", self._generate)
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_routes(self.doors.routes())
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
@@ -131,6 +136,7 @@ class FakeVllm:
     ) -> web.StreamResponse:
         assert request.transport is not None
         self._transports.add(request.transport)
+        self.asked_paths.append(request.path)
         if not self.switches.answers:
             with self._one_more_waits():
                 await asyncio.Event().wait()
@@ -211,12 +217,25 @@ class FakeVllm:
         if grammar and not await self._takes(stream, grammar, event):
             return
         cached, sampled = None, 0
-        async with aclosing(self.engine.generate(_request(body, prompt, sampling))) as chunks:
+        spans: list[JsonObject] = []  # which weights sampled what, as the last event tells it
+        async with (
+            self.doors.gate.generation() as name,
+            aclosing(self.engine.generate(_request(body, prompt, sampling))) as chunks,
+        ):
             async for chunk in chunks:
                 await stream.maybe_fail()
+                try:
+                    await self.doors.gate.passed(name)
+                except TurnEnded:
+                    await stream.say(event(TokenChunk(token_ids=[], finish_reason=FinishReason.ABORT), None, None))
+                    return
+                _note_version(spans, self.doors.version, sampled, sampled + len(chunk.token_ids))
                 cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
                 sampled += len(chunk.token_ids)
-                await stream.say(event(chunk, prompt if stream.asked.sent == 0 else None, sampling.get("logprobs")))
+                said = event(chunk, prompt if stream.asked.sent == 0 else None, sampling.get("logprobs"))
+                if chunk.finish_reason is not None and "weight_versions" in said["choices"][0]:
+                    said["choices"][0]["weight_versions"] = spans
+                await stream.say(said)
                 stream.asked.sent += 1
         if self.switches.usage:
             details = None if cached is None else {"cached_tokens": cached}
@@ -234,6 +253,13 @@ class FakeVllm:
         elif refusal:
             await stream.say(error(refusal, 400))
         return only["type"] != "token" and not refusal
+
+
+def _note_version(spans: list[JsonObject], version: str, begin: int, end: int) -> None:
+    if spans and spans[-1]["version"] == version:
+        spans[-1]["end"] = end
+    elif end > begin:
+        spans.append({"version": version, "start": begin, "end": end})
 
 
 class _Ended(Exception):

@@ -158,4 +158,4 @@ class EngineFollower:
 
 def problems_of(reports: Iterable[WorkerReport]) -> Mapping[str, JsonObject]:
     """Return the reports of workers that could not do it."""
-    return {each.worker: each.report for each in reports if each.report.get("problem")}
+    return {each.worker: dict(each.report) for each in reports if each.report.get("problem")}

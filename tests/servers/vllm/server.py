@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import httpx
@@ -37,12 +37,15 @@ ENGINE_OPTIONS: dict[str, object] = {  # of AsyncEngineArgs; the server's flags 
     "num_gpu_blocks_override": KV_BLOCKS,
     "logits_processors": ["tests.servers.vllm.forced_tokens:ForcedTokens"],
 }
+NO_FLAGS: Mapping[str, object] = {}
 
 
 class VllmServer:
     """`vllm serve` with the dummy model. After `kill()` it can be started again, at the same address."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, flags: Mapping[str, object] = NO_FLAGS, **environ: str) -> None:
+        self._flags = flags  # beside its own
+        self._environ = environ
         self.port = free_port()
         self.log = folder / "vllm.log"
         self._vocabulary = folder / "vocabulary"
@@ -64,7 +67,10 @@ class VllmServer:
         if not self._vocabulary.exists():
             write_vocabulary(self._vocabulary)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command(), cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+            environ = {**os.environ, **self._environ}
+            self.process = subprocess.Popen(
+                self._command(), cwd=ROOT, env=environ, stdout=log, stderr=log, start_new_session=True
+            )
         try:
             self._wait_until_healthy()
         except BaseException:
@@ -125,6 +131,7 @@ class VllmServer:
             "structured-outputs-config": '{"backend": "xgrammar", "enable_in_reasoning": true}',
             "prefix-cache-retention-interval": BLOCK_SIZE,
             "logits-processors": "tests.servers.vllm.forced_tokens:ForcedTokens",
+            **self._flags,
         }
         switches = ("enable-scale-out", "enforce-eager", "enable-prompt-tokens-details")
         return [

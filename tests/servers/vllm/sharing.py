@@ -13,6 +13,8 @@ VLLMS = {
     "qwen": r"\[front_of_qwen",
     "llama": r"\[front_with_llama",
     "seeing": r"/test_pictures\.py",
+    "weights here": r"/test_weights\.py::.*\[here\]",
+    "weights there": r"/test_weights\.py::.*\[there\]",
 }
 ORDER = (*VLLMS, None)
 

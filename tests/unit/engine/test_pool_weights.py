@@ -1,0 +1,218 @@
+"""Weights of several vLLM servers: all at once, one after the other, and servers that do not take them."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from engine.backends.vllm.server import VllmServerEngine
+from engine.errors import EngineUnavailable, TurnEnded, WeightsRefused
+from engine.types import TokenChunk, WeightsSpan
+from engine.weights import PauseMode, RemoteCall, WeightsCall, WeightsStep
+from tests.contracts.engine import ask, assert_whole, collect
+from tests.kit.fake_vllm import FakeVllm
+from tests.kit.waiting import eventually
+from tests.unit.engine.vllm_engines import SCRIPT, OpenEngine, OpenFake, prompt
+
+SLOW = {"when": "slow", "say": SCRIPT[-1]["say"], "delay": 0.003}
+
+
+def update(version: str) -> list[WeightsCall]:
+    """Return the steps of an update."""
+    return [
+        WeightsCall(step=WeightsStep.BEGIN, version=version),
+        WeightsCall(step=WeightsStep.UPDATE, version=version, info={"names": ["w"]}),
+        WeightsCall(step=WeightsStep.FINISH, version=version),
+    ]
+
+
+def steps(fake: FakeVllm) -> list[str]:
+    """Return what a server was asked for by trainers."""
+    return [step for step, _ in fake.doors.asked]
+
+
+async def versions(engine: VllmServerEngine) -> list[str | None]:
+    """Return the versions of the servers that are used."""
+    return [replica.version for replica in await engine.weights.replicas() if not replica.problem]
+
+
+async def three(open_fake: OpenFake, vllm_over: OpenEngine) -> tuple[Sequence[FakeVllm], VllmServerEngine]:
+    """Return three servers, and an engine over them."""
+    fakes = [await open_fake(SLOW, *SCRIPT) for _ in range(3)]
+    return fakes, await vllm_over(*fakes)
+
+
+async def test_all_change_at_once(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    assert engine.weights_version == "default"
+    await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    for fake in fakes:
+        assert steps(fake) == [
+            *("pause keep", "start_weight_update", "update_weights", "finish_weight_update"),
+            *("update_weight_version", "resume"),
+        ]
+        assert dict(fake.doors.asked)["update_weights"] == {"update_info": {"names": ["w"]}}
+    assert engine.weights_version == "v1"
+    chunks = await collect(engine, ask(prompt("short")))
+    assert {chunk.weights_version for chunk in chunks} == {"v1"}
+    assert chunks[-1].weights == [WeightsSpan("v1", sum(len(chunk.token_ids) for chunk in chunks))]
+
+
+async def test_others_serve_while_one_after_the_other_changes(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    begun = [asyncio.create_task(collect(engine, ask(prompt("slow")))) for _ in range(6)]
+    await eventually(lambda: all(fake.generations for fake in fakes))
+    rolling = asyncio.create_task(engine.weights.roll(update("v1"), PauseMode.WAIT))
+    await eventually(lambda: any("pause wait" in steps(fake) for fake in fakes))
+    # Each waits for its turns to end, so the pool serves all the while.
+    while not rolling.done():
+        assert_whole(await collect(engine, ask(prompt("short"))))
+    await rolling
+    for chunks in await asyncio.gather(*begun):
+        assert_whole(chunks)
+    assert await versions(engine) == ["v1"] * 3
+
+
+@pytest.mark.parametrize("rolling", [False, True])
+@pytest.mark.parametrize("step", ["start_weight_update", "update_weights", "finish_weight_update"])
+async def test_the_pool_goes_on_with_those_that_agree(
+    open_fake: OpenFake, vllm_over: OpenEngine, step: str, rolling: bool
+) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    fakes[1].doors.fails.add(step)
+    change = engine.weights.roll if rolling else engine.weights.apply
+    await change(update("v1"), PauseMode.KEEP)
+    assert engine.replicas()["serving"] == 2
+    assert engine.weights_version == "v1"
+    (problem,) = [each.problem for each in await engine.weights.replicas() if each.problem]
+    assert fakes[1].url in problem
+    served = len(fakes[1].generations)
+    for _ in range(6):
+        assert {chunk.weights_version for chunk in await collect(engine, ask(prompt("short")))} == {"v1"}
+    assert len(fakes[1].generations) == served
+    # It is well, and asked again and again: it comes back with the weights of the others only.
+    fakes[1].doors.fails.clear()
+    fakes[1].doors.gate.open()
+    fakes[1].doors.version = "v1"
+    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+
+
+async def test_what_nobody_takes_leaves_all_in_use(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    for fake in fakes:
+        fake.doors.fails.add("start_weight_update")
+    for change in (engine.weights.apply, engine.weights.roll):
+        with pytest.raises(WeightsRefused, match="went away") as refused:
+            await change(update("v1"), PauseMode.KEEP)
+        assert not refused.value.changed
+        assert await versions(engine) == ["default"] * 3
+        assert_whole(await collect(engine, ask(prompt("short"))))
+
+
+async def test_weights_that_may_be_mixed_are_called_so(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fake = await open_fake(*SCRIPT)
+    engine = await vllm_over(fake)
+    fake.doors.fails.add("update_weights")
+    with pytest.raises(WeightsRefused) as refused:
+        await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    assert refused.value.changed
+    assert await versions(engine) == ["failed:v1"]
+    chunks = await collect(engine, ask(prompt("short")))
+    assert {chunk.weights_version for chunk in chunks} == {"failed:v1"}
+
+
+async def test_a_turn_that_is_frozen_is_not_silent(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fake = await open_fake(SLOW, *SCRIPT)
+    engine = await vllm_over(fake, silence_seconds=0.3)
+    chunks: list[TokenChunk] = []
+
+    async def read() -> None:
+        async for chunk in engine.generate(ask(prompt("slow"))):
+            chunks.append(chunk)
+
+    frozen = asyncio.create_task(read())
+    await eventually(lambda: len(chunks) > 20)
+    await engine.weights.pause(PauseMode.KEEP)
+    late = asyncio.create_task(collect(engine, ask(prompt("short"))))
+    done, _ = await asyncio.wait([frozen, late], timeout=1.0)  # three silences
+    assert not done
+    for call in update("v1"):
+        await engine.weights.call(call)
+    await engine.weights.resume()
+    await frozen
+    assert_whole(chunks)
+    assert chunks[-1].weights is not None
+    assert [span.version for span in chunks[-1].weights] == ["default", "v1"]
+    assert (await late)[-1].weights_version == "v1"
+
+
+async def test_a_pause_ends_what_runs(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    _, engine = await three(open_fake, vllm_over)
+    generation = engine.generate(ask(prompt("slow")))
+    await anext(generation)
+    await engine.weights.pause(PauseMode.ABORT)
+    with pytest.raises(TurnEnded):
+        async for _ in generation:
+            pass
+    await engine.weights.resume()
+    assert_whole(await collect(engine, ask(prompt("short"))))
+    assert await versions(engine) == ["default"] * 3, "no server is at fault"
+
+
+async def test_others_learn_of_it(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    other = await vllm_over(*fakes)
+    await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    fakes[2].doors.version = "failed:v1"
+    await other.weights.learn(paused=None, version="v1", is_settled=True)
+    assert await versions(other) == ["v1", "v1"]
+    assert other.weights_version == "v1"
+
+
+async def test_one_that_comes_back_with_other_weights_is_not_used(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    await engine.weights.learn(paused=None, version="v1", is_settled=True)
+    await fakes[0].kill()
+    await eventually(lambda: engine.replicas()["serving"] == 2)
+    fakes[0].doors.version = "default"  # as a vLLM that was started again
+    await fakes[0].start()
+    await eventually(lambda: "/weight_info" in fakes[0].asked_paths)
+    assert engine.replicas()["serving"] == 2
+    await engine.weights.roll(update("v2"), PauseMode.KEEP)
+    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+    assert await versions(engine) == ["v2"] * 3
+
+
+async def test_servers_without_endpoints_for_trainers_are_told_apart(
+    open_fake: OpenFake, vllm_over: OpenEngine
+) -> None:
+    fake = await open_fake(*SCRIPT)
+    fake.doors.is_open = False
+    engine = await vllm_over(fake)
+    assert engine.weights_version is None
+    with pytest.raises(WeightsRefused, match="VLLM_SERVER_DEV_MODE=1"):
+        await engine.weights.pause(PauseMode.KEEP)
+    chunks = await collect(engine, ask(prompt("short")))
+    assert {chunk.weights_version for chunk in chunks[:-1]} == {None}
+
+
+async def test_a_method_of_the_workers_is_called(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fake = await open_fake(*SCRIPT)
+    engine = await vllm_over(fake)
+    remote = RemoteCall("load", ["path"], {"strict": True})
+    calls = [
+        WeightsCall(step=WeightsStep.BEGIN, version="v1", transfer=False),
+        WeightsCall(step=WeightsStep.UPDATE, version="v1", transfer=False, remote=remote),
+        WeightsCall(step=WeightsStep.FINISH, version="v1", transfer=False),
+    ]
+    await engine.weights.apply(calls, PauseMode.KEEP)
+    assert steps(fake) == ["pause keep", "collective_rpc", "update_weight_version", "resume"]
+    assert dict(fake.doors.asked)["collective_rpc"] == {"method": "load", "args": ["path"], "kwargs": {"strict": True}}
+
+
+async def test_an_engine_that_is_not_started_has_no_doors_yet(vllm_over: OpenEngine) -> None:
+    engine = VllmServerEngine(model="m", options={"urls": ("http://127.0.0.1:9",), "api_key": ""})
+    assert engine.weights_version is None
+    with pytest.raises(EngineUnavailable):
+        await engine.weights.pause(PauseMode.KEEP)
