@@ -141,6 +141,9 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "AZURE_REGION": ("Sweden Central", "Sweden Central"),
     "ENGINE_MAX_RUNNING": ("64", 64),
     "ENGINE_MAX_QUEUED": ("0, flex=50,Fast=2", QueueBounds(0, {"flex": 50, "priority": 2})),
+    "ENGINE_WEIGHTS": ("on", True),
+    "ENGINE_PAUSE_SECONDS": ("60", 60.0),
+    "ENGINE_WEIGHTS_SECONDS": ("5.5", 5.5),
     **RIGHT_OF_TOOLS,
 }
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -182,6 +185,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "DEFAULT_OPENAI_VERSION": (["é"], "up to 128 printable ASCII characters"),
     "AZURE_REGION": (["\x7f"], "up to 128 printable ASCII characters"),
     "ENGINE_MAX_RUNNING": (["-1"], "a whole number of at least 0"),
+    "ENGINE_WEIGHTS": (["perhaps"], "on or off"),
+    "ENGINE_PAUSE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
+    "ENGINE_WEIGHTS_SECONDS": (["0"], "a number of seconds of at least 1"),
     "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
     "UNKNOWN_FIELDS": (["drop"], "one of ignore, refuse"),

@@ -35,7 +35,7 @@ class Command(DatabaseCommand):
             type=scopes,
             default=[],
             metavar="A,B",
-            help=f"what it may do (default: all except metrics), of {', '.join(SCOPES)}",
+            help=f"what it may do (default: all except api.engine and api.metrics), of {', '.join(SCOPES)}",
         )
         parser.add_argument(
             "--models", type=names_in, default=[], metavar="A,B", help="models that it may use (default: all)"
