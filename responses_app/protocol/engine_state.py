@@ -48,6 +48,7 @@ class EngineState:
     def of(cls, kept: Mapping[str, Any]) -> "EngineState":
         """Read what was kept; what a newer version of this server has added is left out."""
         known = {name: value for name, value in kept.items() if name in cls.__slots__}
+        known |= {name: tuple(known.get(name, ())) for name in ("versions", "actions")}  # JSON has lists alone
         update = known.pop("update", None)
         return cls(**known, update=None if update is None else OpenUpdate(**update))
 
@@ -65,7 +66,7 @@ class EngineState:
 
     def named(self, version: str) -> "EngineState":
         """Return it with weights of a version, which may have been used before."""
-        versions = [*(each for each in self.versions if each != version), version]
+        versions = (*(each for each in self.versions if each != version), version)
         return replace(self, version=version, versions=versions[-MAX_VERSIONS:])
 
 

@@ -28,8 +28,8 @@ class EngineStoreContract:
             until=1795730504.25,
             update=OpenUpdate(version="step-7", transfer=False, changed=True),
             version="step-6",
-            versions=["step-5", "step-6"],
-            actions=[{"do": "pause", "mode": "keep", "more": [1, None, UNTAMED.replace(chr(0), "")]}],
+            versions=("step-5", "step-6"),
+            actions=({"do": "pause", "mode": "keep", "more": [1, None, UNTAMED.replace(chr(0), "")]},),
             busy=new_id("worker"),
             busy_until=1795730600.5,
         )

@@ -136,6 +136,9 @@ class EngineFollower:
             report["problem"] = error.reason if isinstance(error, WeightsRefused) else str(error)
             report["changed"] = isinstance(error, WeightsRefused) and error.changed
             logger.warning("the engine of %r: %s", model.name, error)
+        except Exception:  # whatever it is: who waits for this worker is to be told
+            report["problem"] = "This worker failed, and its log says how."
+            logger.exception("the engine of %r could not be changed", model.name)
         if not weights.is_shared:
             report["replicas"] = [asdict(replica) for replica in await weights.replicas()]
         try:

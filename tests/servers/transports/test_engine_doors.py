@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from tests.kit.clients import Frame, Socket, http_client, read_error_answer, text_of
+from tests.kit.clients import Frame, Socket, http_client, read_error_answer, ready, text_of
 from tests.kit.closed import ClosedServer, bearer
 from tests.kit.server import Server
 from tests.kit.waiting import eventually
@@ -151,13 +151,19 @@ async def test_a_pause_that_waits_lets_turns_end(pair: tuple[Server, Server], on
 
 
 async def test_a_pause_that_aborts_ends_turns_with_an_error_that_may_be_retried(
-    pair: tuple[Server, Server], one: httpx.AsyncClient
+    pair: tuple[Server, Server], one: httpx.AsyncClient, two: httpx.AsyncClient
 ) -> None:
+    async def in_flight() -> bool:
+        return bool((await ready(pair[1]))["responses_in_flight"] == 2)
+
     async with await Socket.open(pair[1].ws_url) as socket:
         await socket.create(f"repeat: {SAYS}")
         while not socket.frames("response.output_text.delta"):
             await socket.receive()
+        whole = asyncio.create_task(two.post("/responses", json={"input": f"repeat: {SAYS}", "store": False}))
+        await eventually(in_flight)
         await done(one, "pause", mode="abort")
+        assert "again" in read_error_answer(await whole, status=503, code=None)
         failed = (await socket.until("response.failed"))[-1]["response"]["error"]
         assert failed["code"] == "server_error"
         assert "paused" in failed["message"]

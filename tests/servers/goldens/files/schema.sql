@@ -220,6 +220,16 @@ CREATE TABLE "responses_app_conversationitem" ("id" integer NOT NULL PRIMARY KEY
   "conversation_id"),
   CONSTRAINT "conversationitem_position" UNIQUE ("conversation_id",
   "position"));
+CREATE TABLE "responses_app_enginedoor" ("model" varchar(255) NOT NULL PRIMARY KEY,
+  "number" bigint unsigned NOT NULL CHECK ("number" >= 0),
+  "state" text NOT NULL);
+CREATE TABLE "responses_app_enginereport" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
+  "model" varchar(255) NOT NULL,
+  "worker" varchar(64) NOT NULL,
+  "number" bigint unsigned NOT NULL CHECK ("number" >= 0),
+  "report" text NOT NULL,
+  CONSTRAINT "enginereport_worker" UNIQUE ("model",
+  "worker"));
 CREATE TABLE "responses_app_filepart" ("id" integer NOT NULL PRIMARY KEY AUTOINCREMENT,
   "position" integer unsigned NOT NULL CHECK ("position" >= 0),
   "data" BLOB NOT NULL,
