@@ -220,6 +220,38 @@ REQUESTS: Mapping[str, Told] = {
         "The skill has no such version.",
         "List them with `GET /v1/skills/{id}/versions`.",
     ),
+    "engine_busy": (
+        "Another request pauses, resumes or changes the engine now.",
+        "Try again when it has been answered.",
+    ),
+    "engine_not_paused": (
+        "The engine runs, and this needs a pause, or ends one.",
+        "Pause it first ([Weights that change](../how-to/weights.md)). A pause also ends when its lease does.",
+    ),
+    "engine_paused": (
+        "The engine is paused, and this pauses it itself.",
+        "Resume it first, or take the steps of the update one by one.",
+    ),
+    "engines_differ": (
+        "The workers of this server share several engines, and none of them reaches all.",
+        "Use `ENGINE=vllm-server`: then all workers have the same engines.",
+    ),
+    "no_update": (
+        "No update of weights has begun.",
+        "Begin one first.",
+    ),
+    "unsupported_engine": (
+        "The engine cannot be paused, and its weights cannot be changed.",
+        "Use one of the engines that [Weights that change](../how-to/weights.md) lists.",
+    ),
+    "weights_refused": (
+        "The engine does not accept a step of an update; the message says why, and whether weights may be mixed.",
+        "Correct the step, or update the weights again.",
+    ),
+    "weights_update_open": (
+        "An update of weights has begun.",
+        "Finish or cancel it first.",
+    ),
     "skills_full": (
         "The project has reached its limit of versions of skills.",
         "Delete versions that are not needed.",

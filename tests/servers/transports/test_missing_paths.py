@@ -29,7 +29,7 @@ def test_a_path_that_is_not_there(daphne_server: Server, path: str, method: str)
 
 def test_all_that_is_served_is_told() -> None:
     assert set(served()) == {
-        *("responses", "chat/completions", "messages", "completions", "embeddings", "decisions", "models"),
+        *("responses", "chat/completions", "messages", "completions", "embeddings", "decisions", "models", "engine"),
         *("conversations", "files", "uploads", "batches", "vector_stores", "containers", "skills"),
         "playground/chats",
         *("webhook_endpoints", "webhook_event_types"),
