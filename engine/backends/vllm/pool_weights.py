@@ -1,9 +1,8 @@
 """Weights of vLLM servers, by vLLM's own endpoints (`entrypoints/rl/online`, `VLLM_SERVER_DEV_MODE=1`).
 
 A server where a step fails is used no more, as long as another one took it: the pool goes on with those that agree.
-From the beginning of a change on, a server that is away comes back only with the version that the pool wants
-(`Replica.wanted`). One whose update broke is renamed (`FAILED`), and one that was started anew has the weights of its
-start.
+A server that is away comes back only with the version that the pool wants (`Replica.wanted`), while others have it. One
+whose update broke is renamed (`FAILED`), and one that was started anew has the weights of its start.
 
 A step that nobody takes is the caller's mistake, or the trainer's: then all of them stay in use.
 """
@@ -120,10 +119,11 @@ class PoolWeights(BaseWeights):
         if not (version and is_settled):
             return
         serving = self._serving()
-        problems = await asyncio.gather(*(_attempt(replica.check_version()) for replica in serving))
+        # All are asked before any is judged: each is compared with the others.
+        problems = await asyncio.gather(*(_attempt(replica.ask_version()) for replica in serving))
         for replica, problem in zip(serving, problems, strict=True):
-            if problem is not None:
-                replica.lose(str(problem))
+            if said := str(problem or replica.disagreement()):
+                replica.lose(said)
 
     def _want(self, calls: Sequence[WeightsCall]) -> str:
         """Use only what will have the weights of a change, and return what was wanted before."""
@@ -192,8 +192,10 @@ async def _pause(replica: Replica, mode: PauseMode) -> None:
 
 
 async def _resume(replica: Replica) -> None:
-    await _post(replica, "/resume", seconds=replica.client.timeouts.connect)
-    _hold(replica, None)
+    try:
+        await _post(replica, "/resume", seconds=replica.client.timeouts.connect)
+    finally:
+        _hold(replica, None)  # also one that is away: it is looked at again
 
 
 async def _step(replica: Replica, call: WeightsCall) -> None:

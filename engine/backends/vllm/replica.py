@@ -186,7 +186,7 @@ class Replica:
         try:
             async with asyncio.timeout(seconds):
                 max_model_len = await self._find_model()
-                await self.check_version()
+                await self._check_version()
                 service = await self._find_wire(max_model_len)
                 return replace(service, takes_grammars=await self._takes_grammars(service))
         except TimeoutError as error:
@@ -210,18 +210,31 @@ class Replica:
             raise EngineConfigurationError(f"{self} does not say max_model_len, so it is not a vLLM server.")
         return longest
 
-    async def check_version(self) -> None:
-        """Ask which weights it has. Raises `EngineUnavailable` where these are not the ones that are wanted."""
+    async def ask_version(self) -> None:
+        """Ask which weights it has. Raises `EngineUnavailable`."""
         status, content = await self.client.get(WEIGHTS)
         try:
             self.version = str(orjson.loads(content)["weight_version"]) if status == 200 else None
         except (ValueError, LookupError, TypeError):
             self.version = None
-        if self.wanted and self.version != self.wanted:
-            raise EngineUnavailable(
-                f"{self} has the weights {shown(self.version or 'of an unknown version')}, and the others "
-                f"{self.wanted}."
-            )
+
+    def disagreement(self) -> str:
+        """Say that it has other weights than are wanted, and than others that are used; empty where it has not.
+
+        Where no other one has them, it is used as it is: all may have been started anew.
+        """
+        others_have = any(each.service and each.version == self.wanted for each in self._pool if each is not self)
+        if not (self.wanted and self.version != self.wanted and others_have):
+            return ""
+        return f"{self} has the weights {shown(self.version or 'of an unknown version')}, and others {self.wanted}."
+
+    async def _check_version(self) -> None:
+        """Raise `EngineUnavailable` for one that may not be used beside the others now."""
+        if self.client.is_held:
+            raise EngineUnavailable(f"{self} is not used before the pause of the others has ended.")
+        await self.ask_version()
+        if problem := self.disagreement():
+            raise EngineUnavailable(problem)
 
     async def _find_wire(self, max_model_len: int) -> Service:
         """Return the first way in which the server generates a token."""

@@ -91,8 +91,7 @@ class LocalWeights(BaseWeights):
     async def learn(self, *, paused: PauseMode | None, version: str, is_settled: bool) -> None:
         """Note what another process has done to the core."""
         self.ends = paused is PauseMode.ABORT
-        if version and is_settled:
-            self._note(self._kept.llm, version)
+        await self.ask()  # the core knows better: it may have been started anew
 
     def _note(self, llm: Any, version: str) -> None:
         self._of, self._version = llm, version

@@ -15,6 +15,7 @@ VLLMS = {
     "seeing": r"/test_pictures\.py",
     "weights here": r"/test_weights\.py::.*\[here\]",
     "weights there": r"/test_weights\.py::.*\[there\]",
+    "shared weights": r"/test_shared_weights\.py",
 }
 ORDER = (*VLLMS, None)
 

@@ -184,6 +184,33 @@ async def test_one_that_comes_back_with_other_weights_is_not_used(open_fake: Ope
     assert await versions(engine) == ["v2"] * 3
 
 
+async def test_where_all_were_started_anew_they_are_used(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    await engine.weights.apply(update("v1"), PauseMode.KEEP)
+    await engine.weights.learn(paused=None, version="v1", is_settled=True)
+    for fake in fakes:
+        await fake.kill()
+    await eventually(lambda: engine.replicas()["serving"] == 0)
+    for fake in fakes:
+        fake.doors.version = "default"
+        await fake.start()
+    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+    assert engine.weights_version == "default"
+
+
+async def test_one_that_comes_back_in_a_pause_waits_for_its_end(open_fake: OpenFake, vllm_over: OpenEngine) -> None:
+    fakes, engine = await three(open_fake, vllm_over)
+    await fakes[0].kill()
+    await eventually(lambda: engine.replicas()["serving"] == 2)
+    await engine.weights.pause(PauseMode.KEEP)
+    await engine.weights.learn(paused=PauseMode.KEEP, version="", is_settled=True)
+    await fakes[0].start()
+    await eventually(lambda: "/v1/models" in fakes[0].asked_paths)
+    assert engine.replicas()["serving"] == 2
+    await engine.weights.resume()
+    await eventually(lambda: engine.replicas()["serving"] == 3, timeout=20)
+
+
 async def test_servers_without_endpoints_for_trainers_are_told_apart(
     open_fake: OpenFake, vllm_over: OpenEngine
 ) -> None:
