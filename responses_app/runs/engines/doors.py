@@ -370,7 +370,7 @@ def _weights(model: ServedModel) -> BaseWeights:
     """Return the doors of a model's engine. Raises `ApiError` (400)."""
     if model.engine.weights is None:
         raise invalid_request(
-            f"The engine of '{model.name}' cannot be paused, and its weights cannot be changed.",
+            f"The engine of the model '{model.name}' cannot be paused, and its weights cannot be changed.",
             param="model",
             code="unsupported_engine",
         )
