@@ -180,7 +180,7 @@ PromptLogprobs = Sequence[Sequence[RankedToken] | None]
 class WeightsSpan(NamedTuple):
     """Tokens in a row that weights of one version sampled."""
 
-    version: str
+    version: str | None  # None where the engine does not tell
     tokens: int
 
 

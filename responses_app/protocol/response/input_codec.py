@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 
 from engine.formats.base import Picture
-from engine.types import FinishReason, TokenLogprob
+from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
@@ -155,7 +155,7 @@ def _is_plain(chunk: Sampled) -> bool:
     """Whether it has nothing but tokens, and perhaps what is recorded."""
     if chunk.finish is not None or chunk.cached_tokens is not None or chunk.logprobs is not None:
         return False
-    if chunk.prompt_tokens is not None or chunk.weights_version is not None:
+    if chunk.prompt_tokens is not None or chunk.weights_version is not None or chunk.weights is not None:
         return False
     # An empty chunk is written as JSON: a head needs tokens.
     return 0 < len(chunk.token_ids) <= _MAX_SHORT and max(chunk.token_ids) < _MAX_TOKEN
@@ -208,8 +208,10 @@ def _time_behind(content: bytes) -> int | None:
 
 def _write_sampled(chunk: Sampled) -> tuple[object, ...]:
     further: tuple[object, ...] = () if chunk.prompt_tokens is None else (chunk.prompt_tokens,)
-    if chunk.recorded is not None or chunk.weights_version is not None:
+    if chunk.recorded is not None or chunk.weights_version is not None or chunk.weights is not None:
         further = (chunk.prompt_tokens, _write_logprobs(chunk.recorded), chunk.weights_version)
+        if chunk.weights is not None:
+            further = (*further, [list(span) for span in chunk.weights])
     return (
         list(chunk.token_ids),
         chunk.finish.value if chunk.finish else None,
@@ -231,6 +233,7 @@ def _read_sampled(  # noqa: PLR0913 - the fields of a record
     prompt: int | None = None,
     recorded: list[Any] | None = None,
     weights_version: str | None = None,
+    weights: list[Any] | None = None,
 ) -> Sampled:
     return Sampled(
         tokens,
@@ -240,6 +243,7 @@ def _read_sampled(  # noqa: PLR0913 - the fields of a record
         prompt,
         _read_logprobs(recorded),
         weights_version,
+        None if weights is None else [WeightsSpan(*span) for span in weights],
     )
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from engine.formats.base import Body, Picture, RenderedMessage, Tokens, as_tokens
-from engine.types import FinishReason, TokenLogprob
+from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject, ResponseError
 from responses_app.protocol.events.events import Event
 from responses_app.protocol.items.multi_agent import AgentLimits
@@ -100,6 +100,8 @@ class Sampled:
     # What only a roll-out records: log probabilities, one for each token, that the client has not asked for
     recorded: Sequence[TokenLogprob] | None = None
     weights_version: str | None = None  # of the weights, where it is another one than that of the tokens before
+    # Also: the versions of the last tokens, up to these, where the engine has told them at the end of a turn
+    weights: Sequence[WeightsSpan] | None = None
 
 
 @dataclass(frozen=True, slots=True)

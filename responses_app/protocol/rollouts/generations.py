@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.formats.base import Tokens
+from engine.types import WeightsSpan
 from responses_app.protocol.errors import JsonObject
 
 MAIN = "main"  # the branch of who names none
@@ -50,14 +51,6 @@ class Times:
     asked: int | None = None  # the engine was asked
     first_token: int | None = None
     ended: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WeightsSpan:
-    """Tokens in a row that were sampled by the same weights."""
-
-    version: str | None  # None where the engine does not tell
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.formats.base import Tokens, as_tokens
-from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob
+from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan, input_of
@@ -28,7 +28,6 @@ from responses_app.protocol.rollouts.generations import (
     RolloutRef,
     Times,
     Tops,
-    WeightsSpan,
     add_span,
     spans_of,
 )
@@ -44,6 +43,7 @@ class SampledTokens:
     # As they came, and put together once they are all there: one by one that would cost a token more than its parsing.
     # No version is that of the tokens before.
     chunks: list[tuple[Sequence[int], Sequence[TokenLogprob] | None, str | None]] = field(default_factory=list)
+    weights: Sequence[WeightsSpan] | None = None  # of the last tokens, where the engine has told them at their end
 
     @property
     def count(self) -> int:
@@ -65,8 +65,18 @@ class SampledTokens:
             tokens[:count],
             logprobs[:count] if has_logprobs else None,
             tops[:count] if any(tops[:count]) else None,
-            spans_of(weights, 0, count),
+            spans_of(self._corrected(weights, len(tokens)), 0, count),
         )
+
+    def _corrected(self, weights: list[WeightsSpan], count: int) -> list[WeightsSpan]:
+        """Return versions as the engine has told them at the end: those before are what was known when tokens came."""
+        if self.weights is None:
+            return weights
+        # What was sampled before a cut was told by another call of the engine, or by none.
+        corrected = spans_of(weights, 0, max(0, count - sum([span.tokens for span in self.weights])))
+        for span in self.weights:
+            add_span(corrected, span)
+        return corrected
 
 
 class _Usage(Protocol):
@@ -172,13 +182,14 @@ class Recorder:
         version = chunk.weights_version
         if version is not None and version != self._versions.get(agent):
             sampled.weights_version = self._versions[agent] = version
+        sampled.weights = chunk.weights
 
     @staticmethod
     def strip(input: Input) -> None:
         """Take from an input what only a recorder reads: no other worker goes on behind the log that it stands in."""
         told = input_of(input)
         if isinstance(told, Sampled):
-            told.recorded = told.weights_version = None
+            told.recorded = told.weights_version = told.weights = None
 
     def take(self, input: Input, machine: ResponseMachine, *, at: int | None = None) -> None:
         """Take what the machine has just been told; `at` says when, in Unix milliseconds, if that was not now."""
@@ -236,6 +247,7 @@ class Recorder:
         call.finish = told.finish or call.finish
         logprobs = told.logprobs if told.recorded is None else told.recorded
         call.sampled.chunks.append((told.token_ids, logprobs, told.weights_version))
+        call.sampled.weights = told.weights or call.sampled.weights
 
     def _end(self, agent: int, at: int | None, *, by_machine: bool) -> None:
         call = self._open.pop(agent)
@@ -313,6 +325,7 @@ class CompletionRecorder:
             self._first_token = self._time()
         self._finish = chunk.finish_reason or self._finish
         self._sampled.chunks.append((chunk.token_ids, chunk.logprobs, chunk.weights_version))
+        self._sampled.weights = chunk.weights or self._sampled.weights
 
     def recorded(self, project: str, model: str) -> RecordedResponse:
         """Return all of it."""

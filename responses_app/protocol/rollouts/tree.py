@@ -17,12 +17,12 @@ from itertools import pairwise
 from typing import Literal
 
 from engine.formats.base import Tokens, as_tokens
+from engine.types import WeightsSpan
 from responses_app.protocol.rollouts.generations import (
     Break,
     Generation,
     Role,
     Tops,
-    WeightsSpan,
     add_span,
     spans_of,
 )

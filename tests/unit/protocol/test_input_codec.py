@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.formats.base import Picture
-from engine.types import FinishReason, TokenLogprob
+from engine.types import FinishReason, TokenLogprob, WeightsSpan
 from responses_app.protocol.items.multi_agent import AgentLimits
 from responses_app.protocol.items.offers import ApprovedCall, OfferedTool
 from responses_app.protocol.items.paused_programs import MadeCall, PausedProgram
@@ -86,6 +86,10 @@ KEPT = [  # what has once been written, and must be read for as long as there ar
     (
         Sampled([1], recorded=[TokenLogprob(1, -0.5)], weights_version="v2"),
         long('["sampled",[1],null,null,null,null,[[1,-0.5,[]]],"v2"]'),
+    ),
+    (
+        Sampled([1], FinishReason.STOP, weights=[WeightsSpan("v1", 3), WeightsSpan(None, 1)]),
+        long('["sampled",[1],"stop",null,null,null,null,null,[["v1",3],[null,1]]]'),
     ),
     (Declared([{"type": "function", "name": "f"}]), long('["declared",[{"type":"function","name":"f"}]]')),
     (Asked(sealed=True), long('["asked",true,null]')),

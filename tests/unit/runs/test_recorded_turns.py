@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from engine.types import GenerationRequest
+from engine.types import GenerationRequest, WeightsSpan
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import StopReason
-from responses_app.protocol.rollouts.generations import Recorded, WeightsSpan
+from responses_app.protocol.rollouts.generations import Recorded
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.base import AcceptedResponse, StoredResponse
 from tests.kit.fakes import Site

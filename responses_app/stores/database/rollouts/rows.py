@@ -9,8 +9,9 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet
 
+from engine.types import WeightsSpan
 from responses_app.models.rollouts import Rollout, RolloutGeneration
-from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times, WeightsSpan
+from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times
 from responses_app.protocol.rollouts.packing import pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
 from responses_app.stores.rollouts import RolloutRecord
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.formats.base import as_tokens
-from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, WeightsSpan
+from engine.types import WeightsSpan
+from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded
 from responses_app.protocol.rollouts.objects import RolloutObject
 from responses_app.protocol.rollouts.packing import (
     as_logprobs,
