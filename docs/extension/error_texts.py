@@ -264,6 +264,26 @@ REQUESTS: Mapping[str, Told] = {
         "The project has 200 named setups of the playground already, or they would be larger than 4 MiB together.",
         "Delete one that is not needed.",
     ),
+    "rollout_not_found": (
+        "The project has no roll-out with this id.",
+        "List the roll-outs of the project. One is made by its first request, or by `POST /v1/rollouts`.",
+    ),
+    "rollout_exists": (
+        "The project has a roll-out with this id already.",
+        "Use it, or choose another id.",
+    ),
+    "rollout_ended": (
+        "The roll-out has ended: no more requests are part of it.",
+        "Begin another roll-out.",
+    ),
+    "rollout_full": (
+        "The roll-out has `ROLLOUT_MAX_GENERATIONS` generations or `ROLLOUT_MAX_BYTES` bytes already.",
+        "Begin another roll-out.",
+    ),
+    "too_many_rewards": (
+        "The roll-out has 10,000 rewards already.",
+        "Give one reward for several turns.",
+    ),
     "too_many_webhook_endpoints": (
         "The project has `WEBHOOK_ENDPOINTS_MAX` webhook endpoints already.",
         "Delete one that is not needed.",

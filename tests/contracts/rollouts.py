@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from engine.formats.base import as_tokens
-from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times, WeightsSpan
+from engine.types import WeightsSpan
+from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.requests import RolloutSettings

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.formats.base import as_tokens
-from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, Times, WeightsSpan
+from engine.types import WeightsSpan
+from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded, Times
 from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.placing import Heads

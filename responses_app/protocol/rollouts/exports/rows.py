@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.generations import WeightsSpan, spans_of
+from responses_app.protocol.rollouts.generations import spans_of
 from responses_app.protocol.rollouts.objects import Reward, RolloutObject
 from responses_app.protocol.rollouts.tree import SequenceOfNodes
 

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from engine.types import WeightsSpan
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.exports import harbor
 from responses_app.protocol.rollouts.exports.formats import FORMATS, Selection
@@ -16,7 +17,6 @@ from responses_app.protocol.rollouts.exports.lines import JsonLines
 from responses_app.protocol.rollouts.exports.parquet import ParquetMissing, ParquetRows
 from responses_app.protocol.rollouts.exports.requests import ExportQuery, parse_export
 from responses_app.protocol.rollouts.exports.rows import oldest_version
-from responses_app.protocol.rollouts.generations import WeightsSpan
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.tree import RolloutTree
 from tests.kit.recorded import by_chance, head, recorded, tree
