@@ -11,12 +11,12 @@ anybody, is no part of any prompt, and is dropped here, too; only its number is 
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engine.formats.base import Tokens, as_tokens
-from engine.types import FinishReason, GenerationRequest, TokenChunk, TokenLogprob, WeightsSpan
+from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
 from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan, input_of
@@ -124,6 +124,14 @@ def asking_logprobs(request: GenerationRequest) -> GenerationRequest:
     return replace(request, sampling=replace(request.sampling, top_logprobs=0))
 
 
+def as_asked(sampling: SamplingOptions) -> JsonObject:
+    """Return what was asked of sampling, as JSON has it: there the ids of `logit_bias` are texts."""
+    return {
+        name: {str(key): each for key, each in value.items()} if isinstance(value, Mapping) else value
+        for name, value in sampling.named().items()
+    }
+
+
 class Recorder:
     """Records one response. `hides`: its client has not asked for log probabilities. `now` is Unix time."""
 
@@ -161,11 +169,11 @@ class Recorder:
     def ask(self, generate: Generate, request: GenerationRequest) -> None:
         """Note what the engine is asked: before the machine is told that the turn has begun."""
         agent = generate.agent
-        sampling = {**request.sampling.named(), "max_tokens": generate.budget}
+        sampling = as_asked(request.sampling)
         self._asked[agent] = _Asked(
             generate=generate,
             prompt=as_tokens(request.prompt_token_ids),
-            sampling={name: value for name, value in sampling.items() if value is not None},
+            sampling=sampling if generate.budget is None else {**sampling, "max_tokens": generate.budget},
             images=list(zip(self._places(request), [each.digest for each in request.pictures], strict=False)),
             queued=self._queued.pop(agent, None),
             asked=self._time(),
@@ -341,7 +349,7 @@ class CompletionRecorder:
             finish=(self._finish or FinishReason.ABORT).value,
             times=Times(self._queued, self._asked, self._first_token, self._time()),
             weights=weights,
-            sampling=request.sampling.named(),
+            sampling=as_asked(request.sampling),
         )
         return RecordedResponse(
             project=project,

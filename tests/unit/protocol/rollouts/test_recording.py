@@ -1,7 +1,9 @@
 """How a recorder puts together what came of one call of the engine."""
 
-from engine.types import WeightsSpan
-from responses_app.protocol.rollouts.recording import SampledTokens
+import orjson
+
+from engine.types import SamplingOptions, WeightsSpan
+from responses_app.protocol.rollouts.recording import SampledTokens, as_asked
 
 
 def test_a_version_holds_until_another_one_is_told() -> None:
@@ -22,3 +24,9 @@ def test_what_was_sampled_before_a_cut_keeps_its_version() -> None:
     sampled = SampledTokens([([1, 2], None, "a"), ([3, 4], None, "a")])
     sampled.weights = [WeightsSpan("b", 2)]  # of the call that went on behind the cut
     assert sampled.shown(4)[3] == [WeightsSpan("a", 2), WeightsSpan("b", 2)]
+
+
+def test_what_was_asked_of_sampling_can_be_kept_as_json() -> None:
+    asked = as_asked(SamplingOptions(temperature=0.5, seed=-(2**63), logit_bias={7: -100.0, 1 << 25: 2.5}))
+    kept = {"temperature": 0.5, "seed": -(2**63), "logit_bias": {"7": -100.0, "33554432": 2.5}}
+    assert orjson.loads(orjson.dumps(asked)) == asked == kept
