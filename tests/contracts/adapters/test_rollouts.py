@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
 
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.stores.database.rollouts.rows import AT_ONCE, GONE
@@ -57,6 +58,28 @@ class TestInDatabases(OnBothCase, RolloutsContract):
         found = await rollouts.generations(project, "task")
         assert found is not None
         assert [(each.call.response_id, each.shared) for each in found] == [("resp_1", 0), ("resp_2", 3)]
+
+    async def test_responses_that_end_at_once_look_its_tokens_up_once(
+        self, alias: str, rollouts: DatabaseRollouts, other_worker: DatabaseRollouts
+    ) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        await other_worker.keep(added(project, call_of([1], [2, 3], "resp_first")))
+        ends = [added(project, call_of([1, 2, 3, n], [n, 9], f"resp_{n}")) for n in range(4, 30)]
+
+        def write() -> tuple[int, int]:
+            with CaptureQueriesContext(connections[alias]) as queries, transaction.atomic(using=alias):
+                rollouts.keeper.keep(connections[alias], [*ends, ends[0]], now=NOW)
+            asked = [query["sql"] for query in queries if query["sql"].startswith("SELECT")]
+            return sum('"tail"' in sql for sql in asked), len(queries)
+
+        looked_up, statements = await rollouts._threads.run(lambda _: write())
+        assert looked_up == 1
+        assert statements < len(ends)
+        found = await rollouts.generations(project, "task")
+        assert found is not None
+        assert [each.call.response_id for each in found] == ["resp_first", *(each.response_id for each in ends)]
+        assert {(each.parent, each.shared, each.cut) for each in found[1:]} == {(0, 3, "")}
 
     async def test_a_deletion_that_stopped_half_way_goes_on(self, alias: str, rollouts: DatabaseRollouts) -> None:
         project = new_id("proj")

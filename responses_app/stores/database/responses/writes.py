@@ -201,10 +201,10 @@ def commit(connection: BaseDatabaseWrapper, batch: Sequence[Write], *, now: floa
             if StoredResponse in kinds:
                 saved = _save(cursor, wave, now)
                 recorded += [stored.recorded for stored in saved if stored.recorded is not None]
-    keeper.keep(connection, recorded, now=now)
     for job in batch:
         if isinstance(job, OtherWrite):
             job.result = job.act(connection, job.result)
+    keeper.keep(connection, recorded, now=now)
 
 
 def _append_logs(cursor: CursorWrapper, write: LogAppends) -> None:

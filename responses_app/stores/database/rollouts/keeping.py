@@ -19,6 +19,7 @@ from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.placing import Heads
 from responses_app.stores.database.rollouts.rows import (
+    AT_ONCE,
     as_time,
     generation_row,
     generations_of,
@@ -32,6 +33,7 @@ from responses_app.stores.database.rollouts.rows import (
 class _Entry:
     heads: Heads
     is_sure: bool = True  # all of it is committed
+    size: int = 0  # bytes of memory, when it was remembered
 
 
 class GenerationKeeper:
@@ -40,31 +42,46 @@ class GenerationKeeper:
     def __init__(self, *, max_bytes: int = 256 << 20) -> None:
         self._max_bytes = max_bytes
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # by the ids of roll-outs, the latest last
-        self._lock = Lock()
+        self._size = 0  # of all entries
+        self._lock = Lock()  # over both
 
     def keep(self, connection: BaseDatabaseWrapper, recorded: Sequence[RecordedResponse], *, now: float) -> None:
-        """Keep what responses add, in the transaction that has begun; what is kept already is not kept twice."""
-        # In one order for all processes, so that none waits for another in a circle.
-        for each in sorted(recorded, key=lambda one: (one.project, one.rollout)):
+        """Keep what responses add, in the transaction that has begun; what is kept already is not kept twice.
+
+        To be called last in a transaction: nothing else is locked behind the rows of roll-outs, so nobody waits for
+        another in a circle.
+        """
+        by_rollout: dict[tuple[str, str], list[RecordedResponse]] = {}
+        for each in recorded:
             if each.calls:
-                self._keep(connection, each, now)
+                by_rollout.setdefault((each.project, each.rollout), []).append(each)
+        # In one order for all processes, for the same reason.
+        for name in sorted(by_rollout):
+            self._keep(connection, by_rollout[name], now)
 
     def forget(self, rollout_id: str) -> None:
         """Let go of the tokens of a roll-out."""
         with self._lock:
-            self._entries.pop(rollout_id, None)
+            self._drop(rollout_id)
 
-    def _keep(self, connection: BaseDatabaseWrapper, recorded: RecordedResponse, now: float) -> None:
-        found = rollouts_of(connection).select_for_update().filter(project=recorded.project, name=recorded.rollout)
-        row = found.first()
-        if row is None or generations_of(connection, row.pk).filter(response_id=recorded.response_id).exists():
+    def _keep(self, connection: BaseDatabaseWrapper, recorded: Sequence[RecordedResponse], now: float) -> None:
+        """Keep what responses add to one roll-out: hundreds may end at once, and its tokens are looked up once."""
+        project, name = recorded[0].project, recorded[0].rollout
+        row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
+        if row is None:
+            return
+        added = {each.response_id: each for each in recorded}
+        known = generations_of(connection, row.pk).filter(response_id__in=list(added))
+        for response_id in known.values_list("response_id", flat=True):
+            added.pop(response_id, None)
+        if not added:
             return
         entry = self._entry(connection, row)
         entry.is_sure = False
         transaction.on_commit(lambda: self._commit(row.pk, entry), using=connection.alias)
-        rows = self._placed(entry.heads, row, recorded)
-        RolloutGeneration.objects.using(connection.alias).bulk_create(rows)
-        row.model, row.last_at = recorded.model, as_time(now)
+        rows = [made for each in added.values() for made in self._placed(entry.heads, row, each)]
+        RolloutGeneration.objects.using(connection.alias).bulk_create(rows, batch_size=AT_ONCE)
+        row.model, row.last_at = recorded[-1].model, as_time(now)
         row.save(
             using=connection.alias,
             update_fields=["model", "last_at", "generations", "prompt_tokens", "sampled_tokens", "bytes"],
@@ -109,9 +126,15 @@ class GenerationKeeper:
         """Remember heads that are kept now, and forget those of the roll-outs that were served the longest ago."""
         entry.is_sure = True
         with self._lock:
+            self._drop(rollout_id)
+            entry.size = entry.heads.size
+            self._size += entry.size
             self._entries[rollout_id] = entry
-            self._entries.move_to_end(rollout_id)
-            excess = sum(each.heads.size for each in self._entries.values()) - self._max_bytes
-            while excess > 0:
-                _, gone = self._entries.popitem(last=False)
-                excess -= gone.heads.size
+            while self._size > self._max_bytes:
+                self._drop(next(iter(self._entries)))
+
+    def _drop(self, rollout_id: str) -> None:
+        """Forget an entry, if there is one; under the lock."""
+        gone = self._entries.pop(rollout_id, None)
+        if gone is not None:
+            self._size -= gone.size
