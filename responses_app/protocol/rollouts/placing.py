@@ -9,13 +9,14 @@ of that is believed: what a prompt shares with an earlier one is what its tokens
     2           A B c d X        y          shares 4 tokens with 1, which are the whole of 0: it continues 0, a fork
     3           A B d            z          shares 2 tokens with 0: a break, at position 2
 
-`Heads` has one head for each sequence: its tokens, and which generation they are of. A prompt of 142,000 tokens is
-placed in less than a millisecond, since blocks of tokens are compared at once.
+`Heads` has each token once that generations share: a thousand forks of one prompt take little more memory than one of
+them. A prompt of 142,000 tokens is placed in less than a millisecond, since blocks of tokens are compared at once, and
+only with generations that go on as the prompt does.
 """
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from responses_app.protocol.rollouts.generations import Break, EngineCall, Gener
 
 BLOCK = 4096  # tokens that are compared at once
 TOKEN_BYTES = 4  # of memory
+GENERATION_BYTES = 600  # of memory beside its tokens
 
 
 class Placement(NamedTuple):
@@ -35,109 +37,149 @@ class Placement(NamedTuple):
     near: int | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Mark:
-    """A generation on the way to a head."""
+    """What is needed of a generation to place others."""
 
     number: int
-    call: EngineCall
+    whose: tuple[str, str | None]  # the branch and the agent
+    response_id: str
+    compacted: bool
+    reasoning: int
+    instructions: int
     prompt: int  # how long its prompt is
     whole: int  # how many tokens it has read and sampled
-    upto: int  # how many of them this head begins with
 
 
 @dataclass(slots=True)
-class _Head:
-    tokens: "Tokens[int]"  # that its last generation has read and sampled
+class _Branches:
+    """What goes on behind some place: by the number of tokens before it, and by the first token."""
+
+    at: "dict[int, dict[int, list[_Run]]]" = field(default_factory=dict)
+
+    def add(self, run: "_Run") -> None:
+        """Add a run of tokens that has some."""
+        self.at.setdefault(run.begin, {}).setdefault(run.tokens[0], []).append(run)
+
+    def matching(self, prompt: "Tokens[int]", upto: int) -> "Iterable[_Run]":
+        """Return what goes on as a prompt does, behind its first `upto` tokens or fewer."""
+        for place, following in self.at.items():
+            if place <= upto and place < len(prompt):
+                yield from following.get(prompt[place], ())
+
+
+@dataclass(slots=True)
+class _Run:
+    """Generations of which each continues the whole of the one before, to the end of a sequence."""
+
+    begin: int  # how many tokens stand before its own
+    tokens: "Tokens[int]" = field(default_factory=as_tokens)
     marks: list[_Mark] = field(default_factory=list)
+    branches: _Branches = field(default_factory=_Branches)
 
     @property
-    def last(self) -> _Mark:
-        return self.marks[-1]
+    def end(self) -> int:
+        """How many tokens its sequence has."""
+        return self.begin + len(self.tokens)
 
     def owner(self, position: int) -> _Mark:
-        """Return the generation that has the token before a position."""
-        return self.marks[bisect_left(self.marks, position, key=lambda mark: mark.upto)]
-
-    def before(self, position: int) -> list[_Mark]:
-        """Return the generations that have the tokens before a position."""
-        count = bisect_left(self.marks, position, key=lambda mark: mark.upto)
-        *whole, last = self.marks[: count + 1]
-        return [*whole, _Mark(last.number, last.call, last.prompt, last.whole, position)]
+        """Return the generation that has the token before a position, which is one of its own."""
+        return self.marks[bisect_left(self.marks, position, key=lambda mark: mark.whole)]
 
 
 class Heads:
-    """The heads of the sequences of one roll-out."""
+    """The generations of one roll-out, as far as others are placed by them."""
 
     def __init__(self, generations: Iterable[Generation] = ()) -> None:
-        self._heads: list[_Head] = []
-        self.numbers: set[int] = set()  # of the generations that it knows
+        self._roots = _Branches()
+        self._run_of: dict[int, _Run] = {}  # by the numbers of generations
+        self._latest: dict[tuple[str, str | None], _Mark] = {}  # by whose they are
+        self._last: _Mark | None = None
+        self.size = 0  # bytes of memory
         for generation in generations:
             self.add(generation)
 
     @property
-    def size(self) -> int:
-        """How many bytes of memory its tokens take."""
-        return TOKEN_BYTES * sum(len(head.tokens) for head in self._heads)
+    def numbers(self) -> Collection[int]:
+        """Those of the generations that it knows."""
+        return self._run_of.keys()
 
     def place(self, recorded: Recorded) -> Placement:
         """Return where a generation stands; it is added by `add`, once it has its number."""
-        if not self._heads:
+        if self._last is None:
             return Placement(None, 0, "", None)
-        head, shared = self._nearest(recorded)
-        if not shared:
-            near = head.last
+        before, shared = self._nearest(recorded)
+        if before is None:
+            near = self._latest.get(_whose(recorded.call), self._last)
             return Placement(None, 0, _reason(near, recorded, 0), near.number)
-        mark = head.owner(shared)
-        cut = "" if shared == mark.whole else _reason(mark, recorded, shared)
-        return Placement(mark.number, shared, cut, mark.number)
+        cut = "" if shared == before.whole else _reason(before, recorded, shared)
+        return Placement(before.number, shared, cut, before.number)
 
     def add(self, generation: Generation) -> None:
         """Add a generation, whose parent is known."""
-        if generation.number in self.numbers:
+        if generation.number in self._run_of:
             return
-        self.numbers.add(generation.number)
         call, shared = generation.call, generation.shared
-        mark = _Mark(generation.number, call, generation.prompt_tokens, generation.whole, generation.whole)
+        own = as_tokens(generation.tail)
+        own.extend(call.sampled)
         parent = self._with(generation.parent, shared)
-        if parent is not None and shared == len(parent.tokens):
-            head = parent
+        if parent is not None and shared == parent.end:
+            run = parent
+            run.tokens.extend(own)
         else:
-            head = _Head(as_tokens()) if parent is None else _Head(parent.tokens[:shared], parent.before(shared))
-            self._heads.append(head)
-        head.tokens.extend(generation.tail)
-        head.tokens.extend(call.sampled)
-        head.marks.append(mark)
+            run = _Run(shared, own)
+            (self._roots if parent is None else parent.branches).add(run)
+        mark = _Mark(
+            number=generation.number,
+            whose=_whose(call),
+            response_id=call.response_id,
+            compacted=call.compacted,
+            reasoning=call.reasoning,
+            instructions=call.instructions,
+            prompt=generation.prompt_tokens,
+            whole=generation.whole,
+        )
+        run.marks.append(mark)
+        self._run_of[mark.number] = run
+        self._latest[mark.whose] = self._last = mark
+        self.size += GENERATION_BYTES + TOKEN_BYTES * len(own)
 
-    def _with(self, number: int | None, shared: int) -> _Head | None:
-        """Return a head that begins with so many tokens of a generation."""
+    def _with(self, number: int | None, shared: int) -> _Run | None:
+        """Return the run that has the last of so many tokens of a generation."""
         if number is None or not shared:
             return None
-        for head in reversed(self._heads):
-            if any(mark.number == number and mark.upto >= shared for mark in head.marks):
-                return head
-        raise ValueError(f"generation {number} is not known")
+        if number not in self._run_of:
+            raise ValueError(f"generation {number} is not known")
+        return self._run_of[number]
 
-    def _nearest(self, recorded: Recorded) -> tuple[_Head, int]:
-        """Return the head that a prompt continues, or with which it shares most, and how many tokens it shares."""
-        prompt, call = recorded.prompt, recorded.call
-        best, most = self._heads[-1], (False, 0, False)
-        # The latest first: nearly always that is the one.
-        for head in reversed(self._heads):
-            shared = common(head.tokens, prompt)
-            found = (shared == len(head.tokens), shared, (head.last.call.branch, head.last.call.agent) == _whose(call))
+    def _nearest(self, recorded: Recorded) -> tuple[_Mark | None, int]:
+        """Return the generation that a prompt continues, or shares most with, and how many tokens it shares.
+
+        The end of a sequence is better than more tokens of another one. Of what shares as many tokens, that is taken
+        whose whole it begins with, then its own branch, then the latest.
+        """
+        prompt, whose = recorded.prompt, _whose(recorded.call)
+        best, most = None, (False, 0, False, False, -1)
+        waiting = list(self._roots.matching(prompt, 0))
+        while waiting:
+            run = waiting.pop()
+            shared = run.begin + common(run.tokens, prompt, run.begin)
+            mark = run.owner(shared)
+            found = (shared == run.end, shared, shared == mark.whole, mark.whose == whose, mark.number)
             if found > most:
-                best, most = head, found
+                best, most = mark, found
+            waiting.extend(run.branches.matching(prompt, shared))
         return best, most[1]
 
 
-def common(first: "Tokens[int]", second: "Tokens[int]") -> int:
-    """Return how many tokens two arrays begin with that are the same."""
-    end = min(len(first), len(second))
-    for begin in range(0, end, BLOCK):
-        upto = min(begin + BLOCK, end)
-        if first[begin:upto] != second[begin:upto]:
-            return begin + _common_in(first[begin:upto], second[begin:upto])
+def common(own: "Tokens[int]", prompt: "Tokens[int]", begin: int) -> int:
+    """Return how many tokens `own` begins with that stand in a prompt from the place `begin` on."""
+    end = min(len(own), len(prompt) - begin)
+    for place in range(0, end, BLOCK):
+        upto = min(place + BLOCK, end)
+        first, second = own[place:upto], prompt[begin + place : begin + upto]
+        if first != second:
+            return place + _common_in(first, second)
     return end
 
 
@@ -149,18 +191,18 @@ def _whose(call: EngineCall) -> tuple[str, str | None]:
     return call.branch, call.agent
 
 
-def _reason(mark: _Mark, recorded: Recorded, shared: int) -> Break:
+def _reason(before: _Mark, recorded: Recorded, shared: int) -> Break:
     """Return why a prompt that shares so many tokens with a generation does not continue it."""
-    call, before = recorded.call, mark.call
+    call = recorded.call
     if call.summary or (call.compacted and not before.compacted):
         return "compaction"
     if shared == len(recorded.prompt):
         return "fork"
-    if _whose(call) != _whose(before):
+    if _whose(call) != before.whose:
         return "sub_agent"
-    if shared < mark.prompt:
+    if shared < before.prompt:
         return "instructions_changed" if shared < before.instructions else "history_changed"
-    if shared == mark.whole - 1:  # all but the token that ended the turn, which some formats write otherwise later
+    if shared == before.whole - 1:  # all but the token that ended the turn, which some formats write otherwise later
         return "template"
     if before.reasoning:
         return "reasoning_settled"

@@ -203,6 +203,23 @@ def test_a_long_prompt_is_placed_in_a_moment() -> None:
     assert (time.perf_counter() - began) / 20 < 0.02  # 0.1 ms where nothing else runs
 
 
+def test_forks_of_a_long_prompt_have_it_once_in_memory() -> None:
+    prompt, heads = list(range(20_000)), Heads()
+    one = recorded(prompt, [1, 2])
+    for number in range(100):
+        assert kept(heads, number, one).shared == (20_000 if number else 0)
+    assert heads.size < 5 * 20_000 * 4
+    # The tokens of all of them are the same; any whose whole it begins with is as good.
+    assert heads.place(recorded([*prompt, 1, 2, 3], [4])).cut == ""
+
+
+def test_of_the_same_tokens_those_are_taken_that_end_where_the_prompt_goes_on() -> None:
+    heads = Heads()
+    for number, each in enumerate([recorded([1, 2], [3]), recorded([1, 2, 3, 4], [5]), recorded([1, 2], [3, 9])]):
+        kept(heads, number, each)
+    assert heads.place(recorded([1, 2, 3, 7], [8])) == (0, 3, "", 0)
+
+
 @given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.floats() | st.floats(width=32)))
 def test_packing_keeps_every_bit(ids: list[int], values: list[float]) -> None:
     assert unpack_tokens(pack_tokens(as_tokens(ids))) == as_tokens(ids)
