@@ -280,6 +280,10 @@ REQUESTS: Mapping[str, Told] = {
         "The roll-out has `ROLLOUT_MAX_GENERATIONS` generations or `ROLLOUT_MAX_BYTES` bytes already.",
         "Begin another roll-out.",
     ),
+    "rollout_too_large": (
+        "The tree of the roll-out is larger than one answer may be.",
+        "Leave its sequences out with `?sequences=false`, or export it.",
+    ),
     "too_many_rewards": (
         "The roll-out has 10,000 rewards already.",
         "Give one reward for several turns.",

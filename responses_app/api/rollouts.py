@@ -14,8 +14,14 @@ from responses_app.protocol.errors import invalid_value
 from responses_app.protocol.requests.pages import page_of, parse_list_query
 from responses_app.protocol.rollouts.generations import Generation
 from responses_app.protocol.rollouts.objects import RolloutObject, RolloutTreeObject
-from responses_app.protocol.rollouts.requests import NewReward, NewRollout, parse_reward, parse_rollout
-from responses_app.protocol.rollouts.tree import Masks, tree_of
+from responses_app.protocol.rollouts.requests import (
+    NewReward,
+    NewRollout,
+    parse_reward,
+    parse_rollout,
+    rollout_too_large,
+)
+from responses_app.protocol.rollouts.tree import MAX_NUMBERS, Masks, tree_of
 from responses_app.stores.rollouts import RolloutRecord
 from responses_app.web.endpoint import JSON, PAGED, Endpoint, Parameter, text
 from responses_app.web.http import json_bytes, project_of, query_of, read_json
@@ -66,18 +72,25 @@ async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
     """Return a roll-out: with its tree, or its head alone."""
     query, rollouts, project = query_of(request), get_site().rollouts, project_of(request)
     with_tree = _choice(query.get("tree"), "tree", ("true", "false"))
+    sequences = _choice(query.get("sequences"), "sequences", ("true", "false")) == "true"
     masks = _choice(query.get("masks"), "masks", ("first", "all"))
     record = await rollouts.get(project, rollout_id)
     if with_tree == "false":
         return json_bytes(orjson.dumps(record.as_json()))
+    if record.prompt_tokens + record.sampled_tokens > MAX_NUMBERS:  # before they are read
+        raise rollout_too_large(MAX_NUMBERS, sequences=False)
     async with _making:
         generations = await rollouts.generations(project, rollout_id)
-        made = await asyncio.to_thread(_tree, record, generations, "all" if masks == "all" else "first")
+        made = await asyncio.to_thread(_tree, record, generations, "all" if masks == "all" else "first", sequences)
     return json_bytes(made)
 
 
-def _tree(record: RolloutRecord, generations: Sequence[Generation], masks: Masks) -> bytes:
-    return orjson.dumps(tree_of(record.as_json(), generations, masks=masks).as_json())
+def _tree(record: RolloutRecord, generations: Sequence[Generation], masks: Masks, sequences: bool) -> bytes:
+    """Return the tree as JSON. Raises `ApiError` where that would be too large."""
+    tree = tree_of(record.as_json(), generations, masks=masks)
+    if tree.numbers(sequences=sequences) > MAX_NUMBERS:
+        raise rollout_too_large(MAX_NUMBERS, sequences=sequences)
+    return orjson.dumps(tree.as_json(sequences=sequences))
 
 
 def _choice(values: Sequence[str] | None, name: str, choices: tuple[str, str]) -> str:
@@ -107,6 +120,11 @@ _ROLLOUTS = "/v1/rollouts"
 _ROLLOUT = f"{_ROLLOUTS}/{{rollout_id}}"
 _GROUP = Parameter("group", "The group of the roll-outs; all, where it is left out.", text())
 _WITH_TREE = Parameter("tree", "Whether the answer has the tree.", text(enum=["true", "false"], default="true"))
+_SEQUENCES = Parameter(
+    "sequences",
+    "Whether the tree has the sequences; many forks of a long prompt are shorter without.",
+    text(enum=["true", "false"], default="true"),
+)
 _MASKS = Parameter(
     "masks",
     "Where a sampled token has the mask 1: in the first sequence that has it, or in all.",
@@ -119,7 +137,7 @@ ENDPOINTS: Sequence[Endpoint] = (
     _endpoint("GET", _ROLLOUTS, _list, "listRollouts", "List the roll-outs", takes=(*PAGED, _GROUP)),
     _endpoint(
         *("GET", _ROLLOUT, _get, "getRollout", "Return a roll-out, with the tree of its tokens"),
-        takes=(_WITH_TREE, _MASKS),
+        takes=(_WITH_TREE, _SEQUENCES, _MASKS),
         answers={JSON: RolloutTreeObject},
     ),
     _endpoint("DELETE", _ROLLOUT, _delete, "deleteRollout", "Delete a roll-out, with all its tokens"),

@@ -137,5 +137,5 @@ class RolloutTreeObject(RolloutObject):
 
     nodes: list[NodeObject]
     generations: list[GenerationObject]
-    sequences: list[SequenceObject]
+    sequences: list[SequenceObject] | None  # null where they are left out: each is the tokens of its nodes
     breaks: list[BreakObject]

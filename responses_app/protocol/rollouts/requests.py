@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictFloat, StrictInt
 
-from responses_app.protocol.errors import ApiError, JsonObject, conflict, invalid_value, not_found
+from responses_app.protocol.errors import (
+    ApiError,
+    JsonObject,
+    conflict,
+    invalid_request,
+    invalid_value,
+    not_found,
+    unsupported_parameter,
+)
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
@@ -25,6 +33,7 @@ AGENT_HEADERS = ("x-claude-code-agent-id",)
 MAX_BRANCH = 128  # characters
 MAX_REWARDS = 10_000  # of a roll-out
 MAX_PARTS = 64  # of one reward
+UNSUPPORTED = ("weights_wanted", "max_staleness")  # of a create
 _Number = StrictFloat | StrictInt
 
 
@@ -69,6 +78,7 @@ class NewRollout(ClientModel):
     group: str | None = Field(default=None, pattern=f"^{GROUP}$")  # attempts at one task have the same
     metadata: dict[str, str] | None = Field(default=None, max_length=16)
     sampling: Sampling | None = None
+    # Both are known and not carried out yet, so they are refused: see `UNSUPPORTED`.
     weights_wanted: str | None = Field(default=None, pattern=r"^[\x21-\x7e]{1,256}$")
     max_staleness: int | None = Field(default=None, ge=0, le=2**31 - 1)  # versions of weights
 
@@ -86,6 +96,13 @@ def parse_rollout(data: Mapping[str, object]) -> NewRollout:
     if rollout.id is not None:
         checked_name(rollout.id, "id")
     check_metadata(rollout.metadata)
+    for name in UNSUPPORTED:
+        if getattr(rollout, name) is not None:
+            raise unsupported_parameter(
+                name,
+                "This server does not refuse requests by the version of the weights. Leave it out, and choose by the "
+                "'weights' of the sequences.",
+            )
     return rollout
 
 
@@ -119,13 +136,16 @@ def ref_of(headers: Mapping[str, str], api: Api) -> RolloutRef:
 
 
 def named(ref: RolloutRef | None, metadata: Mapping[str, str] | None) -> RolloutRef | None:
-    """Return the roll-out that a request is part of, by its headers or else its metadata; None for none.
+    """Return the roll-out that a request is part of, by its headers or its metadata; None for none.
 
-    Raises `ApiError` for a wrong id.
+    Raises `ApiError` for a wrong id, and where the two name different ones.
     """
-    ref = ref or RolloutRef("")
-    if not ref.name and metadata and METADATA in metadata:
-        ref = replace(ref, name=checked_name(metadata[METADATA], f"metadata.{METADATA}"))
+    ref, param = ref or RolloutRef(""), f"metadata.{METADATA}"
+    if metadata and METADATA in metadata:
+        name = checked_name(metadata[METADATA], param)
+        if ref.name not in ("", name):
+            raise invalid_value(param, f"it is '{name}', and the request came for '{ref.name}' ({HEADER}, or the URL).")
+        ref = replace(ref, name=name)
     return ref if ref.name else None
 
 
@@ -182,6 +202,17 @@ def rollout_full(name: str) -> ApiError:
         "one.",
         param="rollout_id",
         code="rollout_full",
+    )
+
+
+def rollout_too_large(most: int, *, sequences: bool) -> ApiError:
+    """Its tree is larger than one answer may be (400)."""
+    shorter = "Leave its sequences out: ?sequences=false. Or export" if sequences else "Export"
+    return invalid_request(
+        f"The tree of this rollout has more than the {most} tokens and names of nodes that one answer may have. "
+        f"{shorter} it: GET /v1/rollouts/export?format=trl, for example, has a row for each sequence.",
+        param="sequences",
+        code="rollout_too_large",
     )
 
 

@@ -11,9 +11,9 @@ sampled token has the mask 1 in the first sequence that has it, and 0 in later o
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise, takewhile
 from typing import Literal
 
 from engine.formats.base import Tokens, as_tokens
@@ -38,6 +38,7 @@ from responses_app.protocol.rollouts.objects import (
 )
 from responses_app.protocol.rollouts.packing import as_logprobs, number, numbers
 
+MAX_NUMBERS = 8_000_000  # in the JSON of one tree: some 600 MB of memory while it is made, at most
 Masks = Literal["first", "all"]  # where a sampled token has the mask 1: in its first sequence, or in each
 
 
@@ -68,24 +69,84 @@ class Path:
     """A generation, and the nodes from the root to its end."""
 
     generation: Generation
-    nodes: Sequence[int]  # the places of its nodes in the tree's list
+    # With whose nodes it begins; None where it begins a root. Thousands may stand one before the other.
+    before: "Path | None" = field(repr=False, compare=False)
+    kept: int  # how many of the own nodes of that one
+    own: Sequence[int]  # its own nodes, by their places in the tree's list
+    count: int  # how many nodes it has
+
+    @property
+    def nodes(self) -> Sequence[int]:
+        """The places of its nodes in the tree's list; made anew each time: a long roll-out has many such lists."""
+        return list(self.upwards())[::-1]
+
+    def upwards(self) -> Iterator[int]:
+        """Yield them from its end to the root."""
+        path: Path | None = self
+        kept = len(self.own)
+        while path is not None:
+            yield from reversed(path.own[:kept])
+            path, kept = path.before, path.kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOfNodes:
-    """A path to train on."""
+    """A path to train on. Its tokens are put together each time: all sequences may have far more than their nodes."""
 
     id: str  # "s0"
-    branch: str
-    nodes: Sequence[int]  # the places of its nodes in the tree's list
-    token_ids: "Tokens[int]"
-    mask: bytearray  # a byte a token
-    logprobs: "array[float]"  # NaN for tokens of a prompt, and where the engine did not tell
-    weights: Sequence[WeightsSpan]  # of its sampled tokens, in order
+    path: Path
+    tree_nodes: Sequence[Node]  # the tree's list
+    masked: int  # at how many of its nodes the mask is 0 even where they were sampled: earlier sequences have them
     parent_sequence: str | None  # an earlier one with which it begins
     shared_tokens: int  # how much of that
-    response_ids: Sequence[str]  # of its generations
     reward: Reward | None = None
+
+    @property
+    def branch(self) -> str:
+        """Whose conversation it is."""
+        return self.path.generation.call.branch
+
+    @property
+    def nodes(self) -> Sequence[int]:
+        """The places of its nodes in the tree's list."""
+        return self.path.nodes
+
+    @property
+    def token_ids(self) -> "Tokens[int]":
+        """Its tokens."""
+        tokens = as_tokens()
+        for node in self._nodes():
+            tokens.extend(node.token_ids)
+        return tokens
+
+    @property
+    def mask(self) -> bytearray:
+        """A byte a token: 1 for what is trained on."""
+        mask = bytearray()
+        for count, node in enumerate(self._nodes()):
+            mask += bytes((node.mask if count >= self.masked else 0,)) * len(node.token_ids)
+        return mask
+
+    @property
+    def logprobs(self) -> "array[float]":
+        """NaN for tokens of a prompt, and where the engine did not tell."""
+        logprobs = as_logprobs()
+        for node in self._nodes():
+            known = node.logprobs
+            logprobs.extend(as_logprobs([math.nan]) * len(node.token_ids) if known is None else known)
+        return logprobs
+
+    @property
+    def weights(self) -> Sequence[WeightsSpan]:
+        """Those of its sampled tokens, in order."""
+        weights = list[WeightsSpan]()
+        for node in self._nodes():
+            for span in node.weights:
+                add_span(weights, span)
+        return weights
+
+    def _nodes(self) -> Iterator[Node]:
+        return (self.tree_nodes[place] for place in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +169,20 @@ class RolloutTree:
     sequences: Sequence[SequenceOfNodes]
     breaks: Sequence[BreakOf]
 
-    def as_json(self) -> RolloutTreeObject:
-        """Return it as clients see it."""
+    def numbers(self, *, sequences: bool = True) -> int:
+        """Return about how many numbers and names its JSON has, with its sequences or without."""
+        count = sum(len(node.token_ids) for node in self.nodes) + sum(path.count for path in self.paths)
+        if sequences:
+            count += sum(each.path.generation.whole + each.path.count for each in self.sequences)
+        return count
+
+    def as_json(self, *, sequences: bool = True) -> RolloutTreeObject:
+        """Return it as clients see it; without `sequences`, null is in their place."""
         return {
             **self.head,
             "nodes": [_node(node) for node in self.nodes],
             "generations": [self._generation(path) for path in self.paths],
-            "sequences": [self._sequence(sequence) for sequence in self.sequences],
+            "sequences": [self._sequence(sequence) for sequence in self.sequences] if sequences else None,
             "breaks": [
                 {"generation": each.generation, "after": each.after, "position": each.position, "reason": each.reason}
                 for each in self.breaks
@@ -201,20 +269,22 @@ class _Making:
 
     def _add(self, generation: Generation) -> None:
         owner = self._owner(generation)
-        before = [] if owner is None else self._nodes_before(self._path_of[owner.number], generation.shared)
+        before = None if owner is None else self._path_of[owner.number]
+        shared = [] if before is None else self._own_before(before, generation.shared)
         own: list[int] = []
         own_cuts = self._cuts.get(generation.number, set())
         places = sorted({generation.shared, generation.prompt_tokens, generation.whole, *own_cuts})
         for begin, end in pairwise(places):
-            parent = own[-1] if own else (before[-1] if before else None)
+            parent = own[-1] if own else (shared[-1] if shared else None)
             self.nodes.append(self._node(generation, begin, end, None if parent is None else self.nodes[parent].id))
             own.append(len(self.nodes) - 1)
-        path = Path(generation=generation, nodes=[*before, *own])
+        count = len(own) + len(shared) + (0 if before is None else before.count - len(before.own))
+        path = Path(generation=generation, before=before, kept=len(shared), own=own, count=count)
         self.paths.append(path)
         self._path_of[generation.number] = path
 
-    def _nodes_before(self, path: Path, position: int) -> list[int]:
-        return [place for place in path.nodes if self.nodes[place].begin < position]
+    def _own_before(self, path: Path, position: int) -> list[int]:
+        return [place for place in path.own if self.nodes[place].begin < position]
 
     def _node(self, generation: Generation, begin: int, end: int, parent: str | None) -> Node:
         name, call, prompt = f"n{len(self.nodes)}", generation.call, generation.prompt_tokens
@@ -250,49 +320,36 @@ def _sequences(making: _Making, rewards: Sequence[RewardObject], masks: Masks) -
     for path in making.paths:
         if path.generation.number not in making.continued:
             name = f"s{len(sequences)}"
-            sequences.append(_sequence(making.nodes, path, name, first, rewards, masks))
-            for place in path.nodes:
-                first.setdefault(place, name)
+            # Whoever has a node has all before it, too: so those that no other one has are the last ones.
+            new = list(takewhile(lambda place: place not in first, path.upwards()))
+            sequences.append(_sequence(making.nodes, path, name, len(new), first, rewards, masks))
+            first.update(dict.fromkeys(new, name))
     return sequences
 
 
-def _sequence(
+def _sequence(  # noqa: PLR0913 - all that it is made of
     nodes: Sequence[Node],
     path: Path,
     name: str,
+    new: int,
     first: Mapping[int, str],
     rewards: Sequence[RewardObject],
     masks: Masks,
 ) -> SequenceOfNodes:
-    tokens, mask, logprobs, weights = as_tokens(), bytearray(), as_logprobs(), list[WeightsSpan]()
-    parent, shared = None, 0
-    for place in path.nodes:
-        node = nodes[place]
-        count = len(node.token_ids)
-        if place in first:
-            parent, shared = first[place], shared + count
-        tokens.extend(node.token_ids)
-        mask += bytes((int(node.mask and (masks == "all" or place not in first)),)) * count
-        logprobs.extend(as_logprobs([math.nan]) * count if node.logprobs is None else node.logprobs)
-        for span in node.weights:
-            add_span(weights, span)
-    ids = list(dict.fromkeys(nodes[place].generation.call.response_id for place in path.nodes))
+    last = next(islice(path.upwards(), new, None), None)  # the last node that an earlier one has
+    ids = {nodes[place].generation.call.response_id for place in path.upwards()} if rewards else set()
     return SequenceOfNodes(
         id=name,
-        branch=path.generation.call.branch,
-        nodes=path.nodes,
-        token_ids=tokens,
-        mask=mask,
-        logprobs=logprobs,
-        weights=weights,
-        parent_sequence=parent,
-        shared_tokens=shared,
-        response_ids=ids,
+        path=path,
+        tree_nodes=nodes,
+        masked=path.count - new if masks == "first" else 0,
+        parent_sequence=None if last is None else first[last],
+        shared_tokens=0 if last is None else nodes[last].begin + len(nodes[last].token_ids),
         reward=reward_of(rewards, ids),
     )
 
 
-def reward_of(rewards: Sequence[RewardObject], response_ids: Sequence[str]) -> Reward | None:
+def reward_of(rewards: Sequence[RewardObject], response_ids: Collection[str]) -> Reward | None:
     """Return the last reward of a sequence: of the whole roll-out, or of one of its responses."""
     own = [each["reward"] for each in rewards if each["turn"] is None or each["turn"] in response_ids]
     return own[-1] if own else None

@@ -2,6 +2,7 @@
 
 import math
 import time
+import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -176,7 +177,7 @@ def test_a_break_says_why_and_where(before: Recorded, then: Recorded, reason: st
 def test_the_example_of_the_tree() -> None:
     made = tree(recorded([1, 2], [3, 4]), recorded([1, 2, 3, 4, 5], [6]), recorded([1, 2, 3, 4, 7], [8]))
     shown: Any = made.as_json()
-    first, second = shown["sequences"]
+    first, second = shown["sequences"] or ()
     assert first["nodes"] == ["n0", "n1", "n2", "n3"]
     assert second["nodes"] == ["n0", "n1", "n4", "n5"]
     assert first["mask"] == [0, 0, 1, 1, 0, 1]
@@ -201,6 +202,33 @@ def test_a_long_prompt_is_placed_in_a_moment() -> None:
     assert placement.shared == 142_002
     assert placement.cut == ""
     assert (time.perf_counter() - began) / 20 < 0.02  # 0.1 ms where nothing else runs
+
+
+def test_the_size_of_a_tree_is_known_before_it_is_made() -> None:
+    forks = tree(*(recorded(list(range(50)), [100 + fork]) for fork in range(20)))
+    shown = forks.as_json()
+    nodes = sum(len(node["token_ids"]) for node in shown["nodes"]) + sum(len(g["nodes"]) for g in shown["generations"])
+    sequences = sum(len(each["token_ids"]) + len(each["nodes"]) for each in shown["sequences"] or ())
+    assert (nodes, sequences) == (50 + 20 + 2 * 20, 20 * (51 + 2))
+    assert (forks.numbers(sequences=False), forks.numbers()) == (nodes, nodes + sequences)
+    assert forks.as_json(sequences=False) == {**shown, "sequences": None}
+
+
+def test_a_long_roll_out_takes_memory_by_its_tokens() -> None:
+    whole, calls = [1], list[Recorded]()
+    for turn in range(400):
+        calls.append(recorded(whole, [turn]))
+        whole = [*whole, turn, 7]
+        calls.append(recorded(whole, [7, turn]))  # which nobody continues
+    tracemalloc.start()
+    made = tree(*calls)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(made.sequences) == 400
+    # Lists of all paths alone would have 8 bytes for each of 300,000 nodes.
+    assert made.numbers() > 300_000
+    assert held < 3_000_000
+    assert [len(made.sequences[place].token_ids) for place in (0, -1)] == [5, len(whole) + 2]
 
 
 def test_forks_of_a_long_prompt_have_it_once_in_memory() -> None:

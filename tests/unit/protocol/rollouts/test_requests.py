@@ -1,0 +1,46 @@
+"""What requests say of roll-outs, and what of it is refused."""
+
+from typing import Any
+
+import pytest
+
+from responses_app.protocol.errors import ApiError
+from responses_app.protocol.rollouts.generations import RolloutRef
+from responses_app.protocol.rollouts.requests import named, parse_rollout, ref_of
+
+
+@pytest.mark.parametrize(
+    ("headers", "metadata", "name"),
+    [
+        ({}, None, None),
+        ({}, {"rollout_id": "a"}, "a"),
+        ({"x-rollout-id": "a"}, {"other": "b"}, "a"),
+        ({"x-rollout-id": "a"}, {"rollout_id": "a"}, "a"),
+    ],
+)
+def test_a_request_names_its_rollout(headers: Any, metadata: Any, name: str | None) -> None:
+    ref = named(ref_of(headers, "chat"), metadata)
+    assert (None if ref is None else ref.name) == name
+
+
+def test_a_request_of_two_rollouts_is_refused() -> None:
+    with pytest.raises(ApiError, match="it is 'b', and the request came for 'a'") as refused:
+        named(RolloutRef("a"), {"rollout_id": "b"})
+    assert (refused.value.status, refused.value.param) == (400, "metadata.rollout_id")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a,b", "a\n", "export", "ä", "a" * 129, "a/b", "\0"])
+def test_what_is_no_id_is_refused(name: str) -> None:
+    with pytest.raises(ApiError) as by_header:
+        ref_of({"x-rollout-id": name}, "chat")
+    with pytest.raises(ApiError) as by_metadata:
+        named(None, {"rollout_id": name})
+    assert by_header.value.status == by_metadata.value.status == 400
+
+
+@pytest.mark.parametrize("field", [{"weights_wanted": "v1"}, {"max_staleness": 0}])
+def test_what_is_not_carried_out_is_refused(field: dict[str, object]) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_rollout({"id": "a", **field})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", next(iter(field)))
+    assert parse_rollout({"id": "a", **dict.fromkeys(field)}).id == "a"
