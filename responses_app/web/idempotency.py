@@ -31,6 +31,7 @@ from responses_app.protocol.idempotency import (
     key_reused,
 )
 from responses_app.protocol.requests.resources import Status
+from responses_app.protocol.rollouts.requests import HEADER as ROLLOUT
 from responses_app.protocol.sealing import SealBroken
 from responses_app.protocol.transport import FORM_TYPE
 from responses_app.runs.idempotency import HeldKey, IdempotencyKeys, Recording, in_pieces
@@ -43,7 +44,8 @@ from responses_app.wiring.site import get_site
 FIRST_LOOK_SECONDS = 0.01  # until the first look at what became of a request; each next pause is longer by a half
 MAX_LOOK_SECONDS = 0.5
 LEAVE_SECONDS = 5.0  # how long a request whose client left waits for its own carrying out: its body is closed then
-BETAS = ("OpenAI-Beta", "anthropic-beta")  # headers that may change what any endpoint answers
+# Headers that may change what any endpoint answers, or what is recorded of it.
+CHANGING = ("OpenAI-Beta", "anthropic-beta", ROLLOUT)
 READ_BYTES = 1 << 18  # of a body, for its digest
 
 Handler = Callable[[], Awaitable[HttpResponseBase]]
@@ -381,7 +383,7 @@ def fingerprint_of(request: HttpRequest, headers: tuple[str, ...]) -> str:
     about = [str(request.method), request.path_info, request.META.get("QUERY_STRING", ""), str(request.content_type)]
     about += [f"{name}: {request.headers.get(name, '')}" for name in headers]
     # Only where they are there: most requests have none, and those are told apart as they always were.
-    about += [f"{name}: {request.headers[name]}" for name in BETAS if name in request.headers]
+    about += [f"{name}: {request.headers[name]}" for name in CHANGING if name in request.headers]
     digest = blake2b("\0".join(about).encode("utf-8", "surrogateescape"), digest_size=32)
     rewind(request)
     _digest_body(request._stream.read, digest.update, boundary if of_form else b"")

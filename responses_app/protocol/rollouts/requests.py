@@ -30,6 +30,7 @@ _NAME, _GROUP = re.compile(NAME), re.compile(GROUP)
 # Headers by which harnesses tell their conversations apart, and their sub-agents.
 BRANCH_HEADERS = ("session-id", "x-claude-code-session-id", "x-session-id")
 AGENT_HEADERS = ("x-claude-code-agent-id",)
+HEADERS = (HEADER, *BRANCH_HEADERS, *AGENT_HEADERS)
 MAX_BRANCH = 128  # characters
 MAX_REWARDS = 10_000  # of a roll-out
 MAX_PARTS = 64  # of one reward

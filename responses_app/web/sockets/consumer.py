@@ -21,6 +21,7 @@ from responses_app.protocol.events.dialects import DIALECT_HEADER
 from responses_app.protocol.events.frames import error_frame
 from responses_app.protocol.items.multi_agent import BETA_HEADER
 from responses_app.protocol.rate_limits import NOTHING, RateLimited, Slot
+from responses_app.protocol.rollouts.requests import HEADERS as ROLLOUT_HEADERS
 from responses_app.protocol.rollouts.requests import ref_of
 from responses_app.protocol.session.tool_outputs import TOOL_MODE_HEADER
 from responses_app.protocol.transport import connections_exhausted
@@ -72,8 +73,8 @@ def terms_of(site: Site, scope: Any, caller: Caller) -> Terms:
     awaits_tools = site.awaits_tools(_header(scope, TOOL_MODE_HEADER), dialect)
     span = site.traces.under(_header(scope, TRACEPARENT))
     betas = _header(scope, BETA_HEADER)
-    headers = {name.decode("latin1"): value.decode("latin1") for name, value in scope["headers"]}
-    rollout = ref_of(headers, "responses")
+    headers = {name: _header(scope, name) for name in ROLLOUT_HEADERS}
+    rollout = ref_of({name: value for name, value in headers.items() if value is not None}, "responses")
     return Terms(caller=caller, dialect=dialect, awaits_tools=awaits_tools, betas=betas, span=span, rollout=rollout)
 
 
