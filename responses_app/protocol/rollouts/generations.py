@@ -96,6 +96,14 @@ class RecordedResponse:
     model: str
     calls: Sequence[Recorded]  # in the order in which they ended
 
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes: a likeliest token some 150, others 4, and 8 for log probabilities."""
+        size = 0
+        for prompt, call in ((each.prompt, each.call) for each in self.calls):
+            size += 4 * len(prompt) + 12 * len(call.sampled) + 150 * sum(map(len, call.tops or ()))
+        return size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:

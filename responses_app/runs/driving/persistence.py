@@ -246,7 +246,7 @@ class RunPersistence:
         """Return what another worker needs to run it; a public id may stand for a later response there."""
         request, parent = self._plan.request, self._plan.parent
         fields = {**request.as_json(), **({TOOL_MODE: WAIT} if self._plan.origin.awaits_tools else {})}
-        if self._plan.recorder is not None and self._plan.recorder.ref is not NOWHERE:
+        if self._plan.recorder is not None and self._is_recorded:
             fields[ROLLOUT] = as_fields(self._plan.recorder.ref)
         if self._plan.pictures.named:
             fields[NAMED_PICTURES] = dict(self._plan.pictures.named)
@@ -321,10 +321,11 @@ class RunPersistence:
 
         Trying again may keep what was kept already, its answer lost on the way: the store takes that for one.
         """
-        # The loop's clock cannot go back. Without patience, or where nothing is stored, there is one try.
+        # The loop's clock cannot go back. Without patience, or where nothing is kept, there is one try; also where a
+        # conversation would get its items twice.
         clock = asyncio.get_running_loop().time
         patience = self._patience if not self._plan.background else max(self._patience, BACKGROUND_PATIENCE)
-        ends_at = clock() + (patience if self._patience and self._plan.stored else 0.0)
+        ends_at = clock() + (patience if self._patience and (self._plan.stored or self._may_record_again) else 0.0)
         while True:
             try:
                 await act()
@@ -381,10 +382,20 @@ class RunPersistence:
             recorded=self._recorded(),
         )
 
+    @property
+    def _is_recorded(self) -> bool:
+        """Whether it is part of a roll-out."""
+        return self._plan.recorder is not None and self._plan.recorder.ref is not NOWHERE
+
+    @property
+    def _may_record_again(self) -> bool:
+        """Whether all that is kept of it is what it adds to its roll-out, which is kept once however often it is."""
+        return self._is_recorded and self._plan.conversation is None
+
     def _recorded(self) -> RecordedResponse | None:
         """Return what the response adds to its roll-out, if it is part of one."""
         plan, recorder = self._plan, self._plan.recorder
-        if recorder is None or recorder.ref is NOWHERE:
+        if recorder is None or not self._is_recorded:
             return None
         return RecordedResponse(
             project=plan.origin.project,

@@ -29,6 +29,8 @@ class UnsavedEnd:
         tokens = sum(len(item.message.tokens) for item in stored.sampled)
         # About what it takes in memory; a token is a 4-byte integer in an array.
         self.size = _json_bytes(stored.response) + _json_bytes(stored.input_items) + len(stored.log) + 4 * tokens
+        if stored.recorded is not None:
+            self.size += stored.recorded.size
         self._ticket = FREE  # what it holds of its key's limits
         self._used = NOTHING  # of the limits, by its response
         self._elsewhere = False  # a worker that takes it over counts it

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.driving import persistence
 from responses_app.stores.base import AcceptedResponse, StoreError
 from tests.kit.fakes import ANSWER, FakeEngine, Reading, Site, run_settings
+from tests.kit.memory_rollouts import MemoryRollouts
 from tests.kit.memory_stores import MemoryResponseStore
 from tests.kit.waiting import eventually
 from tests.unit.runs.upkeep import statuses
@@ -50,6 +52,35 @@ async def test_it_is_kept_as_it_was_when_the_store_is_back(background: bool) -> 
     assert statuses(site.store) == ["completed"]
     assert len(site.store.saved) == 1
     assert not site.service.unsaved
+
+
+class AwayRollouts(MemoryRollouts):
+    """Is away for a while: the first answers get lost, whether they are kept or not."""
+
+    tries = 0
+
+    async def keep(self, recorded: RecordedResponse) -> None:
+        self.tries += 1
+        if self.tries != 1:
+            await super().keep(recorded)
+        if self.tries < 3:
+            raise away()
+
+
+async def test_what_a_roll_out_records_of_a_response_that_is_not_stored_is_kept_once_it_can_be() -> None:
+    rollouts = AwayRollouts()
+    site = Site(rollouts=rollouts, settings=run_settings(database_patience_seconds=30))
+    response = await site.ask(input="hi", store=False, metadata={"rollout_id": "task"})
+    assert response["status"] == "completed"
+    assert rollouts.tries == 3
+    assert len(await site.service.rollouts.generations("default", "task")) == 1
+
+
+async def test_without_patience_a_response_that_is_not_recorded_has_failed() -> None:
+    site = Site(rollouts=AwayRollouts())
+    response = await site.ask(input="hi", store=False, metadata={"rollout_id": "task"})
+    assert response["status"] == "failed"
+    assert not await site.service.rollouts.generations("default", "task")
 
 
 async def test_a_reader_does_not_wait_for_ever() -> None:

@@ -38,6 +38,16 @@ async def test_their_bytes_are_bounded(caplog: pytest.LogCaptureFixture) -> None
     assert len(site.service.unsaved) == 1, "there is room again"
 
 
+async def test_what_they_record_for_a_roll_out_counts() -> None:
+    sizes = []
+    for fields in ({}, {"metadata": {"rollout_id": "task"}}):
+        site = Site()
+        await end_unsaved(site, 1, input="long " * 4_000, **fields)
+        sizes.append(site.service.unsaved.size)
+    plain, recorded = sizes
+    assert recorded > plain + 4 * 4_000, "its prompt is in memory, too"
+
+
 class Picky(FakeStore):
     """Takes all ends but those of one response."""
 
