@@ -98,7 +98,7 @@ class RecordedResponse:
 
     @property
     def size(self) -> int:
-        """About how many bytes of memory it takes: a likeliest token some 150, others 4, and 8 for log probabilities."""
+        """About how many bytes of memory it takes: 4 a token, 8 a log probability, and 150 one of the likeliest."""
         size = 0
         for prompt, call in ((each.prompt, each.call) for each in self.calls):
             size += 4 * len(prompt) + 12 * len(call.sampled) + 150 * sum(map(len, call.tops or ()))
