@@ -144,6 +144,7 @@ RIGHT: dict[str, tuple[str, Any]] = {
     "ENGINE_WEIGHTS": ("on", True),
     "ENGINE_PAUSE_SECONDS": ("60", 60.0),
     "ENGINE_WEIGHTS_SECONDS": ("5.5", 5.5),
+    "ENGINE_RPC_METHODS": (" load_from, update2,", ("load_from", "update2")),
     **RIGHT_OF_TOOLS,
 }
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -188,6 +189,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "ENGINE_WEIGHTS": (["perhaps"], "on or off"),
     "ENGINE_PAUSE_SECONDS": (["0.5"], "a number of seconds of at least 1"),
     "ENGINE_WEIGHTS_SECONDS": (["0"], "a number of seconds of at least 1"),
+    "ENGINE_RPC_METHODS": ([",", "a.b", "_init", "load from"], "names of methods, separated by commas, like load_from"),
     "ENGINE_MAX_QUEUED": (["-1", "flex=5", "1,slow=5", "1,flex", "1,auto=2"], "a whole number of at least 0, and othe"),
     "WEBSOCKET_BUSY": (["wait"], "one of queue, reject"),
     "UNKNOWN_FIELDS": (["drop"], "one of ignore, refuse"),

@@ -1,5 +1,7 @@
 """The bodies of `/v1/engine/…`: what trainers ask of an engine."""
 
+import re
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -11,6 +13,7 @@ from responses_app.protocol.fields import ClientModel, missing, validate
 MAX_VERSION = 128  # characters
 MAX_METHOD = 200
 MAX_ARGUMENTS = 100
+METHOD = re.compile("[A-Za-z][A-Za-z0-9_]*")  # the name of one that vLLM's own code does not keep to itself
 DEFAULT_LEASE = 300.0  # seconds
 
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -34,7 +37,7 @@ class ResumeRequest(ClientModel):
 class RpcCall(ClientModel):
     """A method that the operator has added to the engine's workers."""
 
-    method: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=MAX_METHOD)
+    method: str = Field(pattern=f"^{METHOD.pattern}$", max_length=MAX_METHOD)
     args: list[Any] = Field(default_factory=list, max_length=MAX_ARGUMENTS)
     kwargs: dict[str, Any] = Field(default_factory=dict, max_length=MAX_ARGUMENTS)
 
@@ -110,6 +113,14 @@ def check_lease(seconds: float, most: float) -> None:
     """Raise `ApiError` for a lease that is longer than this server gives."""
     if seconds > most:
         raise lease_too_long(seconds, most)
+
+
+def check_method(call: RpcCall | None, allowed: Collection[str]) -> None:
+    """Raise `ApiError` for a method that the operator has not named: vLLM's own ones write files, for example."""
+    if call is not None and call.method not in allowed:
+        raise invalid_value(
+            "rpc.method", f"{call.method!r} is none of those that trainers may call here (ENGINE_RPC_METHODS)."
+        )
 
 
 def lease_too_long(seconds: float, most: float) -> ApiError:

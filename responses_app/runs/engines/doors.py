@@ -25,7 +25,7 @@ from responses_app.protocol.engine_state import (
     update_open,
 )
 from responses_app.protocol.errors import ApiError, conflict, invalid_request, invalid_value, overloaded
-from responses_app.protocol.requests.engine import PauseRequest, WeightsRequest, check_lease
+from responses_app.protocol.requests.engine import PauseRequest, WeightsRequest, check_lease, check_method
 from responses_app.runs.engines.actions import Action, applying, calling, pausing, perform, resuming
 from responses_app.runs.engines.following import LOADING, EngineFollower, problems_of
 from responses_app.runs.log.run_log import end_tasks
@@ -159,6 +159,7 @@ class EngineDoors:
 
     async def weights(self, model: ServedModel, request: WeightsRequest) -> None:
         """Take a step of an update, or all of them. Raises `ApiError`, `StoreError`."""
+        check_method(request.rpc, self._settings.engine_rpc_methods)
         match request.action:
             case "init":
                 operation = self._step(WeightsCall(step=WeightsStep.INIT, info=request.info))

@@ -4,12 +4,21 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from responses_app.protocol.items.multi_agent import AgentLimits
+from responses_app.protocol.requests.engine import METHOD
 from responses_app.protocol.response.steps import Summaries
 from responses_app.protocol.setting import KIB, MIB, choice, flag, seconds, setting, whole
 from responses_app.protocol.tiers import ServiceTiers
 from responses_app.stores.base import RetentionSettings
 
 _SUMMARIES = {"model": Summaries.MODEL, "text": Summaries.TEXT, "off": None}
+
+
+def _methods(value: str) -> tuple[str, ...]:
+    """Names of methods."""
+    names = tuple(name.strip() for name in value.split(",") if name.strip())
+    if not names or any(METHOD.fullmatch(name) is None for name in names):
+        raise ValueError("names of methods, separated by commas, like load_from,update_from_disk")
+    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +94,11 @@ class RunSettings(ServiceTiers, RetentionSettings):
         "how long a trainer may pause an engine with one request; then the engine goes on by itself",
     )  # fmt: skip
     engine_weights_seconds: float = setting(600.0, seconds(1), "how long one step of an update of weights may take")
+    engine_rpc_methods: tuple[str, ...] = setting(
+        (), _methods,
+        "methods of vLLM's workers that trainers may call with `rpc`, separated by commas (see Weights that change)",
+        default_text="unset: none",
+    )  # fmt: skip
     server_tool_max_output_bytes: int = setting(
         64 * KIB, whole(KIB),
         "largest part of the output of a tool run by the server that the model reads; the rest is left out",
