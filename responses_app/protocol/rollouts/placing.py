@@ -159,7 +159,8 @@ class Heads:
         whose whole it begins with, then its own branch, then the latest.
         """
         prompt, whose = recorded.prompt, _whose(recorded.call)
-        best, most = None, (False, 0, False, False, -1)
+        best: _Mark | None = None
+        most = (False, 0, False, False, -1)
         waiting = list(self._roots.matching(prompt, 0))
         while waiting:
             run = waiting.pop()

@@ -40,7 +40,8 @@ async def test_their_bytes_are_bounded(caplog: pytest.LogCaptureFixture) -> None
 
 async def test_what_they_record_for_a_roll_out_counts() -> None:
     sizes = []
-    for fields in ({}, {"metadata": {"rollout_id": "task"}}):
+    cases: list[dict[str, object]] = [{}, {"metadata": {"rollout_id": "task"}}]
+    for fields in cases:
         site = Site()
         await end_unsaved(site, 1, input="long " * 4_000, **fields)
         sizes.append(site.service.unsaved.size)
