@@ -20,6 +20,7 @@ from responses_app.protocol.rollouts.requests import (
     rollout_not_found,
     rollouts_full,
     too_many_rewards,
+    turn_not_found,
     with_defaults,
 )
 from responses_app.runs.plan.failures import store_errors
@@ -104,6 +105,9 @@ class Rollouts:
 
     async def reward(self, project: str, name: str, given: NewReward) -> RolloutRecord:
         """Add a reward."""
+        if given.turn is not None and not await self._store.has(project, name, given.turn):
+            await self._found(project, name)
+            raise turn_not_found(given.turn)
         reward = {"reward": given.reward, "turn": given.turn, "at": int(self._now())}
         try:
             record = await self._store.add_reward(project, name, reward)  # type: ignore[arg-type]

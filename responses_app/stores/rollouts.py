@@ -99,6 +99,10 @@ class BaseRolloutStore(ABC):
         """Return all generations of a roll-out, in order; None where it is not known."""
 
     @abstractmethod
+    async def has(self, project: str, name: str, response_id: str) -> bool:
+        """Return whether anything is kept of a response."""
+
+    @abstractmethod
     async def keep(self, recorded: RecordedResponse) -> None:
         """Keep what a response adds; of a roll-out that is gone nothing is kept."""
 

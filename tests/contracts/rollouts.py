@@ -99,6 +99,10 @@ class RolloutsContract:
             (0, 1, "instructions_changed"),
         ]
         assert [each.tail.tolist() for each in found] == [[1, 2], [5], [9]]
+        assert await rollouts.has(project, "task", "resp_2")
+        for asked in [("task", "resp_3"), ("task", "\0"), ("other", "resp_2"), ("\0", "resp_2")]:
+            assert not await rollouts.has(project, *asked)
+        assert not await rollouts.has(new_id("proj"), "task", "resp_2")
         kept = await rollouts.get(project, "task")
         assert kept is not None
         assert (kept.generations, kept.prompt_tokens, kept.sampled_tokens, kept.model) == (3, 4, 5, "m")

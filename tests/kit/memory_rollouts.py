@@ -62,6 +62,10 @@ class MemoryRollouts(BaseRolloutStore):
         kept = self._kept.get((project, name))
         return None if kept is None else list(kept.generations)
 
+    async def has(self, project: str, name: str, response_id: str) -> bool:
+        kept = self._kept.get((project, name))
+        return kept is not None and any(each.call.response_id == response_id for each in kept.generations)
+
     async def keep(self, recorded: RecordedResponse) -> None:
         kept = self._kept.get((recorded.project, recorded.rollout))
         if kept is None or any(each.call.response_id == recorded.response_id for each in kept.generations):

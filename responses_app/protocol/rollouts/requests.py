@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictFloat, StrictInt
 
+from responses_app.protocol import ids
 from responses_app.protocol.errors import (
     ApiError,
     JsonObject,
@@ -88,7 +89,8 @@ class NewReward(ClientModel):
     """The body of a reward."""
 
     reward: _Number | Annotated[dict[str, _Number], Field(min_length=1, max_length=MAX_PARTS)]
-    turn: str | None = Field(default=None, min_length=1, max_length=256)  # a response of the roll-out; None: all of it
+    # A response of the roll-out, or the completion or message that it was; None: all of it.
+    turn: str | None = Field(default=None, min_length=1, max_length=256)
 
 
 def parse_rollout(data: Mapping[str, object]) -> NewRollout:
@@ -107,9 +109,21 @@ def parse_rollout(data: Mapping[str, object]) -> NewRollout:
     return rollout
 
 
+def response_of(turn: str) -> str:
+    """Return the id of the response that a client calls by the id of what it got: a chat completion, for example."""
+    for prefix in (ids.CHAT_COMPLETION, ids.MESSAGE):
+        if turn.startswith(prefix):
+            return ids.RESPONSE + turn.removeprefix(prefix)
+    # The choices of a completion are numbered; without a number the first one is meant.
+    is_whole = turn.startswith(ids.COMPLETION) and "-" not in turn.removeprefix(ids.COMPLETION)
+    return f"{turn}-0" if is_whole else turn
+
+
 def parse_reward(data: Mapping[str, object]) -> NewReward:
     """Read the body of a reward. Raises `ApiError`, also for NaN and infinities, which JSON does not have."""
     given = validate(NewReward, data)
+    if given.turn is not None:
+        given = given.model_copy(update={"turn": response_of(given.turn)})
     values = given.reward if isinstance(given.reward, dict) else {"": given.reward}
     for name, value in values.items():
         param = f"reward.{name[:80]}" if name else "reward"
@@ -225,6 +239,11 @@ def rollouts_full(limit: int) -> ApiError:
         type="rate_limit_error",
         code="rate_limit_exceeded",
     )
+
+
+def turn_not_found(turn: str) -> ApiError:
+    """A reward is of a response of which nothing is recorded there (400)."""
+    return invalid_value("turn", f"no generation of this rollout is of the response '{turn[:128]}'.")
 
 
 def too_many_rewards(name: str) -> ApiError:

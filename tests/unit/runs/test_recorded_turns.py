@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from engine.types import GenerationRequest, WeightsSpan
+from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.rollouts.generations import Recorded
+from responses_app.protocol.rollouts.requests import parse_reward
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.base import AcceptedResponse, StoredResponse
 from tests.kit.fakes import Site
@@ -132,6 +134,18 @@ async def test_a_response_that_is_not_stored_is_recorded_before_its_end() -> Non
     generations = await site.service.rollouts.generations("default", "task-1")
     assert [each.call.turn for each in generations] == [0, 1]
     assert not any(math.isnan(value) for each in generations for value in each.call.logprobs or ())
+
+
+async def test_a_reward_is_of_a_turn_that_was_recorded() -> None:
+    site = Site(CutEngine([ANSWER]))
+    response = await site.ask(input="hi", store=False, **IN_ROLLOUT)
+    rollouts = site.service.rollouts
+    record = await rollouts.reward("default", "task-1", parse_reward({"reward": 1, "turn": response["id"]}))
+    assert [each["turn"] for each in record.rewards] == [response["id"]]
+    for project, name, code in [("default", "task-1", "invalid_value"), ("other", "task-1", "rollout_not_found")]:
+        with pytest.raises(ApiError) as refused:
+            await rollouts.reward(project, name, parse_reward({"reward": 1, "turn": "resp_other"}))
+        assert refused.value.code == code
 
 
 async def test_without_a_rollout_nothing_is_recorded_and_nothing_more_is_asked() -> None:

@@ -10,11 +10,13 @@ from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings, can_be_group, can_be_name
+from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (
     GONE,
     as_time,
+    generations_of,
     read_generations,
     record_of,
     remove_some,
@@ -111,6 +113,16 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
         def read(connection: BaseDatabaseWrapper) -> Sequence[Generation] | None:
             found = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
             return None if found is None else read_generations(connection, found)
+
+        return await self._threads.run(read)
+
+    async def has(self, project: str, name: str, response_id: str) -> bool:
+        if not (can_be_name(name) and can_be_known(response_id)):
+            return False
+
+        def read(connection: BaseDatabaseWrapper) -> bool:
+            found = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
+            return found is not None and generations_of(connection, found).filter(response_id=response_id).exists()
 
         return await self._threads.run(read)
 

@@ -6,7 +6,7 @@ import pytest
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.generations import RolloutRef
-from responses_app.protocol.rollouts.requests import named, parse_rollout, ref_of
+from responses_app.protocol.rollouts.requests import named, parse_reward, parse_rollout, ref_of
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,18 @@ def test_what_is_not_carried_out_is_refused(field: dict[str, object]) -> None:
         parse_rollout({"id": "a", **field})
     assert (refused.value.code, refused.value.param) == ("unsupported_parameter", next(iter(field)))
     assert parse_rollout({"id": "a", **dict.fromkeys(field)}).id == "a"
+
+
+@pytest.mark.parametrize(
+    ("turn", "response"),
+    [
+        (None, None),
+        ("resp_1a", "resp_1a"),
+        ("chatcmpl-1a", "resp_1a"),
+        ("msg_1a", "resp_1a"),
+        ("cmpl-1a", "cmpl-1a-0"),
+        ("cmpl-1a-1", "cmpl-1a-1"),
+    ],
+)
+def test_a_reward_is_of_the_response_that_a_client_knows_by_any_name(turn: str | None, response: str | None) -> None:
+    assert parse_reward({"reward": 1, "turn": turn}).turn == response
