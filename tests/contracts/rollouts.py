@@ -10,8 +10,14 @@ from engine.types import WeightsSpan
 from responses_app.protocol.rollouts.generations import EngineCall, Recorded, RecordedResponse, Times
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.packing import as_logprobs
-from responses_app.protocol.rollouts.requests import RolloutSettings
-from responses_app.stores.rollouts import BaseRolloutStore, RolloutExists, RolloutRecord, RolloutsFull
+from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
+from responses_app.stores.rollouts import (
+    BaseRolloutStore,
+    RolloutExists,
+    RolloutRecord,
+    RolloutsFull,
+    TooManyRewards,
+)
 from tests.contracts.store import UNTAMED, new_id
 
 TTL, NOW, MOST = 100.0, 10_000.0, 5
@@ -164,6 +170,16 @@ class RolloutsContract:
             assert ended.ended_at == int(NOW)
         assert await rollouts.add_reward(project, "nobody", rewards[0]) is None
         assert await rollouts.end(project, "nobody", at=1) is None
+
+    async def test_rewards_are_bounded_by_their_numbers(self, rollouts: BaseRolloutStore) -> None:
+        project = new_id("proj")
+        await rollouts.create(record(project))
+        named: RewardObject = {"reward": dict.fromkeys(map(str, range(MAX_REWARDS - 1)), 1.0), "turn": None, "at": 1}
+        one: RewardObject = {"reward": 1.0, "turn": None, "at": 1}
+        await rollouts.add_reward(project, "task", named)
+        await rollouts.add_reward(project, "task", one)
+        with pytest.raises(TooManyRewards):
+            await rollouts.add_reward(project, "task", one)
 
     async def test_lists(self, rollouts: BaseRolloutStore) -> None:
         project = new_id("proj")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.rollouts.placing import Heads
-from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings
+from responses_app.protocol.rollouts.requests import RolloutSettings, is_full_of_rewards
 from responses_app.stores.rollouts import (
     UNLIMITED,
     BaseRolloutStore,
@@ -92,7 +92,7 @@ class MemoryRollouts(BaseRolloutStore):
         kept = self._kept.get((project, name))
         if kept is None:
             return None
-        if len(kept.record.rewards) >= MAX_REWARDS:
+        if is_full_of_rewards(kept.record.rewards, reward):
             raise TooManyRewards(name)
         kept.record = replace(kept.record, rewards=[*kept.record.rewards, reward], last_at=reward["at"])
         return kept.record

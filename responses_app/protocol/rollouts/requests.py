@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from responses_app.protocol.errors import (
 )
 from responses_app.protocol.fields import ClientModel, check_metadata, validate
 from responses_app.protocol.rollouts.generations import MAIN, Api, RolloutRef
+from responses_app.protocol.rollouts.objects import RewardObject
 from responses_app.protocol.setting import KIB, MIB, RoomSettings, seconds, setting, whole
 
 HEADER = "x-rollout-id"
@@ -33,7 +34,7 @@ BRANCH_HEADERS = ("session-id", "x-claude-code-session-id", "x-session-id")
 AGENT_HEADERS = ("x-claude-code-agent-id",)
 HEADERS = (HEADER, *BRANCH_HEADERS, *AGENT_HEADERS)
 MAX_BRANCH = 128  # characters
-MAX_REWARDS = 10_000  # of a roll-out
+MAX_REWARDS = 10_000  # of a roll-out; each named number of one counts
 MAX_PARTS = 64  # of one reward
 UNSUPPORTED = ("weights_wanted", "max_staleness")  # of a create
 _Number = StrictFloat | StrictInt
@@ -132,6 +133,12 @@ def parse_reward(data: Mapping[str, object]) -> NewReward:
         if abs(value) > 1e300 or not math.isfinite(value):
             raise invalid_value(param, "a reward is a finite number.")
     return given
+
+
+def is_full_of_rewards(rewards: Sequence[RewardObject], more: RewardObject) -> bool:
+    """Whether a roll-out may not have one more reward."""
+    given = (each["reward"] for each in (*rewards, more))
+    return sum(len(each) if isinstance(each, dict) else 1 for each in given) > MAX_REWARDS
 
 
 def as_sampling(sampling: Sampling | None) -> JsonObject:
@@ -248,4 +255,4 @@ def turn_not_found(turn: str) -> ApiError:
 
 def too_many_rewards(name: str) -> ApiError:
     """It has as many rewards as are kept (409)."""
-    return conflict(f"The rollout '{name}' has {MAX_REWARDS} rewards, and takes no more.", code="too_many_rewards")
+    return conflict(f"The rollout '{name}' may have {MAX_REWARDS} rewards, and takes no more.", code="too_many_rewards")

@@ -67,7 +67,8 @@ class GenerationKeeper:
     def _keep(self, connection: BaseDatabaseWrapper, recorded: Sequence[RecordedResponse], now: float) -> None:
         """Keep what responses add to one roll-out: hundreds may end at once, and its tokens are looked up once."""
         project, name = recorded[0].project, recorded[0].rollout
-        row = rollouts_of(connection).select_for_update().filter(project=project, name=name).first()
+        rows = rollouts_of(connection).select_for_update().defer("rewards", "metadata", "sampling")
+        row = rows.filter(project=project, name=name).first()
         if row is None:
             return
         added = {each.response_id: each for each in recorded}
@@ -79,8 +80,8 @@ class GenerationKeeper:
         entry = self._entry(connection, row)
         entry.is_sure = False
         transaction.on_commit(lambda: self._commit(row.pk, entry), using=connection.alias)
-        rows = [made for each in added.values() for made in self._placed(entry.heads, row, each)]
-        RolloutGeneration.objects.using(connection.alias).bulk_create(rows, batch_size=AT_ONCE)
+        made = [each for response in added.values() for each in self._placed(entry.heads, row, response)]
+        RolloutGeneration.objects.using(connection.alias).bulk_create(made, batch_size=AT_ONCE)
         row.model, row.last_at = recorded[-1].model, as_time(now)
         row.save(
             using=connection.alias,

@@ -9,7 +9,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from responses_app.models.rollouts import Rollout
 from responses_app.protocol.rollouts.generations import Generation, RecordedResponse
 from responses_app.protocol.rollouts.objects import RewardObject
-from responses_app.protocol.rollouts.requests import MAX_REWARDS, RolloutSettings, can_be_group, can_be_name
+from responses_app.protocol.rollouts.requests import (
+    RolloutSettings,
+    can_be_group,
+    can_be_name,
+    is_full_of_rewards,
+)
 from responses_app.stores.database.conversations import can_be_known
 from responses_app.stores.database.response_sql import one_at_a_time
 from responses_app.stores.database.rollouts.keeping import GenerationKeeper
@@ -135,7 +140,7 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
 
     async def add_reward(self, project: str, name: str, reward: RewardObject) -> RolloutRecord | None:
         def change(row: Rollout) -> list[str]:
-            if len(row.rewards) >= MAX_REWARDS:
+            if is_full_of_rewards(row.rewards, reward):
                 raise TooManyRewards(name)
             row.rewards, row.last_at = [*row.rewards, reward], as_time(reward["at"])
             return ["rewards", "last_at"]
