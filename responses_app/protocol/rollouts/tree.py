@@ -11,10 +11,12 @@ sampled token has the mask 1 in the first sequence that has it, and 0 in later o
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, takewhile
 from typing import Literal
+
+from typing_extensions import TypedDict
 
 from engine.formats.base import Tokens, as_tokens
 from engine.types import WeightsSpan
@@ -62,6 +64,11 @@ class Node:
     def mask(self) -> Literal[0, 1]:
         """1 for what was sampled."""
         return 1 if self.kind == "sampled" else 0
+
+    @property
+    def ends_answer(self) -> bool:
+        """Whether it has the last token that its generation sampled."""
+        return self.kind == "sampled" and self.begin + len(self.token_ids) == self.generation.whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,48 +324,53 @@ class _Making:
 def _sequences(making: _Making, rewards: Sequence[RewardObject], masks: Masks) -> list[SequenceOfNodes]:
     sequences: list[SequenceOfNodes] = []
     first: dict[int, str] = {}  # by the place of a node, the first sequence that has it
+    latest = {reward["turn"]: place for place, reward in enumerate(rewards)}  # the last of each turn, and of the whole
     for path in making.paths:
         if path.generation.number not in making.continued:
-            name = f"s{len(sequences)}"
             # Whoever has a node has all before it, too: so those that no other one has are the last ones.
             new = list(takewhile(lambda place: place not in first, path.upwards()))
-            sequences.append(_sequence(making.nodes, path, name, len(new), first, rewards, masks))
-            first.update(dict.fromkeys(new, name))
+            reward = _last_reward(making.nodes, path, latest)
+            sequence = SequenceOfNodes(
+                id=f"s{len(sequences)}",
+                path=path,
+                tree_nodes=making.nodes,
+                masked=path.count - len(new) if masks == "first" else 0,
+                reward=None if reward is None else rewards[reward]["reward"],
+                **_shared(making.nodes, path, len(new), first),
+            )
+            sequences.append(sequence)
+            first.update(dict.fromkeys(new, sequence.id))
     return sequences
 
 
-def _sequence(  # noqa: PLR0913 - all that it is made of
-    nodes: Sequence[Node],
-    path: Path,
-    name: str,
-    new: int,
-    first: Mapping[int, str],
-    rewards: Sequence[RewardObject],
-    masks: Masks,
-) -> SequenceOfNodes:
-    last = next(islice(path.upwards(), new, None), None)  # the last node that an earlier one has
-    ids = {nodes[place].generation.call.response_id for place in path.upwards()} if rewards else set()
-    return SequenceOfNodes(
-        id=name,
-        path=path,
-        tree_nodes=nodes,
-        masked=path.count - new if masks == "first" else 0,
-        parent_sequence=None if last is None else first[last],
-        shared_tokens=0 if last is None else nodes[last].begin + len(nodes[last].token_ids),
-        reward=reward_of(rewards, ids),
-    )
+class _Shared(TypedDict):
+    parent_sequence: str | None
+    shared_tokens: int
 
 
-def reward_of(rewards: Sequence[RewardObject], response_ids: Collection[str]) -> Reward | None:
-    """Return the last reward of a sequence: of the whole roll-out, or of one of its responses."""
-    own = [each["reward"] for each in rewards if each["turn"] is None or each["turn"] in response_ids]
-    return own[-1] if own else None
+def _shared(nodes: Sequence[Node], path: Path, new: int, first: Mapping[int, str]) -> _Shared:
+    """Return what a sequence shares with an earlier one, where all but its last `new` nodes are of such ones."""
+    last = next(islice(path.upwards(), new, None), None)
+    if last is None:
+        return {"parent_sequence": None, "shared_tokens": 0}
+    return {"parent_sequence": first[last], "shared_tokens": nodes[last].begin + len(nodes[last].token_ids)}
+
+
+def _last_reward(nodes: Sequence[Node], path: Path, latest: Mapping[str | None, int]) -> int | None:
+    """Return the place of the last reward of a sequence: of the whole roll-out, or of a response in it.
+
+    An attempt that shares no more than the prompt with another one, or the beginning of its answer, is not of that one.
+    """
+    found = latest.get(None)
+    if len(latest) > (found is not None):
+        turns = {nodes[place].generation.call.response_id for place in path.upwards() if nodes[place].ends_answer}
+        found = max((latest[turn] for turn in (None, *turns) if turn in latest), default=None)
+    return found
 
 
 def _node(node: Node) -> NodeObject:
     call, sampled = node.generation.call, node.kind == "sampled"
     times = call.times
-    last = sampled and node.begin + len(node.token_ids) == node.generation.whole
     return {
         "id": node.id,
         "parent": node.parent,
@@ -372,7 +384,7 @@ def _node(node: Node) -> NodeObject:
         "generation": f"g{node.generation.number}",
         "branch": call.branch,
         "agent": call.agent,
-        "finish_reason": call.finish if last else None,
+        "finish_reason": call.finish if node.ends_answer else None,
         "times": {
             "queued": times.queued,
             "asked": times.asked,

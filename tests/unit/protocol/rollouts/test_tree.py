@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded
-from responses_app.protocol.rollouts.objects import RolloutObject
+from responses_app.protocol.rollouts.objects import RewardObject, RolloutObject
 from responses_app.protocol.rollouts.packing import (
     as_logprobs,
     pack_logprobs,
@@ -202,6 +202,22 @@ def test_a_long_prompt_is_placed_in_a_moment() -> None:
     assert placement.shared == 142_002
     assert placement.cut == ""
     assert (time.perf_counter() - began) / 20 < 0.02  # 0.1 ms where nothing else runs
+
+
+def test_a_sequence_has_the_last_reward_that_is_of_it() -> None:
+    calls = [recorded([1], [2], response_id="a"), recorded([1, 2], [3], response_id="b"), recorded([1], [4])]
+    generations = placed(calls)
+
+    def rewards(*given: tuple[float, str | None]) -> list[object]:
+        told: list[RewardObject] = [{"reward": value, "turn": turn, "at": 1} for value, turn in given]
+        return [each.reward for each in tree_of({**HEAD, "rewards": told}, generations).sequences]
+
+    assert rewards() == [None, None]
+    assert rewards((1, None), (2, None)) == [2, 2]
+    assert rewards((1, "a"), (2, "b"), (3, "other")) == [2, None]
+    assert rewards((2, "b"), (1, "a")) == [1, None]
+    assert rewards((1, "a"), (2, None)) == [2, 2]
+    assert rewards((2, None), (1, "a")) == [1, 2]
 
 
 def test_the_size_of_a_tree_is_known_before_it_is_made() -> None:
