@@ -196,6 +196,10 @@ class RolloutTree:
             ],
         }
 
+    def in_files(self) -> RolloutTreeObject:
+        """Return it without sequences only where these would be too large: the nodes have all tokens even so."""
+        return self.as_json(sequences=self.numbers() <= MAX_NUMBERS)
+
     def _generation(self, path: Path) -> GenerationObject:
         generation = path.generation
         call = generation.call

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from responses_app.protocol.rollouts.exports import harbor, nemo_gym, tinker, trl, verifiers
 from responses_app.protocol.rollouts.exports.rows import Row, total_of, whole_reward
 from responses_app.protocol.rollouts.objects import RolloutObject
-from responses_app.protocol.rollouts.tree import MAX_NUMBERS, RolloutTree
+from responses_app.protocol.rollouts.tree import RolloutTree
 
 
 def _trees(tree: RolloutTree) -> Iterator[Row]:
-    # Where the sequences of many forks would be too large, the nodes still have all tokens.
-    yield {**tree.as_json(sequences=tree.numbers() <= MAX_NUMBERS)}
+    yield {**tree.in_files()}
 
 
 # Each returns the rows of a roll-out. The first key of a row is the id of its roll-out.
