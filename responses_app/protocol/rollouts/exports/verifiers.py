@@ -71,7 +71,7 @@ def _call(path: Path, model: str | None) -> Row:
     finish = call.finish if call.finish in ("stop", "length") else None
     begin, end = _began(call.times), call.times.ended
     return {
-        "node": path.nodes[-1],
+        "node": path.own[-1],
         "model": model,
         "endpoint": ENDPOINTS[call.api],
         "finish_reason": finish,
