@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pytest
 
 from engine.types import GenerationRequest, WeightsSpan
@@ -11,10 +12,11 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode, encode
 from responses_app.protocol.response.steps import StopReason
-from responses_app.protocol.rollouts.generations import Recorded
+from responses_app.protocol.rollouts.generations import Generation, Recorded
 from responses_app.protocol.rollouts.requests import parse_reward
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.base import AcceptedResponse, StoredResponse
+from responses_app.stores.database.rollouts.rows import generation_row
 from tests.kit.fakes import Site
 from tests.unit.runs.test_cut_turns import CutEngine
 from tests.unit.runs.test_takeover import ANSWER, CASES, LONG_ANSWER, UNKNOWN, left_at, taken_over
@@ -134,6 +136,18 @@ async def test_a_response_that_is_not_stored_is_recorded_before_its_end() -> Non
     generations = await site.service.rollouts.generations("default", "task-1")
     assert [each.call.turn for each in generations] == [0, 1]
     assert not any(math.isnan(value) for each in generations for value in each.call.logprobs or ())
+
+
+async def test_whatever_a_request_asks_for_can_be_kept() -> None:
+    site = Site(CutEngine([ANSWER]))
+    response = await site.ask(input="hi", max_output_tokens=2**63, logit_bias={"7": 1}, seed=-(2**63), **IN_ROLLOUT)
+    assert response["status"] == "completed"
+    [call] = recorded(site.store.saved[0])
+    generation = Generation(number=0, call=call.call, tail=call.prompt)
+    kept = orjson.loads(generation_row("rollout_1", generation).detail)
+    asked = {"logit_bias": {"7": 1.0}, "seed": -(2**63)}
+    assert {name: kept["sampling"].get(name) for name in asked} == asked
+    assert 0 < kept["sampling"]["max_tokens"] <= 2**63
 
 
 async def test_a_reward_is_of_a_turn_that_was_recorded() -> None:
