@@ -42,10 +42,12 @@ _TIME: JsonObject = {"type": "integer", "minimum": 0, "maximum": MAX_TIME}
 _REWARD: JsonObject = {"type": "number"}
 _TAKES = (
     Parameter("format", "What a row is, and whose.", text(enum=list(FORMATS), default="tree")),
-    Parameter("file_type", "JSON Lines, or Parquet where the server has it.", text(enum=FILE_TYPES, default="jsonl")),
+    Parameter(
+        "file_type", "JSON Lines, or Parquet where the server has it.", text(enum=list(FILE_TYPES), default="jsonl")
+    ),
     Parameter("after", "The id of the roll-out after which it begins; the oldest come first.", text()),
     Parameter("group", "Only roll-outs of this group.", text()),
-    Parameter("status", "Only roll-outs that are open, or that have ended.", text(enum=STATUSES)),
+    Parameter("status", "Only roll-outs that are open, or that have ended.", text(enum=list(STATUSES))),
     Parameter("version", "Only roll-outs with a token that was sampled by these weights.", text()),
     Parameter("min_reward", "Only roll-outs with this reward or more; parts of one are summed.", _REWARD),
     Parameter("max_reward", "Only roll-outs with this reward or less.", _REWARD),

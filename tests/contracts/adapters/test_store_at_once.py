@@ -16,6 +16,7 @@ from responses_app.stores.base import AcceptedResponse, Claim, RetentionSettings
 from responses_app.stores.database.responses.removal import remove
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import ResponseStep, commit
+from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import DatabaseCase, Held, OnBothCase, queries, reads, waits_for_a_lock, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, is_unknown
@@ -90,7 +91,9 @@ class TestAtOnce(OnBothCase):
         first = Turn().saying(*exchange(0))
         await store.save(first)
         second = Turn().after(first).saying(*exchange(1))
-        saving = await Held(alias, lambda db: commit(db, [ResponseStep(second)], now=NOW)).acted()
+        saving = await Held(
+            alias, lambda db: commit(db, [ResponseStep(second)], now=NOW, keeper=GenerationKeeper())
+        ).acted()
         deleting = asyncio.create_task(forget(store, first))
         await waits_for_a_lock(alias, url)
         await saving.commit()

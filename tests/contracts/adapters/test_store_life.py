@@ -15,6 +15,7 @@ from responses_app.stores.database.responses.orphans import reclaim
 from responses_app.stores.database.responses.removal import remove, remove_one
 from responses_app.stores.database.responses.store import DatabaseResponseStore
 from responses_app.stores.database.responses.writes import Acceptance, ResponseStep, commit
+from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from tests.contracts.adapters.stores import OnBothCase, rows, within
 from tests.contracts.store import Turn, exchange, new_id, same_chain, sampled_text, save_chain
 from tests.contracts.store_life import NOW, OpenStore, forget, status
@@ -154,9 +155,11 @@ class TestTwice(OnBothCase):
         stored = replace(turn.saying(*exchange(1), sampled=[sampled_text("Answer.")]), accepted=True)
         for _ in range(2):
             accepting = [ResponseStep(Acceptance(turn.begun("queued"), 0.0))]
-            await asyncio.to_thread(within, alias, lambda db: commit(db, accepting, now=NOW))  # noqa: B023
+            await asyncio.to_thread(within, alias, lambda db: commit(db, accepting, now=NOW, keeper=GenerationKeeper()))  # noqa: B023
         for _ in range(2):
-            await asyncio.to_thread(within, alias, lambda db: commit(db, [ResponseStep(stored)], now=NOW))
+            await asyncio.to_thread(
+                within, alias, lambda db: commit(db, [ResponseStep(stored)], now=NOW, keeper=GenerationKeeper())
+            )
         assert await status(store, stored) == "completed"
         assert await same_chain(store, stored)
 

@@ -30,7 +30,7 @@ WITHOUT_CONTROL = {  # the lane sets them, or they are written as extra fields
     *("model", "instructions", "previous_response_id", "conversation", "store", "stream", "background"),
     *("background_options", "generate", "reasoning", "text", "stream_options", "include", "prompt_cache_retention"),
     *("prompt_cache_options", "context_management", "request_id", "structured_outputs", "priority", "cache_salt"),
-    *("enable_response_messages", "previous_input_messages", "multi_agent"),
+    *("enable_response_messages", "previous_input_messages", "multi_agent", "return_token_ids"),
 }
 
 

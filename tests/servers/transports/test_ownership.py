@@ -41,7 +41,7 @@ NAMES_NOTHING = set(
     "instructions max_output_tokens max_tool_calls metadata model multi_agent parallel_tool_calls "
     "presence_penalty previous_input_messages priority private prompt_cache_key prompt_cache_options "
     "prompt_cache_retention reasoning request_id safety_identifier service_tier size store stream stream_options "
-    "temperature text text_format tool_choice tools tools_json top_logprobs top_p truncation user".split()
+    "return_token_ids temperature text text_format tool_choice tools tools_json top_logprobs top_p truncation user".split()
 )
 
 
@@ -64,6 +64,7 @@ class Theirs:
     prompt_id: str
     skill_id: str
     webhook_endpoint_id: str
+    rollout_id: str
     reasoning: Frame
     compaction: Frame
 
@@ -86,6 +87,7 @@ class Theirs:
             "skill_id": self.skill_id,
             "version": "1",
             "webhook_endpoint_id": self.webhook_endpoint_id,
+            "rollout_id": self.rollout_id,
         }[parameter]
 
 
@@ -141,6 +143,7 @@ def _made(client: httpx.Client) -> Theirs:
         prompt_id=_post(client, "/v1/playground/prompts", {"name": "a prompt", "setup": {}})["id"],
         skill_id=client.post("/v1/skills", files={"files": ("a.zip", zipped())}).json()["id"],
         webhook_endpoint_id=_post(client, "/v1/webhook_endpoints", WEBHOOK)["id"],
+        rollout_id=_post(client, "/v1/rollouts", {})["id"],
         reasoning=reasoning,
         compaction=next(item for item in compacted["output"] if item["type"] == "compaction"),
     )
@@ -203,6 +206,8 @@ def test_no_verb_reaches_what_is_another_projects(
 ) -> None:
     path = path_of(regex, projects.theirs)
     body = {"metadata": {}, "items": HELLO, "tool_call_id": "call_1", "output": "1"}
+    if path.endswith("/reward"):
+        body = {"reward": 1}
     for query in ("", "?stream=true"):
         query = f"?item_id={projects.theirs.conversation_item_id}" if verb == "DELETE" else query
         answer = projects.mine.request(verb, path + query, json=body if verb == "POST" else None)

@@ -118,7 +118,8 @@ def test_folders_of_a_process_that_was_killed_are_removed_and_of_no_other(
         assert (done.returncode, done.stderr) == (status, b"")
     assert len(list(tmp_path.glob("*/*/a"))) == 1
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "respsite-containers-link").symlink_to(tmp_path.parent)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "respsite-containers-link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "respsite-containers-new").mkdir()
     ours, others = Folders(), Folders()
     mine, theirs = ours.make(), others.make()
