@@ -9,6 +9,6 @@
 - `policy` is what a container may reach, with its secrets; `settings` is what the operator lets requests allow.
 - `proxies` has the proxy of each container; `connections` is what it does with one connection, `peers` what is spoken
   over it (HTTP, read by h11), `tunnels` what it passes on unread, `dialling` how it reaches a host.
-- `secrets` puts values in the place of what stands for them inside, and takes them out of answers; `authority` makes
-  the certificates for that.
+- `secrets` puts values in the place of what stands for them inside, and `masking` takes them out of answers;
+  `authority` makes the certificates for that.
 """

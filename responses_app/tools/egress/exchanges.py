@@ -4,12 +4,12 @@ import asyncio
 
 import h11
 
-from responses_app.tools.egress.peers import Malformed, Peer, passed_on, raw_headers, value_of
+from responses_app.tools.egress.peers import Malformed, Peer, passed_on, raw_headers
 from responses_app.tools.egress.secrets import Mask
 
 ANSWER_SECONDS = 300.0  # in which a host begins its answer
 MAX_INFORMATIONAL = 16  # answers of 1xx before the answer; none is passed on
-_PLAIN = (None, b"", b"identity")
+_PLAIN = (b"", b"identity")
 _SWITCHING, _NO_CONTENT, _NOT_MODIFIED = 101, 204, 304
 
 
@@ -105,13 +105,17 @@ class Exchange:
         raw, status, reason = raw_headers(response), response.status_code, bytes(response.reason)
         if self._mask is None:
             return h11.Response(status_code=status, headers=passed_on(raw), reason=reason)
-        if value_of(raw, b"content-encoding") not in _PLAIN:
+        encodings = [value for name, value in raw if name.lower() == b"content-encoding"]
+        if any(each.lower() not in _PLAIN for each in encodings):
             raise Refused(502, "The host answered with a compressed body, though it was asked not to.")
         # What takes the place of a secret has another length.
         changes = has_body and status not in (_NO_CONTENT, _NOT_MODIFIED)
         headers = passed_on(raw, *((b"content-length",) if changes else ()))
         masked = [(self._mask.whole(name), self._mask.whole(value)) for name, value in headers]
-        return h11.Response(status_code=status, headers=masked, reason=self._mask.whole(reason))
+        try:
+            return h11.Response(status_code=status, headers=masked, reason=self._mask.whole(reason))
+        except h11.LocalProtocolError:  # its text may have what a header says
+            raise Malformed("its head cannot be passed on") from None
 
     async def _send_body(self, content: bytes) -> None:
         if content:

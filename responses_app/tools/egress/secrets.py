@@ -4,22 +4,23 @@ Inside, the variable of a secret holds a text that nobody can guess. The proxy p
 the target or in the headers of a request to the secret's domain, also inside of `Authorization: Basic …`. It does not
 in bodies: what is sent there is often published by whoever gets it, and the model could read the value then.
 
-`Mask` does the contrary with what comes back: a host may answer with what it was sent. It finds a value as it is, and
-as URLs and JSON write it. A host that answers with it in another form tells it: an allowed domain is trusted so far.
+`masking.Mask` does the contrary with what comes back: a host may answer with what it was sent. A host that answers with
+a value in a form that is not known there tells it: an allowed domain is trusted so far.
 """
 
 import base64
 import binascii
-import json
 import re
 import secrets as randomness
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
+from responses_app.tools.egress.masking import Mask, forms_of
 from responses_app.tools.egress.policy import EgressPolicy
 
 PREFIX = "respsite-secret-"
+KEPT_VALUES = 4  # of each secret: values that were given before may still come back
 _BASIC = re.compile(rb"basic +([A-Za-z0-9+/=]+) *", re.IGNORECASE)
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -49,6 +50,9 @@ class Placeholders:
     def __init__(self, policy: EgressPolicy) -> None:
         # Two domains may have a secret of one name: then one text stands for both.
         self.by_name = {each.name: PREFIX + randomness.token_hex(20) for each in policy.secrets}
+        self._most = KEPT_VALUES * len(policy.secrets)
+        # By values, the one that was used last at the end: the texts by which it is found, and what stands for it.
+        self._found: dict[str, dict[bytes, bytes]] = {}
 
     def fill(
         self, policy: EgressPolicy, host: str, port: int, head: tuple[bytes, Headers], *, is_private: bool
@@ -73,13 +77,15 @@ class Placeholders:
         return Filled(target, headers, encoded)
 
     def mask(self, policy: EgressPolicy, encoded: Mapping[bytes, bytes]) -> "Mask":
-        """Return what takes all values of a container out of what it is sent."""
-        found = dict(encoded)
+        """Return what takes all values of a container out of what it is sent, also those that it had before."""
         for secret in policy.secrets:
             if secret.value is not None:
                 stands = self.by_name[secret.name].encode()
-                found |= dict.fromkeys(_forms(secret.value), stands)
-        return Mask(found)
+                known = self._found.pop(secret.value, None) or dict.fromkeys(forms_of(secret.value), stands)
+                self._found[secret.value] = known
+        while len(self._found) > self._most:
+            del self._found[next(iter(self._found))]
+        return Mask({text: stands for known in (*self._found.values(), encoded) for text, stands in known.items()})
 
 
 def _has(stands: bytes, target: bytes, headers: Headers) -> bool:
@@ -104,53 +110,3 @@ def _basic(content: bytes) -> bytes | None:
         return base64.b64decode(match[1], validate=True)
     except binascii.Error:
         return None
-
-
-def _forms(value: str) -> Iterable[bytes]:
-    """Return a value as answers may have it: as it is, in a URL, in JSON, in JSON that escapes slashes."""
-    in_json = json.dumps(value)[1:-1]
-    forms = (value, quote(value), quote(value, safe=""), quote_plus(value), in_json, in_json.replace("/", "\\/"))
-    return [each.encode() for each in dict.fromkeys(forms)]
-
-
-class Mask:
-    """Replaces texts in a stream of bytes."""
-
-    def __init__(self, found: Mapping[bytes, bytes]) -> None:
-        self._found = found
-        longest_first = sorted(found, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if found else None
-        self._first = {each[:1] for each in found}
-        self._longest = max(map(len, found), default=0)
-        self._held = b""  # the end of what came, which may be the beginning of one of them
-
-    def whole(self, content: bytes) -> bytes:
-        """Return a content without them."""
-        return self._pattern.sub(lambda match: self._found[match[0]], content) if self._pattern else content
-
-    def add(self, content: bytes) -> bytes:
-        """Take more of a stream, and return what can be told of it by now."""
-        if self._pattern is None:
-            return content
-        content = self._held + content
-        begin = self._begins(content)
-        # Where a whole one stands across that place, it goes on behind it.
-        for match in self._pattern.finditer(content):
-            if match.start() < begin < match.end():
-                begin = match.end()
-        self._held = content[begin:]
-        return self.whole(content[:begin])
-
-    def end(self) -> bytes:
-        """Return the rest."""
-        content, self._held = self._held, b""
-        return self.whole(content)
-
-    def _begins(self, content: bytes) -> int:
-        """Return from where on the end of a content may be the beginning of one of them."""
-        for place in range(max(0, len(content) - self._longest + 1), len(content)):
-            if content[place : place + 1] in self._first:
-                tail = content[place:]
-                if any(len(each) > len(tail) and each.startswith(tail) for each in self._found):
-                    return place
-        return len(content)

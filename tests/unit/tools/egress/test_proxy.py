@@ -243,6 +243,27 @@ async def test_what_a_host_says_wrongly_is_told_to_nobody() -> None:
     assert b"s3cr3t" not in answered
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        (b"", 200),
+        (b"Content-Encoding: Identity\r\n", 200),
+        (b"Content-Encoding: identity\r\nContent-Encoding: gzip\r\n", 502),
+        (b"Content-Encoding: identity, gzip\r\n", 502),
+    ],
+)
+async def test_answers_in_which_no_value_could_be_found_are_refused(headers: bytes, code: int) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + headers + b"Content-Length: 2\r\n\r\nok")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with opened(policy(f"api.example:{port}", TOKEN="api.example")) as proxy:
+            assert status(await proxy.said(get(f"http://api.example:{port}/", "Connection: close"))) == code
+
+
 async def test_heads_have_an_end(proxy: Opened, host: EchoHost) -> None:
     url = f"http://api.example:{host.port}/"
     assert status(await proxy.said(get(url, "X: " + "x" * 200_000))) == 400

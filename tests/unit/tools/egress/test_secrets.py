@@ -1,7 +1,9 @@
 """What stands for secrets inside: where values take its place, and how they are taken out of answers."""
 
 import base64
+import html
 import json
+import time
 from typing import Any
 from urllib.parse import quote
 
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from responses_app.tools.egress.masking import Mask
 from responses_app.tools.egress.policy import EgressPolicy
-from responses_app.tools.egress.secrets import Mask, Placeholders, SecretExposed, SecretLost
+from responses_app.tools.egress.secrets import KEPT_VALUES, Placeholders, SecretExposed, SecretLost
 
 VALUE = 'p/4+ss"word'
 POLICY = EgressPolicy.read(
@@ -71,6 +74,11 @@ FORMS = (
     quote(VALUE, safe=""),
     json.dumps(VALUE)[1:-1],
     json.dumps(VALUE)[1:-1].replace("/", "\\/"),
+    quote(VALUE, safe="+").lower(),
+    html.escape(VALUE),
+    "".join(f"&#{ord(each)};" for each in VALUE),
+    "".join(f"\\u{ord(each):04x}" for each in VALUE),
+    VALUE.encode().hex(),
 )
 
 
@@ -90,7 +98,9 @@ def test_a_stream_is_masked_however_it_is_cut(parts: list[str], sizes: list[int]
         told += mask.add(content[place : place + size])
         place += size
     told += mask.end()
-    assert not any(each.encode() in told for each in FORMS)
+    # What stands for it is random: with what follows it could be a value in hex.
+    rest = told.replace(held.by_name["TOKEN"].encode(), b"*")
+    assert not any(each.encode() in rest for each in FORMS)
     assert told == whole
 
 
@@ -102,6 +112,56 @@ def test_what_cannot_be_the_beginning_of_a_secret_is_told_at_once() -> None:
     assert mask.add(b"the secret") == b"the *"
     assert mask.end() == b""
     assert Mask({}).add(b"anything") == b"anything"
+
+
+@given(before=st.binary(max_size=5), behind=st.binary(max_size=5))
+def test_a_value_in_base64_is_found_wherever_it_begins(before: bytes, behind: bytes) -> None:
+    """Servers write a header as base64, or give a part of one back; PHP's JSON escapes its slashes."""
+    held = Placeholders(POLICY)
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        content = encode(before + VALUE.encode() + behind)
+        for each in (content, content.replace(b"/", b"\\/"), quote(content, safe="").encode()):
+            told = held.mask(POLICY, {}).whole(b"it is " + each + b".")
+            assert held.by_name["TOKEN"].encode() in told
+            assert len(told) - len(held.by_name["TOKEN"]) < len(before + behind) * 4 + 20
+
+
+def test_values_that_were_given_before_are_masked_still() -> None:
+    held = Placeholders(POLICY)
+    given = [VALUE]
+    policy = POLICY
+    held.mask(policy, {})
+    for number in range(KEPT_VALUES - 1):
+        given.append(f"new value {number}")
+        policy = policy.with_values([{"domain": "api.example", "name": "TOKEN", "value": given[-1]}])
+        held.mask(policy, {})
+    stands = held.by_name["TOKEN"].encode()
+    for each in given:
+        assert held.mask(policy, {}).whole(each.encode()) == stands
+    for number in range(100):
+        policy = policy.with_values([{"domain": "api.example", "name": "TOKEN", "value": f"newest value {number}"}])
+        held.mask(policy, {})
+    assert held.mask(policy, {}).whole(VALUE.encode()) == VALUE.encode(), "no more are kept than may be"
+    assert held.mask(policy, {}).whole(b"another value") == stands, "one that is still in use is never forgotten"
+
+
+def test_values_and_answers_that_are_made_to_take_long_take_no_longer() -> None:
+    """They did: each byte of an answer was compared with all of each value, for minutes."""
+    values = ["a" * (8000 + each) + "b" + "a" * 100 for each in range(32)]
+    secrets = [{"domain": "api.example", "name": f"S{place}", "value": value} for place, value in enumerate(values)]
+    policy = EgressPolicy.read({"allowed_domains": ["api.example"], "domain_secrets": secrets})
+    mask = Placeholders(policy).mask(policy, {})
+    begun = time.process_time()
+    for piece in (b"a" * 65536, b"%61" * 20000, b"YWFh" * 16384):
+        mask.add(piece)
+    for _ in range(50):
+        mask.add(b"a")
+    mask.end()
+    assert time.process_time() - begun < 5
+    for each in (values[3], values[31]):
+        told = mask.whole(b"before " + each.encode() + b" behind")
+        assert b"respsite-secret" in told
+        assert b"aaaa" not in told
 
 
 def test_nothing_tells_a_value() -> None:
