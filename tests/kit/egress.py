@@ -92,13 +92,24 @@ async def opened(
     allowed: EgressPolicy, own: EgressSettings | None = None, *, lookup: Any = local
 ) -> AsyncIterator[Opened]:
     """Have a proxy by these rules."""
-    shared = proxies(own, lookup=lookup)
-    proxy = await shared.proxy("p", allowed)
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    proxy.open(listener)
+    async with opened_all(allowed, ["p"], own, lookup=lookup) as (proxy,):
+        yield proxy
+
+
+@contextlib.asynccontextmanager
+async def opened_all(
+    allowed: EgressPolicy, projects: Sequence[str], own: EgressSettings | None = None, *, lookup: Any = local
+) -> AsyncIterator[Sequence[Opened]]:
+    """Have a proxy for a container of each of these projects, in one process."""
+    shared, every = proxies(own, lookup=lookup), []
     try:
-        yield Opened(proxy, port)
+        for project in projects:
+            proxy = await shared.proxy(project, allowed)
+            listener = socket.create_server(("127.0.0.1", 0))
+            every.append(Opened(proxy, listener.getsockname()[1]))
+            proxy.open(listener)
+        yield every
     finally:
-        await proxy.aclose()
+        for each in every:
+            await each.proxy.aclose()
         shared.close()

@@ -13,16 +13,21 @@ from typing import Any
 from responses_app.tools.egress.authority import Authority
 from responses_app.tools.egress.base import CA_BUNDLE, PROXY_PORT, BaseWayOut
 from responses_app.tools.egress.connections import Connection, Rules
-from responses_app.tools.egress.dialling import Dialler, Streams
+from responses_app.tools.egress.dialling import MAX_LOOKUPS, Dialler, Streams
 from responses_app.tools.egress.peers import Malformed, Meter, Spent
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.secrets import Placeholders
 from responses_app.tools.egress.settings import EgressSettings
 from responses_app.tools.network import Network
+from responses_app.tools.places import SharedPlaces
 
 logger = logging.getLogger("respsite.sandbox")
 
 MAX_CONNECTIONS = 32  # of one container at once; more wait to be accepted
+# Of all containers of this process, and of those of one project: each is an open file of this process, which may have
+# to accept the requests of the API, too.
+MAX_CLIENTS = 384
+PROJECT_CLIENTS = 192
 LIFE_SECONDS = 3600.0  # of one connection
 TLS_SECONDS = 10.0  # for the greeting of TLS
 CLOSE_SECONDS = 10.0  # for what was sent to arrive
@@ -43,8 +48,11 @@ class Proxies:
 
     def __init__(self, settings: EgressSettings, *, network: Network | None = None) -> None:
         self._settings = settings
-        self._network = network or Network("SANDBOX_ALLOWED_HOSTS", settings.sandbox_allowed_hosts)
+        self._network = network or Network(
+            "SANDBOX_ALLOWED_HOSTS", settings.sandbox_allowed_hosts, max_lookups=MAX_LOOKUPS
+        )
         self._dialler = Dialler(self._network)
+        self._clients = SharedPlaces(most=MAX_CLIENTS, share=PROJECT_CLIENTS)
         self._trusted: bytes | None = None  # the certificates of this machine, once they were read
 
     def refusal(self, policy: EgressPolicy) -> str | None:
@@ -60,7 +68,8 @@ class Proxies:
         """Return the proxy of a container."""
         if self._trusted is None:
             self._trusted = await asyncio.to_thread(trusted_certificates)
-        return ContainerProxy(project, policy, self._dialler, self._trusted, self._settings.sandbox_network_bytes)
+        meter = Meter(self._settings.sandbox_network_bytes)
+        return ContainerProxy(project, policy, self._dialler, self._clients, meter, trusted=self._trusted)
 
     def close(self) -> None:
         """End what looks names up."""
@@ -70,12 +79,22 @@ class Proxies:
 class ContainerProxy(BaseWayOut):
     """Serves what connects to a socket of one container, from `open` to `aclose`; then it may be opened again."""
 
-    def __init__(self, project: str, policy: EgressPolicy, dialler: Dialler, trusted: bytes, most: int) -> None:
+    def __init__(
+        self,
+        project: str,
+        policy: EgressPolicy,
+        dialler: Dialler,
+        clients: SharedPlaces,
+        meter: Meter,
+        *,
+        trusted: bytes,
+    ) -> None:
         self._policy = policy
         self._placeholders = Placeholders(policy)
         self._authority = Authority() if policy.secrets else None
         self._trusted = trusted
-        self._rules = Rules(lambda: self._policy, self._placeholders, project, dialler, Meter(most))
+        self._rules = Rules(lambda: self._policy, self._placeholders, project, dialler, meter)
+        self._clients = clients  # the places of connections, of all containers
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -123,14 +142,25 @@ class ContainerProxy(BaseWayOut):
                 except BaseException:
                     self._room.release()
                     raise
+                await self._take_place(connection)
                 task = asyncio.create_task(self._serve(connection))
                 self._connections.add(task)
                 task.add_done_callback(self._ended)
                 # One that is there already is accepted without a wait: the others have their turn here.
                 await asyncio.sleep(0)
 
+    async def _take_place(self, connection: socket.socket) -> None:
+        """Wait until it may be served; the next one is not accepted before."""
+        try:
+            await self._clients.take(self._rules.project)
+        except BaseException:
+            connection.close()
+            self._room.release()
+            raise
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._connections.discard(task)
+        self._clients.give_back(self._rules.project)
         self._room.release()
         if not task.cancelled() and (problem := task.exception()) is not None:
             logger.error("a connection of a container broke", exc_info=problem)
