@@ -29,9 +29,8 @@ MAX_LINGER = 1024 * 1024  # bytes of that
 _URL = re.compile(rb"http://([^/?#@\s]+)(/[^#\s]*|\?[^#\s]*|)", re.IGNORECASE)
 _AUTHORITY = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
 _HTTPS = 443
-_USUAL = (80, _HTTPS)
 # With them an answer would be compressed, or come in parts: a secret in it could not be found.
-_HIDING = (b"accept-encoding", b"range", b"if-range")
+_HIDING = (b"accept-encoding", b"range", b"request-range", b"if-range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +180,8 @@ class Connection:
         """Have a host answer a request. Raises `Refused`, `Unreached`."""
         policy, target = self._rules.policy(), asked.target
         filled = self._filled(asked, policy)
-        headers = passed_on(filled.headers, *(_HIDING if policy.secrets else ()), b"expect")
-        if not value_of(headers, b"host"):
-            headers.append((b"Host", target.host.encode() if target.port in _USUAL else str(target).encode()))
+        headers = passed_on(filled.headers, *(_HIDING if policy.secrets else ()), b"expect", b"host")
+        headers.insert(0, (b"Host", self._host(asked)))
         if policy.secrets:
             headers.append((b"Accept-Encoding", b"identity"))
         headers.append((b"Connection", b"close"))
@@ -196,6 +194,14 @@ class Connection:
             upstream = Peer(*streams, h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD))
             mask = self._rules.placeholders.mask(policy, filled.encoded) if policy.secrets else None
             await Exchange(self._client, upstream, mask).run(head)
+
+    def _host(self, asked: Asked) -> bytes:
+        """Return the header by which a server knows the host; as it came only where every server reads that alike."""
+        host, whole = asked.target.host.encode(), str(asked.target).encode()
+        written = value_of(asked.headers, b"host")
+        if written is not None and written.lower() in (host, whole):
+            return written
+        return host if asked.target.port == (80 if self._inside is None else _HTTPS) else whole
 
     def _filled(self, asked: Asked, policy: EgressPolicy) -> Filled:
         target, allowed = asked.target, self._rules.dialler.network.allowed

@@ -1,7 +1,8 @@
 """Tunnels: connections whose bytes a proxy passes on without reading them, but for the greeting of TLS.
 
 A host of a large network answers for many names on one address. So a tunnel to a port of HTTPS must begin with TLS, and
-ask for the name that was checked; else it would lead to names that were not.
+ask for the name that was checked; else it would lead to names that were not. An encrypted greeting (ECH) is refused,
+also one of a browser that only pretends (GREASE): nobody can tell them apart.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from responses_app.tools.egress.peers import CHUNK, IDLE_SECONDS, Meter
 GREETING_SECONDS = 10.0
 MAX_GREETING = 16 * 1024  # bytes; browsers' greetings have 2 KB
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
+_ENCRYPTED_HELLO = 0xFE0D  # ECH (RFC 9849)
 # A fatal alert: unrecognized_name (RFC 6066).
 WRONG_NAME = bytes((21, 3, 1, 0, 2, 2, 112))
 
@@ -39,7 +41,7 @@ async def greeting(reader: asyncio.StreamReader) -> tuple[bytes, str | None]:
     except (asyncio.IncompleteReadError, TimeoutError, OSError):
         raise NoGreeting from None
     try:
-        return raw, _name_in(_Bytes(message[4:]))
+        return raw, _name_in(_Bytes(message[4 : 4 + int.from_bytes(message[1:4], "big")]))
     except (IndexError, UnicodeDecodeError):
         raise NoGreeting from None
 
@@ -68,21 +70,29 @@ class _Bytes:
 
 
 def _name_in(hello: _Bytes) -> str | None:
-    """Return the name in a ClientHello (RFC 8446, RFC 6066)."""
+    """Return the name in a ClientHello (RFC 8446, RFC 6066); None where there is none, or what counts is encrypted.
+
+    Raises `NoGreeting` where one server may read another name in it than the next.
+    """
     hello.take(2 + 32)  # version, random
     hello.vector(1)  # session
     hello.vector(2)  # ciphers
     hello.vector(1)  # compressions
-    if not hello:
+    extensions: dict[int, bytes] = {}
+    every = _Bytes(hello.vector(2) if hello else b"")
+    while every:
+        kind, content = every.number(2), every.vector(2)
+        if kind in extensions:
+            raise NoGreeting
+        extensions[kind] = content
+    # With it, the name outside leads to any other one at the same provider.
+    if _SERVER_NAME not in extensions or _ENCRYPTED_HELLO in extensions:
         return None
-    extensions = _Bytes(hello.vector(2))
-    while extensions:
-        kind, content = extensions.number(2), extensions.vector(2)
-        if kind == _SERVER_NAME:
-            names = _Bytes(_Bytes(content).vector(2))
-            if names.number(1) == 0:  # a host name
-                return names.vector(2).decode("ascii").lower().removesuffix(".")
-    return None
+    names = _Bytes(_Bytes(extensions[_SERVER_NAME]).vector(2))
+    kind, name = names.number(1), names.vector(2)
+    if kind != 0 or names:  # a host name, and no other one
+        raise NoGreeting
+    return name.decode("ascii").lower().removesuffix(".")
 
 
 async def pass_on(one: Streams, other: Streams, meter: Meter) -> None:

@@ -152,6 +152,11 @@ async def test_the_host_header_is_that_of_the_url(proxy: Opened, host: EchoHost)
     for name in ("evil.example", "api.example", f"api.example:{host.port}@evil.example", "api.example evil.example"):
         assert status(await proxy.said(get(url, host=name))) in (400, 403), name
     assert status(await proxy.said(get(url, "Connection: close", host=f"API.example:{host.port}"))) == 200
+    for name in (f"api.example.:{host.port}", f"\x1capi.example:{host.port}"):
+        answer = await proxy.said(get(url, "Connection: close", host=name))
+        assert (status(answer), body(answer)["headers"]["Host"]) == (200, f"api.example:{host.port}"), name
+    old = get(url, version="1.0").replace(b"Host:", b"X-Host:")
+    assert body(await proxy.said(old))["headers"]["Host"] == f"api.example:{host.port}"
 
 
 async def test_addresses_inside_are_refused_however_a_name_leads_there(host: EchoHost) -> None:

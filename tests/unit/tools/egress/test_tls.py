@@ -198,6 +198,36 @@ async def test_what_is_no_greeting_is_none() -> None:
             continue
 
 
+def with_extension(kind: int, content: bytes) -> bytes:
+    """Return a greeting that has a further extension at its end."""
+    hello = greeting_of("api.example")[9:]
+    place = 34 + 1 + hello[34]
+    place += 2 + int.from_bytes(hello[place : place + 2], "big")
+    place += 1 + hello[place]
+    more = kind.to_bytes(2, "big") + len(content).to_bytes(2, "big") + content
+    size = int.from_bytes(hello[place : place + 2], "big") + len(more)
+    hello = hello[:place] + size.to_bytes(2, "big") + hello[place + 2 :] + more
+    message = b"\x01" + len(hello).to_bytes(3, "big") + hello
+    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
+
+
+def names(*of: str) -> bytes:
+    """Return the extension with the name, which may have several."""
+    entries = b"".join(b"\0" + len(each).to_bytes(2, "big") + each.encode() for each in of)
+    return len(entries).to_bytes(2, "big") + entries
+
+
+async def test_a_greeting_in_which_servers_may_read_another_name_is_refused() -> None:
+    assert (await read(with_extension(0x1234, b"anything")))[1] == "api.example"
+    with pytest.raises(tunnels.NoGreeting):
+        await read(with_extension(0, names("other.example")))
+    several = greeting_of("a" * 20).replace(names("a" * 20), names("a" * 8, "b" * 9))
+    with pytest.raises(tunnels.NoGreeting):
+        await read(several)
+    encrypted = with_extension(0xFE0D, bytes(100))
+    assert (await read(encrypted))[1] is None, "the name inside is another one"
+
+
 async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
     host: EchoHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
