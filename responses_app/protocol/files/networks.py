@@ -118,6 +118,24 @@ def secret_values(policy: object) -> list[JsonObject]:
     return [{name: each[name] for name in names if name in each} for each in secrets or () if isinstance(each, dict)]
 
 
+def without_values(declared: JsonObject) -> JsonObject:
+    """Return a tool without the values of its container's secrets, also where nobody has validated it."""
+    changed = dict(declared)
+    for at in ("environment", "container"):
+        container = changed.get(at)
+        policy = container.get("network_policy") if isinstance(container, dict) else None
+        secrets = policy.get("domain_secrets") if isinstance(policy, dict) else None
+        if isinstance(container, dict) and isinstance(policy, dict) and secrets is not None:
+            names = ("domain", "name")
+            each_without = [{name: each[name] for name in names if name in each} for each in _objects(secrets)]
+            changed[at] = {**container, "network_policy": {**policy, "domain_secrets": each_without}}
+    return changed
+
+
+def _objects(value: object) -> list[JsonObject]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
 def _domain(text: str, at: str) -> Domain:
     try:
         return Domain.parse(text)

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from engine.formats.base import RenderedMessage
 from responses_app.protocol.errors import JsonObject, invalid_value, unsupported_parameter
 from responses_app.protocol.fields import BREAKPOINT, KEPT, ClientModel, is_of_client, missing, validate, wrong_type
+from responses_app.protocol.files.networks import without_values
 from responses_app.protocol.items.calls import called_name
 from responses_app.protocol.items.compaction import Compacted
 
@@ -27,6 +28,8 @@ PASSED_THROUGH = frozenset(
     "mcp_approval_response mcp_call mcp_list_tools multi_agent_call multi_agent_call_output program "
     "program_output shell_call shell_call_output tool_search_call tool_search_output web_search_call".split()
 )
+_HAVE_TOOLS = ("additional_tools", "tool_search_output")
+_CREDENTIALS = ("headers", "authorization")  # of a tool of MCP
 REFUSED_ITEMS = {  # as clients send them: what was kept of one is not read
     "configuration_update": "Set 'reasoning' and 'text' in the request itself: they hold for its response.",
 }
@@ -352,4 +355,15 @@ def _kept(item: ParsedItem, raw: Mapping[str, object]) -> JsonObject:
     if isinstance(item, Message) and isinstance(raw["content"], str):
         part = "output_text" if item.role == "assistant" else "input_text"
         kept["content"] = [{"type": part, "text": raw["content"]}]
+    if item.type == "shell_call":
+        return without_values(kept)
+    if item.type in _HAVE_TOOLS and isinstance(tools := kept.get("tools"), list):
+        kept["tools"] = [_without_credentials(each) if isinstance(each, dict) else each for each in tools]
     return kept
+
+
+def _without_credentials(tool: JsonObject) -> JsonObject:
+    """Return a tool that stands in an item, without what is never kept of the tools of a request either."""
+    if tool.get("type") == "mcp":
+        return {name: value for name, value in tool.items() if name not in _CREDENTIALS}
+    return without_values(tool)

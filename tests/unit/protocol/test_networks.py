@@ -8,6 +8,7 @@ from responses_app.protocol.errors import ApiError
 from responses_app.protocol.fields import noting
 from responses_app.protocol.files.containers import parse_container
 from responses_app.protocol.files.networks import Domain
+from responses_app.protocol.items.items import parse_input
 from responses_app.protocol.requests.server_tools import parse_server_tool, private_fields, private_key
 
 VALUE = "sk-1234567890"
@@ -116,6 +117,33 @@ def test_the_values_are_private() -> None:
     assert private[private_key(tools[2])] == {}
     label = {"type": "mcp", "server_label": "shell", "server_url": "https://x.example"}
     assert private_fields([label, *tools])[private_key(label)] == {"server_url": "https://x.example"}
+
+
+def test_tools_in_items_are_kept_without_values() -> None:
+    """Nobody runs these tools; but the items of a request are stored, and given back."""
+    mcp = {**mcp_of("x"), "authorization": VALUE, "headers": {"X-Key": VALUE}}
+    function = {"type": "function", "name": "value", "parameters": {"type": "object", "properties": {"value": {}}}}
+    strange = {"type": "shell", "environment": {"network_policy": {"domain_secrets": [1, VALUE, {"value": VALUE}]}}}
+    tools = [shell(policy(secret())), interpreter(policy(secret())), mcp, function, strange, VALUE[:3]]
+    items = [
+        {"type": "additional_tools", "role": "developer", "tools": tools},
+        {"type": "tool_search_output", "call_id": "c", "tools": tools},
+        {**shell(policy(secret())), "type": "shell_call", "call_id": "c"},
+    ]
+    _, kept = parse_input(items)
+    assert VALUE not in str(kept)
+    without: Any = {"domain": "api.example.com", "name": "API_KEY"}
+    assert kept[0]["tools"][:3] == [shell(policy(without)), interpreter(policy(without)), mcp_of("x")]
+    assert kept[0]["tools"][3] == function
+    assert kept[2] == {"type": "shell_call", "call_id": "c", "environment": shell(policy(without))["environment"]}
+    assert tools[0] == shell(policy(secret())), "what came is not changed"
+    plain = [{"type": "additional_tools", "tools": [shell({"type": "disabled"}), {"type": "shell"}]}]
+    assert parse_input(plain)[1] == plain
+
+
+def mcp_of(label: str) -> dict[str, Any]:
+    """Return a tool of MCP."""
+    return {"type": "mcp", "server_label": label}
 
 
 @pytest.mark.parametrize(
