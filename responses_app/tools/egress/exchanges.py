@@ -4,8 +4,8 @@ import asyncio
 
 import h11
 
+from responses_app.tools.egress.masking import Mask
 from responses_app.tools.egress.peers import Malformed, Peer, passed_on, raw_headers
-from responses_app.tools.egress.secrets import Mask
 
 ANSWER_SECONDS = 300.0  # in which a host begins its answer
 MAX_INFORMATIONAL = 16  # answers of 1xx before the answer; none is passed on
