@@ -8,6 +8,11 @@ A host may answer with what it was sent. A value is found as it is, and in each 
 
 Escapes are undone first, so it does not matter which characters are escaped.
 
+What comes is told as it comes, but for the end: that may be the beginning of a value. How much of it waits must not
+depend on the value, or code inside could find that out: it would have a host send the beginning of a guess, and see
+whether it comes at once. So what waits is all that could be in any token: back to a space, a quotation mark, a bracket
+or the end of a line.
+
 Every search takes a time that grows with the length of the text alone, whatever the values are: who chooses them may
 choose the answers, too, and everybody's containers wait meanwhile. `_MOST_MISSES` is for that.
 """
@@ -24,12 +29,10 @@ _ESCAPE = re.compile(
 )
 _NAMED = {b"amp": b"&", b"lt": b"<", b"gt": b">", b"quot": b'"', b"apos": b"'"}
 _HEXADECIMAL, _DECIMAL, _NAME = range(1, 5), 5, 6  # groups of `_ESCAPE`
-# What stands at the end may be the beginning of an escape.
-_OPEN = re.compile(
-    rb"(?:%[0-9A-Fa-f]?|\\(?:u(?:0(?:0[0-9A-Fa-f]?)?)?|x[0-9A-Fa-f]?)?"
-    rb"|&(?:#(?:[0-9]{0,7}|[xX][0-9A-Fa-f]{0,6})|am?p?|apo?s?|lt?|gt?|qu?o?t?)?)\Z"
-)
-_LONGEST_OPEN = 10  # bytes
+# Bytes that one byte has at most where it is escaped.
+_LONGEST_ESCAPE = 10
+# What a text consists of that waits; and what else there is in the values, which is little.
+_OF_TOKENS = bytes(each for each in range(0x21, 0x7F) if each not in b"\"'()<>[]{},")
 _HEAD = 64  # bytes of a value that are searched for first; the rest is compared where they are found
 # Heads in one piece that no whole value begins with. Only texts that repeat themselves every few bytes have more: of
 # them nothing is told.
@@ -59,6 +62,8 @@ class Mask:
     def __init__(self, found: Mapping[bytes, bytes]) -> None:
         self._found = [(each, each[:_HEAD], stands) for each, stands in found.items()]
         self._held = b""  # the end of what came, which may be the beginning of one of them
+        self._waits = _OF_TOKENS + bytes(set(b"".join(found)))
+        self._most = _LONGEST_ESCAPE * max(map(len, found), default=0)
 
     def whole(self, content: bytes) -> bytes:
         """Return a content without them."""
@@ -71,8 +76,8 @@ class Mask:
         if not self._found:
             return content
         content = self._held + content
-        unescaped = _Unescaped(content)
-        spans, end = self._spans(unescaped), self._begins(unescaped)
+        spans = self._spans(_Unescaped(content))
+        end = max(len(content.rstrip(self._waits)), len(content) - self._most)
         # Where a whole one stands across that place, it goes on behind it.
         for start, behind, _ in spans:
             if start < end < behind:
@@ -110,30 +115,6 @@ class Mask:
                 place = text.find(head, place)
         return spans
 
-    def _begins(self, unescaped: "_Unescaped") -> int:
-        """Return from where on the end of a content may be the beginning of one of them."""
-        content = unescaped.content
-        begins = self._begins_in(content)
-        escape = _OPEN.search(content, max(0, len(content) - _LONGEST_OPEN))
-        if escape is not None or unescaped.has_any:
-            text = unescaped.before(escape.start() if escape is not None else len(content))
-            begins = min(begins, unescaped.raw_of(self._begins_in(text)))
-        return begins if escape is None else min(begins, escape.start())
-
-    def _begins_in(self, text: bytes) -> int:
-        begins = len(text)
-        for each, head, _ in self._found:
-            misses, place = 0, text.find(head, max(0, len(text) - len(each) + 1))
-            while 0 <= place < begins and not each.startswith(text[place:]):
-                # Where there are many, what is held back may be more than it must be.
-                if (misses := misses + 1) > _HEAD:
-                    break
-                place = text.find(head, place + 1)
-            if place < 0:
-                place = _end_in(text, head)
-            begins = min(begins, place)
-        return begins
-
 
 class _TooManyMisses(Exception):
     """A text is made for searches to take long; `stands` is put in the place of all of it."""
@@ -141,14 +122,6 @@ class _TooManyMisses(Exception):
     def __init__(self, stands: bytes) -> None:
         super().__init__()
         self.stands = stands
-
-
-def _end_in(text: bytes, head: bytes) -> int:
-    """Return from where on a text ends with the beginning of another one, which it does not have whole."""
-    for size in range(min(len(head) - 1, len(text)), 0, -1):
-        if text.endswith(head[:size]):
-            return len(text) - size
-    return len(text)
 
 
 def _replaced(content: bytes, spans: Sequence[Span], end: int) -> bytes:
@@ -191,12 +164,6 @@ class _Unescaped:
         # Of an escape, which is one byte of `text`, nothing is added.
         part = bisect_right(self._places, place) - 1
         return self._raw[part] + place - self._places[part]
-
-    def before(self, raw: int) -> bytes:
-        """Return the text before a place of what came, with all of an escape that goes on there."""
-        part = bisect_right(self._raw, raw) - 1
-        end = self._places[part] + raw - self._raw[part]
-        return self.text[: min(end, *self._places[part + 1 : part + 2], len(self.text))]
 
 
 @lru_cache(4096)

@@ -104,14 +104,33 @@ def test_a_stream_is_masked_however_it_is_cut(parts: list[str], sizes: list[int]
     assert told == whole
 
 
-def test_what_cannot_be_the_beginning_of_a_secret_is_told_at_once() -> None:
+def test_what_no_token_could_begin_with_is_told_at_once() -> None:
     mask = Mask({b"secret": b"*"})
-    assert mask.add(b"data: one\n\n") == b"data: one\n\n"
+    for each in (b"data: one\n\n", b'data: {"a": "se"}', b"<p>sec</p>", b"[1, 2,"):
+        assert mask.add(each) == each
     assert mask.add(b"data: sec") == b"data: "
-    assert mask.add(b"ond") == b"second"
-    assert mask.add(b"the secret") == b"the *"
-    assert mask.end() == b""
+    assert mask.add(b"ond\n") == b"second\n"
+    assert mask.add(b"the secret") == b"the "
+    assert mask.end() == b"*"
     assert Mask({}).add(b"anything") == b"anything"
+    long = Mask({b"secret": b"*"})
+    assert long.add(b"x" * 1000 + b"secre") == b"x" * 945
+    assert long.add(b"t") == b"x", "no more waits than a value may have, all of it escaped"
+    assert long.end() == b"x" * 54 + b"*"
+
+
+@given(
+    st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=8).filter(lambda each: each == each.strip())
+)
+def test_how_much_waits_tells_nothing_of_a_value(value: str) -> None:
+    """It did: a beginning that was right waited, and one that was wrong came at once."""
+    for size in range(1, len(value)):
+        wrong = chr(ord(value[size - 1]) ^ 1)
+        if wrong not in value or not wrong.isprintable():
+            continue
+        guesses = [f"\n{value[: size - 1]}{each}".encode() for each in (value[size - 1], wrong)]
+        assert len({len(Mask({value.encode(): b"*"}).add(each)) for each in guesses}) == 1
+    assert Mask({value.encode(): b"*"}).add(f"\n{value}\n".encode()) == b"\n*\n"
 
 
 @given(before=st.binary(max_size=5), behind=st.binary(max_size=5))
