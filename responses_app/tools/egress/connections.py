@@ -11,6 +11,7 @@ alone of what a proxy answers to a CONNECT.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import h11
 
@@ -19,7 +20,7 @@ from responses_app.tools.egress.exchanges import Exchange, Refused
 from responses_app.tools.egress.peers import MAX_HEAD, Malformed, Meter, Peer, passed_on, raw_headers, value_of
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.secrets import Filled, Placeholders, SecretExposed, SecretLost
-from responses_app.tools.egress.tunnels import WRONG_NAME, NoGreeting, greeting, pass_on
+from responses_app.tools.egress.tunnels import WRONG_NAME, NoGreeting, WrongName, checked_greeting, greeting, pass_on
 from responses_app.tools.network import AddressRefused, normal_host
 
 HEAD_SECONDS = 30.0  # in which a request's head comes, from its first byte or the end of the request before
@@ -172,7 +173,16 @@ class Connection:
                 return
             self._rules.meter.count(len(first))
             streams[1].write(first)
-        await pass_on(client, streams, self._rules.meter)
+            await pass_on(client, streams, self._rules.meter)
+            return
+        # A server of HTTPS may have the names of others, too, also where the allowlist writes its port.
+        begin = partial(checked_greeting, client[0], host=target.host, may_lack=target.port != _HTTPS)
+        try:
+            await pass_on(client, streams, self._rules.meter, begin)
+        except WrongName:
+            client[1].write(WRONG_NAME)
+        except NoGreeting:
+            return
 
     # Requests.
 

@@ -1,13 +1,15 @@
 """Tunnels: connections whose bytes a proxy passes on without reading them, but for the greeting of TLS.
 
 A host of a large network answers for many names on one address. So a tunnel to a port of HTTPS must begin with TLS, and
-ask for the name that was checked; else it would lead to names that were not. An encrypted greeting (ECH) is refused,
+ask for the name that was checked; else it would lead to names that were not. Where the allowlist names the port, it may
+begin with anything; but where that is TLS, it has to ask for that name, too. An encrypted greeting (ECH) is refused,
 also one of a browser that only pretends (GREASE): nobody can tell them apart.
 """
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 
 from responses_app.tools.egress.dialling import Streams
 from responses_app.tools.egress.peers import CHUNK, IDLE_SECONDS, Meter
@@ -19,18 +21,27 @@ _ENCRYPTED_HELLO = 0xFE0D  # ECH (RFC 9849)
 # A fatal alert: unrecognized_name (RFC 6066).
 WRONG_NAME = bytes((21, 3, 1, 0, 2, 2, 112))
 
+Begin = Callable[[bytes], Awaitable[bytes]]
+
 
 class NoGreeting(Exception):
     """What came is not the greeting of a TLS client, or a part of one that is too long."""
 
 
-async def greeting(reader: asyncio.StreamReader) -> tuple[bytes, str | None]:
-    """Read the greeting of a TLS client; return it, and the name that it asks for. Raises `NoGreeting`."""
+class WrongName(Exception):
+    """The greeting of a TLS client asks for another name than the one that was checked."""
+
+
+async def greeting(reader: asyncio.StreamReader, begun: bytes = b"") -> tuple[bytes, str | None]:
+    """Read the greeting of a TLS client, of which something was read; return it, and the name that it asks for.
+
+    Raises `NoGreeting`.
+    """
     raw, message = b"", b""
     try:
         async with asyncio.timeout(GREETING_SECONDS):
             while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
-                head = await reader.readexactly(5)
+                head, begun = begun + await reader.readexactly(5 - len(begun)), b""
                 size = int.from_bytes(head[3:5], "big")
                 if head[0] != _HANDSHAKE or not 0 < size <= MAX_GREETING - len(raw):
                     raise NoGreeting
@@ -70,7 +81,7 @@ class _Bytes:
 
 
 def _name_in(hello: _Bytes) -> str | None:
-    """Return the name in a ClientHello (RFC 8446, RFC 6066); None where there is none, or what counts is encrypted.
+    """Return the name in a ClientHello (RFC 8446, RFC 6066); None where there is none, "" where it is encrypted.
 
     Raises `NoGreeting` where one server may read another name in it than the next.
     """
@@ -86,7 +97,9 @@ def _name_in(hello: _Bytes) -> str | None:
             raise NoGreeting
         extensions[kind] = content
     # With it, the name outside leads to any other one at the same provider.
-    if _SERVER_NAME not in extensions or _ENCRYPTED_HELLO in extensions:
+    if _ENCRYPTED_HELLO in extensions:
+        return ""
+    if _SERVER_NAME not in extensions:
         return None
     names = _Bytes(_Bytes(extensions[_SERVER_NAME]).vector(2))
     kind, name = names.number(1), names.vector(2)
@@ -95,10 +108,28 @@ def _name_in(hello: _Bytes) -> str | None:
     return name.decode("ascii").lower().removesuffix(".")
 
 
-async def pass_on(one: Streams, other: Streams, meter: Meter) -> None:
-    """Pass on what comes from either side, until both have ended, or nothing came for long. Raises `Spent`."""
+async def checked_greeting(reader: asyncio.StreamReader, first: bytes, host: str, *, may_lack: bool) -> bytes:
+    """Return what a client has begun with, whose first byte was read: where it is TLS, it asks for this host.
+
+    `may_lack`: or for none. Raises `WrongName`, `NoGreeting`.
+    """
+    if first[0] != _HANDSHAKE:
+        return first
+    raw, name = await greeting(reader, first)
+    if name != host and not (name is None and may_lack):
+        raise WrongName
+    return raw
+
+
+async def pass_on(one: Streams, other: Streams, meter: Meter, begin: Begin | None = None) -> None:
+    """Pass on what comes from either side, until both have ended, or nothing came for long. Raises `Spent`.
+
+    `begin` is given the first byte of the one, and returns what is to be passed on in its place; what it raises is
+    raised.
+    """
     heard = _Heard()
-    both = [asyncio.create_task(_pump(*each, meter, heard)) for each in ((one[0], other[1]), (other[0], one[1]))]
+    there, back = _pump(one[0], other[1], meter, heard, begin), _pump(other[0], one[1], meter, heard)
+    both = [asyncio.create_task(there), asyncio.create_task(back)]
     try:
         await asyncio.gather(*both)
     finally:
@@ -114,11 +145,17 @@ class _Heard:
         self.at = time.monotonic()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, meter: Meter, heard: _Heard) -> None:
+async def _pump(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    meter: Meter,
+    heard: _Heard,
+    begin: Begin | None = None,
+) -> None:
     while True:
         try:
             async with asyncio.timeout(IDLE_SECONDS):
-                content = await reader.read(CHUNK)
+                content = await reader.read(CHUNK if begin is None else 1)
         except TimeoutError:
             # One side may be silent for as long as the other one speaks.
             if time.monotonic() - heard.at >= IDLE_SECONDS:
@@ -130,6 +167,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mete
                     writer.write_eof()
             return
         heard.at = time.monotonic()
+        if begin is not None:
+            content, begin = await begin(content), None
         meter.count(len(content))
         writer.write(content)
         async with asyncio.timeout(IDLE_SECONDS):

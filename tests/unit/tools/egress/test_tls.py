@@ -225,7 +225,7 @@ async def test_a_greeting_in_which_servers_may_read_another_name_is_refused() ->
     with pytest.raises(tunnels.NoGreeting):
         await read(several)
     encrypted = with_extension(0xFE0D, bytes(100))
-    assert (await read(encrypted))[1] is None, "the name inside is another one"
+    assert (await read(encrypted))[1] == "", "the name inside is another one"
 
 
 async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
@@ -243,6 +243,26 @@ async def test_a_tunnel_of_https_leads_to_the_name_that_was_checked(
             assert await raw.said(b"SSH-2.0-OpenSSH_9.0\r\n") == b""
         async with await tunnel(proxy, f"api.example:{host.port}") as raw:
             assert (await raw.said(greeting_of("api.example"), until=b"\x16")).startswith(b"\x16")
+
+
+async def test_a_port_that_the_allowlist_names_leads_to_no_other_name_either(
+    host: EchoHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that writes `api.example:443` for `api.example` would get past what the operator allows."""
+    target = f"api.example:{host.port}"
+    async with opened(policy(target)) as proxy:
+        async with await tunnel(proxy, target) as raw:
+            assert await raw.said(greeting_of("other.example")) == tunnels.WRONG_NAME
+        async with await tunnel(proxy, target) as raw:
+            assert await raw.said(with_extension(0xFE0D, bytes(100))) == tunnels.WRONG_NAME
+        async with await tunnel(proxy, target) as raw:
+            assert await raw.said(greeting_of("api.example")[:6] + b"\x07" * 100) == b"", "no greeting"
+        for name in ("api.example", None):
+            async with await tunnel(proxy, target) as raw:
+                assert (await raw.said(greeting_of(name), until=b"\x16")).startswith(b"\x16")
+        monkeypatch.setattr(connections, "_HTTPS", host.port)
+        async with await tunnel(proxy, target) as raw:
+            assert await raw.said(greeting_of(None)) == tunnels.WRONG_NAME
 
 
 async def test_a_tunnel_ends_with_either_side_and_when_nothing_comes(
