@@ -24,6 +24,7 @@ from responses_app.tools.egress.tunnels import WRONG_NAME, NoGreeting, WrongName
 from responses_app.tools.network import AddressRefused, normal_host
 
 HEAD_SECONDS = 30.0  # in which a request's head comes, from its first byte or the end of the request before
+MAX_FILLED = 64 * 1024  # bytes of a request's head with the values of its secrets, each of which may come many times
 MAX_REASON = 300  # bytes of a sentence that stand beside the status
 LINGER_SECONDS = 1.0  # that a client has to read a refusal, while it still sends
 MAX_LINGER = 1024 * 1024  # bytes of that
@@ -195,6 +196,8 @@ class Connection:
         if policy.secrets:
             headers.append((b"Accept-Encoding", b"identity"))
         headers.append((b"Connection", b"close"))
+        if len(filled.target) + sum(len(name) + len(value) for name, value in headers) > MAX_FILLED:
+            raise Refused(400, "With the values of its secrets, the head of the request is too long.")
         try:
             head = h11.Request(method=asked.request.method, target=filled.target, headers=headers)
         except h11.LocalProtocolError:  # without its text, which may have a value

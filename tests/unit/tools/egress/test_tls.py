@@ -96,6 +96,18 @@ async def test_each_request_of_a_tunnel_is_checked(proxy: Opened, host: EchoHost
     assert [each["path"] for each in host.asked] == ["/1"]
 
 
+async def test_a_head_is_not_long_with_its_values_either(host: EchoHost) -> None:
+    """Else some KB of a container would be some MB for the host."""
+    secret = {"domain": "api.example", "name": "TOKEN", "value": "x" * 8192}
+    allowed = {"allowed_domains": [f"api.example:{host.port}"], "domain_secrets": [secret]}
+    async with opened(EgressPolicy.read(allowed)) as proxy:
+        stands = proxy.env["TOKEN"]
+        for times, code in ((2, 200), (9, 400)):
+            headers = [f"X-{each}: {stands}" for each in range(times)]
+            answer = await asked_by(proxy, host, "api.example", "/large?1", *headers)
+            assert status(answer) == code
+
+
 async def test_compressed_answers_of_a_secrets_domain_are_refused(proxy: Opened, host: EchoHost) -> None:
     answer = await asked_by(proxy, host, "api.example", "/gzip")
     assert (status(answer), b"compressed" in answer) == (502, True)
