@@ -62,7 +62,7 @@ class Mask:
     def __init__(self, found: Mapping[bytes, bytes]) -> None:
         self._found = [(each, each[:_HEAD], stands) for each, stands in found.items()]
         self._held = b""  # the end of what came, which may be the beginning of one of them
-        self._waits = _OF_TOKENS + bytes(set(b"".join(found)))
+        self._waits = _OF_TOKENS + bytes(set(b"".join(each.translate(None, _OF_TOKENS) for each in found)))
         self._most = _LONGEST_ESCAPE * max(map(len, found), default=0)
 
     def whole(self, content: bytes) -> bytes:

@@ -51,8 +51,7 @@ class Placeholders:
         # Two domains may have a secret of one name: then one text stands for both.
         self.by_name = {each.name: PREFIX + randomness.token_hex(20) for each in policy.secrets}
         self._most = KEPT_VALUES * len(policy.secrets)
-        # By values, the one that was used last at the end: the texts by which it is found, and what stands for it.
-        self._found: dict[str, dict[bytes, bytes]] = {}
+        self._values: dict[str, bytes] = {}  # and what stands for each, the one that was used last at the end
 
     def fill(
         self, policy: EgressPolicy, host: str, port: int, head: tuple[bytes, Headers], *, is_private: bool
@@ -80,12 +79,12 @@ class Placeholders:
         """Return what takes all values of a container out of what it is sent, also those that it had before."""
         for secret in policy.secrets:
             if secret.value is not None:
-                stands = self.by_name[secret.name].encode()
-                known = self._found.pop(secret.value, None) or dict.fromkeys(forms_of(secret.value), stands)
-                self._found[secret.value] = known
-        while len(self._found) > self._most:
-            del self._found[next(iter(self._found))]
-        return Mask({text: stands for known in (*self._found.values(), encoded) for text, stands in known.items()})
+                self._values.pop(secret.value, None)
+                self._values[secret.value] = self.by_name[secret.name].encode()
+        while len(self._values) > self._most:
+            del self._values[next(iter(self._values))]
+        found = {form: stands for value, stands in self._values.items() for form in forms_of(value)}
+        return Mask({**found, **encoded})
 
 
 def _has(stands: bytes, target: bytes, headers: Headers) -> bool:
