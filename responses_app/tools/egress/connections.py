@@ -11,7 +11,6 @@ alone of what a proxy answers to a CONNECT.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import h11
 
@@ -20,7 +19,7 @@ from responses_app.tools.egress.exchanges import Exchange, Refused
 from responses_app.tools.egress.peers import MAX_HEAD, Malformed, Meter, Peer, passed_on, raw_headers, value_of
 from responses_app.tools.egress.policy import EgressPolicy
 from responses_app.tools.egress.secrets import Filled, Placeholders, SecretExposed, SecretLost
-from responses_app.tools.egress.tunnels import WRONG_NAME, NoGreeting, WrongName, checked_greeting, greeting, pass_on
+from responses_app.tools.egress.tunnels import WRONG_NAME, Begin, Checked, NoGreeting, WrongName, greeting, pass_on
 from responses_app.tools.network import AddressRefused, normal_host
 
 HEAD_SECONDS = 30.0  # in which a request's head comes, from its first byte or the end of the request before
@@ -163,23 +162,19 @@ class Connection:
         await self._client.send(h11.Response(status_code=200, headers=[], reason=b"OK"))
 
     async def _tunnel(self, target: Target, streams: Streams, *, names_port: bool) -> None:
-        client = (self._client.reader, self._client.writer)
-        if not names_port:
-            try:
-                first, name = await greeting(client[0])
-            except NoGreeting:
-                return
-            if name != target.host:
-                client[1].write(WRONG_NAME)
-                return
-            self._rules.meter.count(len(first))
-            streams[1].write(first)
-            await pass_on(client, streams, self._rules.meter)
-            return
+        client, meter = (self._client.reader, self._client.writer), self._rules.meter
         # A server of HTTPS may have the names of others, too, also where the allowlist writes its port.
-        begin = partial(checked_greeting, client[0], host=target.host, may_lack=target.port != _HTTPS)
+        checked = Checked(client[0], target.host, may_lack=target.port != _HTTPS)
+        begin: Begin = checked.first
         try:
-            await pass_on(client, streams, self._rules.meter, begin)
+            if not names_port:
+                first, name = await greeting(client[0])
+                if name != target.host:
+                    raise WrongName
+                meter.count(len(first))
+                streams[1].write(first)
+                begin = checked.second
+            await pass_on(client, streams, meter, begin)
         except WrongName:
             client[1].write(WRONG_NAME)
         except NoGreeting:

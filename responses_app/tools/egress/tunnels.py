@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from responses_app.tools.egress.dialling import Streams
 from responses_app.tools.egress.peers import CHUNK, IDLE_SECONDS, Meter
 
 GREETING_SECONDS = 10.0
 MAX_GREETING = 16 * 1024  # bytes; browsers' greetings have 2 KB
-_HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
+_CHANGE_CIPHER, _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 20, 22, 1, 0
 _ENCRYPTED_HELLO = 0xFE0D  # ECH (RFC 9849)
 # A fatal alert: unrecognized_name (RFC 6066).
 WRONG_NAME = bytes((21, 3, 1, 0, 2, 2, 112))
 
-Begin = Callable[[bytes], Awaitable[bytes]]
+Begin = Callable[[bytes], Awaitable[tuple[bytes, Any]]]  # the latter is another one of these, or None
 
 
 class NoGreeting(Exception):
@@ -38,14 +39,20 @@ async def greeting(reader: asyncio.StreamReader, begun: bytes = b"") -> tuple[by
     Raises `NoGreeting`.
     """
     raw, message = b"", b""
+
+    async def exactly(size: int) -> bytes:
+        nonlocal begun
+        taken, begun = begun[:size], begun[size:]
+        return taken + await reader.readexactly(size - len(taken))
+
     try:
         async with asyncio.timeout(GREETING_SECONDS):
             while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
-                head, begun = begun + await reader.readexactly(5 - len(begun)), b""
+                head = await exactly(5)
                 size = int.from_bytes(head[3:5], "big")
                 if head[0] != _HANDSHAKE or not 0 < size <= MAX_GREETING - len(raw):
                     raise NoGreeting
-                part = await reader.readexactly(size)
+                part = await exactly(size)
                 raw, message = raw + head + part, message + part
                 if message[0] != _CLIENT_HELLO:
                     raise NoGreeting
@@ -108,24 +115,51 @@ def _name_in(hello: _Bytes) -> str | None:
     return name.decode("ascii").lower().removesuffix(".")
 
 
-async def checked_greeting(reader: asyncio.StreamReader, first: bytes, host: str, *, may_lack: bool) -> bytes:
-    """Return what a client has begun with, whose first byte was read: where it is TLS, it asks for this host.
+class Checked:
+    """What a client begins a tunnel with: where it is TLS, it asks for this host. `may_lack`: or for none.
 
-    `may_lack`: or for none. Raises `WrongName`, `NoGreeting`.
+    A server may ask for a second greeting, which has the name once more; by that one it then goes.
     """
-    if first[0] != _HANDSHAKE:
-        return first
-    raw, name = await greeting(reader, first)
-    if name != host and not (name is None and may_lack):
-        raise WrongName
-    return raw
+
+    def __init__(self, reader: asyncio.StreamReader, host: str, *, may_lack: bool = False) -> None:
+        self._reader = reader
+        self._host = host
+        self._may_lack = may_lack
+
+    async def first(self, begun: bytes) -> "tuple[bytes, Begin | None]":
+        """Read on behind the first byte. Raises `WrongName`, `NoGreeting`."""
+        return (await self._greeting(begun), self.second) if begun[0] == _HANDSHAKE else (begun, None)
+
+    async def second(self, begun: bytes) -> "tuple[bytes, Begin | None]":
+        """Read on behind the first byte that follows the greeting. Raises `WrongName`, `NoGreeting`."""
+        if begun[0] not in (_HANDSHAKE, _CHANGE_CIPHER):
+            return begun, None
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                begun += await self._reader.readexactly(5)  # the rest of a record's head, and a byte of what is in it
+        except (asyncio.IncompleteReadError, TimeoutError, OSError):
+            raise NoGreeting from None
+        size = int.from_bytes(begun[3:5], "big")
+        if begun[0] == _CHANGE_CIPHER:
+            if size != 1:
+                raise NoGreeting
+            return begun, self.second
+        if size == 0:
+            raise NoGreeting
+        return (await self._greeting(begun) if begun[5] == _CLIENT_HELLO else begun), None
+
+    async def _greeting(self, begun: bytes) -> bytes:
+        raw, name = await greeting(self._reader, begun)
+        if name != self._host and not (name is None and self._may_lack):
+            raise WrongName
+        return raw
 
 
 async def pass_on(one: Streams, other: Streams, meter: Meter, begin: Begin | None = None) -> None:
     """Pass on what comes from either side, until both have ended, or nothing came for long. Raises `Spent`.
 
-    `begin` is given the first byte of the one, and returns what is to be passed on in its place; what it raises is
-    raised.
+    `begin` is given the first byte of the one, and returns what is to be passed on in its place, and what is given the
+    next one; what it raises is raised.
     """
     heard = _Heard()
     there, back = _pump(one[0], other[1], meter, heard, begin), _pump(other[0], one[1], meter, heard)
@@ -168,7 +202,7 @@ async def _pump(
             return
         heard.at = time.monotonic()
         if begin is not None:
-            content, begin = await begin(content), None
+            content, begin = await begin(content)
         meter.count(len(content))
         writer.write(content)
         async with asyncio.timeout(IDLE_SECONDS):

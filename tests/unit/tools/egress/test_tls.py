@@ -277,6 +277,44 @@ async def test_a_port_that_the_allowlist_names_leads_to_no_other_name_either(
             assert await raw.said(greeting_of(None)) == tunnels.WRONG_NAME
 
 
+CHANGE_CIPHER = b"\x14\x03\x03\x00\x01\x01"
+
+
+@pytest.mark.parametrize(
+    ("second", "code"),
+    [
+        (greeting_of("other.example"), "wrong"),
+        (CHANGE_CIPHER + greeting_of("other.example"), "wrong"),
+        (CHANGE_CIPHER * 2 + greeting_of("api.example") + b"rest", "passed"),
+        (CHANGE_CIPHER + b"\x17\x03\x03\x00\x04data", "passed"),
+        (b"\x16\x03\x03\x00\x04\x10\x00\x00\x00" + greeting_of("other.example"), "passed"),
+        (b"\x16\x03\x03\x00\x00" + greeting_of("other.example"), "cut"),
+        (b"\x14\x03\x03\x00\x02\x01\x01" + greeting_of("other.example"), "cut"),
+        (b"\x16\x03", "cut"),
+    ],
+)
+async def test_a_second_greeting_asks_for_the_same_name(second: bytes, code: str) -> None:
+    """A server asks for it where the first one has no key that it takes, and goes by its name."""
+    got = b""
+
+    async def takes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal got
+        got += await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(takes, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        target, first = f"api.example:{port}", greeting_of("api.example")
+        async with opened(policy(target)) as proxy, await tunnel(proxy, target) as raw:
+            raw.writer.write(first + second)
+            raw.writer.write_eof()
+            assert await raw.rest() == (tunnels.WRONG_NAME if code == "wrong" else b"")
+    if code == "passed":
+        assert got == first + second
+    else:
+        assert b"other.example" not in got
+
+
 async def test_a_tunnel_ends_with_either_side_and_when_nothing_comes(
     host: EchoHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
