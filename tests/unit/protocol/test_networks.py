@@ -125,19 +125,19 @@ def test_tools_in_items_are_kept_without_values() -> None:
     function = {"type": "function", "name": "value", "parameters": {"type": "object", "properties": {"value": {}}}}
     strange = {"type": "shell", "environment": {"network_policy": {"domain_secrets": [1, VALUE, {"value": VALUE}]}}}
     tools = [shell(policy(secret())), interpreter(policy(secret())), mcp, function, strange, VALUE[:3]]
-    items = [
+    items: list[Any] = [
         {"type": "additional_tools", "role": "developer", "tools": tools},
         {"type": "tool_search_output", "call_id": "c", "tools": tools},
         {**shell(policy(secret())), "type": "shell_call", "call_id": "c"},
     ]
-    _, kept = parse_input(items)
+    kept: Any = parse_input(items)[1]
     assert VALUE not in str(kept)
     without: Any = {"domain": "api.example.com", "name": "API_KEY"}
     assert kept[0]["tools"][:3] == [shell(policy(without)), interpreter(policy(without)), mcp_of("x")]
     assert kept[0]["tools"][3] == function
     assert kept[2] == {"type": "shell_call", "call_id": "c", "environment": shell(policy(without))["environment"]}
     assert tools[0] == shell(policy(secret())), "what came is not changed"
-    plain = [{"type": "additional_tools", "tools": [shell({"type": "disabled"}), {"type": "shell"}]}]
+    plain: Any = [{"type": "additional_tools", "tools": [shell({"type": "disabled"}), {"type": "shell"}]}]
     assert parse_input(plain)[1] == plain
 
 
