@@ -59,8 +59,8 @@ def assert_tree_is_the_engines(tree: Any, *servers: Server) -> None:
     assert_laws_of_trees(tree)
 
 
-def assert_laws_of_trees(tree: Any) -> None:
-    """Check what holds for any tree."""
+def assert_laws_of_trees(tree: Any, *, logprob: float | None = LOGPROB) -> None:
+    """Check what holds for any tree; `logprob` is that of every sampled token, None for any."""
     sampled = sum(each["sampled_tokens"] for each in tree["generations"])
     assert tree["usage"]["sampled_tokens"] == sampled
     assert tree["usage"]["generations"] == len(tree["generations"])
@@ -68,7 +68,8 @@ def assert_laws_of_trees(tree: Any) -> None:
     assert sum(sum(sequence["mask"]) for sequence in tree["sequences"]) == sampled
     for node in tree["nodes"]:
         if node["mask"]:
-            assert node["logprobs"] == [LOGPROB] * len(node["token_ids"])
+            assert len(node["logprobs"]) == len(node["token_ids"])
+            assert logprob is None or set(node["logprobs"]) == {logprob}
             assert sum(span["tokens"] for span in node["weights"]) == len(node["token_ids"])
         else:
             assert node["logprobs"] is None

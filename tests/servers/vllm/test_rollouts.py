@@ -1,0 +1,89 @@
+"""What roll-outs record of a real vLLM is what it was asked and gave, token by token and to the bit, over each API."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.kit.clients import http_client
+from tests.kit.engine_relay import EngineRelay, Generated
+from tests.kit.rollouts import assert_laws_of_trees, path_tokens, tree_of
+from tests.kit.sdk import MODEL, WEATHER
+from tests.kit.server import Server
+from tests.servers.vllm.server import API_KEY, SERVED_MODEL, VllmServer
+
+FUNCTION = {"type": "function", "function": {name: value for name, value in WEATHER.items() if name != "type"}}
+QUESTION = {"role": "user", "content": "the weather of Paris and Rome"}
+OUTPUT = "18 °C in Paris"
+
+
+async def responses(http: httpx.AsyncClient) -> None:
+    """Call a function, and go on with its output."""
+    first = await asked(http, "/responses", {"model": MODEL, "input": [QUESTION], "tools": [WEATHER]})
+    (call,) = [item for item in first["output"] if item["type"] == "function_call"]
+    output = [{"type": "function_call_output", "call_id": call["call_id"], "output": OUTPUT}]
+    again = {"model": MODEL, "input": output, "tools": [WEATHER], "previous_response_id": first["id"]}
+    await asked(http, "/responses", again)
+
+
+async def chat(http: httpx.AsyncClient) -> None:
+    """Call a function, and say all of it again with its output."""
+    body: Any = {"model": MODEL, "messages": [QUESTION], "tools": [FUNCTION], "max_completion_tokens": 300}
+    message = (await asked(http, "/chat/completions", body))["choices"][0]["message"]
+    output = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": OUTPUT}
+    await asked(http, "/chat/completions", {**body, "messages": [QUESTION, message, output]})
+
+
+async def messages(http: httpx.AsyncClient) -> None:
+    """Answer in two turns."""
+    body: Any = {"model": MODEL, "messages": [{"role": "user", "content": "say short"}], "max_tokens": 64}
+    first = await asked(http, "/messages", body)
+    history = [*body["messages"], {"role": "assistant", "content": first["content"]}, *body["messages"]]
+    await asked(http, "/messages", {**body, "messages": history})
+
+
+async def completions(http: httpx.AsyncClient) -> None:
+    """Go on with a raw prompt, twice."""
+    await asked(http, "/completions", {"model": MODEL, "prompt": [1, 2, 3, 4], "max_tokens": 8, "n": 2, "seed": 1})
+
+
+async def asked(http: httpx.AsyncClient, path: str, body: Any) -> Any:
+    """Return the answer to a request."""
+    answer = await http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("api", [responses, chat, messages, completions])
+async def test_what_is_recorded_is_what_vllm_had(vllm_server: VllmServer, tmp_path: Path, api: Any) -> None:
+    async with EngineRelay(vllm_server.url) as relay:
+        own = {"engine": "vllm-server", "engine_url": relay.url, "engine_api_key": API_KEY, "model": SERVED_MODEL}
+        with Server(tmp_path, model_name=MODEL, **own) as server:
+            async with http_client(server) as http:
+                http.headers["x-rollout-id"] = "law"
+                await api(http)
+                tree = await tree_of(http, "law")
+    assert_laws_of_trees(tree, logprob=None)
+    recorded = [of_tree(tree, each) for each in tree["generations"]]
+    had = [of_engine(each, recorded) for each in relay.generations if each.sampled and len(each.prompt) > 1]
+    assert len(recorded) == len(had) == 2
+    for each in recorded:
+        assert each in had
+
+
+def of_tree(tree: Any, generation: Any) -> tuple[list[int], list[int], list[float]]:
+    """Return prompt, sampled tokens and log probabilities of a generation of a tree."""
+    nodes = [node for node in tree["nodes"] if node["id"] in generation["nodes"]]
+    tokens, begin = path_tokens(tree, generation["nodes"]), generation["prompt_tokens"]
+    own = [node for node in nodes if node["generation"] == generation["id"] and node["mask"]]
+    return tokens[:begin], tokens[begin:], [logprob for node in own for logprob in node["logprobs"]]
+
+
+def of_engine(
+    generated: Generated, recorded: list[tuple[list[int], list[int], list[float]]]
+) -> tuple[list[int], list[int], list[float]]:
+    """Return what the engine had, as far as the turn went: a turn that calls a tool may end before the engine does."""
+    prompt = list(generated.prompt)
+    read = next((len(sampled) for begin, sampled, _ in recorded if begin == prompt), len(generated.sampled))
+    return prompt, generated.sampled[:read], generated.logprobs[:read]
