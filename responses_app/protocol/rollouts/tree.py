@@ -93,7 +93,7 @@ class Path:
         kept = len(self.own)
         while path is not None:
             yield from reversed(path.own[:kept])
-            path, kept = path.before, path.kept
+            kept, path = path.kept, path.before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,8 @@ NAMES_NOTHING = set(
     "instructions max_output_tokens max_tool_calls metadata model multi_agent parallel_tool_calls "
     "presence_penalty previous_input_messages priority private prompt_cache_key prompt_cache_options "
     "prompt_cache_retention reasoning request_id safety_identifier service_tier size store stream stream_options "
-    "return_token_ids temperature text text_format tool_choice tools tools_json top_logprobs top_p truncation user".split()
+    "return_token_ids "
+    "temperature text text_format tool_choice tools tools_json top_logprobs top_p truncation user".split()
 )
 
 
