@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from engine.types import TokenLogprob, TurnGrammar, TurnRules
 
@@ -86,6 +86,11 @@ Tokens = array  # of unsigned 32-bit token ids: 4 bytes each, concatenated by me
 def as_tokens(token_ids: Iterable[int] = ()) -> "Tokens[int]":
     """Pack token ids."""
     return array("I", token_ids)
+
+
+Role = Literal["system", "developer", "user", "tool", "assistant", "prompt"]  # "prompt": nobody knows whose it is
+Begins = tuple[int, Role]  # the place of a message's first token, and whose the message is
+HEADER = 24  # tokens of a message by which it is known whose it is; the first of them is its sign
 
 
 class MessageKind(Enum):
@@ -304,6 +309,22 @@ class ModelFormat(ABC):
         """Return the digests of the pictures in a draft or in a message, in the order of their tokens in the prompt.
 
         None where the model does not see, whatever the draft has.
+        """
+        return ()
+
+    def picture_places(self, prompt: "Tokens[int]") -> Sequence[int]:
+        """Return where the pictures of a prompt stand, each by its first token."""
+        return ()
+
+    @property
+    def vocabulary_name(self) -> str:
+        """What tells its tokens from those of other models; empty where whose messages are is not known of them."""
+        return ""
+
+    def messages_in(self, tokens: "Tokens[int]", *, whole: bool) -> Sequence[Begins]:
+        """Return where messages begin among tokens of a prompt, and whose they are; nothing where nobody knows.
+
+        Without `whole` they are a part of the prompt: what stands before the first message is the end of another one.
         """
         return ()
 

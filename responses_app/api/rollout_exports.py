@@ -25,7 +25,7 @@ async def _export(request: HttpRequest) -> HttpResponseBase:
     query = parse_export(query_of(request))
     kind = PARQUET if query.file_type == "parquet" else JSON_LINES
     headers = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
-    pieces = exported(get_site().rollouts, project_of(request), query)
+    pieces = exported(get_site().rollouts, project_of(request), query, get_site().service.models.format_of)
     try:
         first = await anext(pieces)  # what fails by then is answered as an error
     except ParquetMissing as error:

@@ -87,7 +87,7 @@ async def _get(request: HttpRequest, rollout_id: str) -> HttpResponse:
 
 def _tree(record: RolloutRecord, generations: Sequence[Generation], masks: Masks, sequences: bool) -> bytes:
     """Return the tree as JSON. Raises `ApiError` where that would be too large."""
-    tree = tree_of(record.as_json(), generations, masks=masks)
+    tree = tree_of(record.as_json(), generations, masks=masks, format_of=get_site().service.models.format_of)
     if tree.numbers(sequences=sequences) > MAX_NUMBERS:
         raise rollout_too_large(MAX_NUMBERS, sequences=sequences)
     return orjson.dumps(tree.as_json(sequences=sequences))

@@ -14,7 +14,7 @@ from responses_app.protocol.rollouts.exports.lines import RowWriter, writer_of
 from responses_app.protocol.rollouts.exports.requests import ExportQuery, too_many_exports
 from responses_app.protocol.rollouts.generations import Generation
 from responses_app.protocol.rollouts.objects import RolloutObject
-from responses_app.protocol.rollouts.tree import tree_of
+from responses_app.protocol.rollouts.tree import FormatOf, tree_of, unknown
 from responses_app.runs.rollouts import Rollouts
 from responses_app.stores.rollouts import RolloutRecord
 
@@ -25,8 +25,10 @@ PIECE = 256 * 1024  # bytes that are sent at once, where one row is not longer
 _slots = asyncio.Semaphore(AT_ONCE)
 
 
-async def exported(rollouts: Rollouts, project: str, query: ExportQuery) -> AsyncGenerator[bytes, None]:
-    """Yield the file of an export, at first an empty piece.
+async def exported(
+    rollouts: Rollouts, project: str, query: ExportQuery, format_of: FormatOf = unknown
+) -> AsyncGenerator[bytes, None]:
+    """Yield the file of an export, at first an empty piece. `format_of` is asked on threads.
 
     Raises `ApiError` for an unknown `after` and where too many run, `ParquetMissing`, and `StoreError`.
     """
@@ -37,7 +39,7 @@ async def exported(rollouts: Rollouts, project: str, query: ExportQuery) -> Asyn
     async with _slots:
         yield b""
         async for record in _chosen(rollouts, project, query, done):
-            async for piece in _of_one(rollouts, record, query, writer):
+            async for piece in _of_one(rollouts, record, query, writer, format_of):
                 yield piece
         yield writer.end()
 
@@ -67,11 +69,11 @@ async def _chosen(rollouts: Rollouts, project: str, query: ExportQuery, done: st
 
 
 async def _of_one(
-    rollouts: Rollouts, record: RolloutRecord, query: ExportQuery, writer: RowWriter
+    rollouts: Rollouts, record: RolloutRecord, query: ExportQuery, writer: RowWriter, format_of: FormatOf
 ) -> AsyncIterator[bytes]:
     generations = await _generations(rollouts, record)
     if generations is not None:
-        pieces = _pieces(record.as_json(), generations, query, writer)
+        pieces = _pieces(record.as_json(), generations, query, writer, format_of)
         # `b""` in place of `StopIteration`, which no task can raise.
         while piece := await asyncio.to_thread(next, pieces, b""):
             yield piece
@@ -85,9 +87,13 @@ async def _generations(rollouts: Rollouts, record: RolloutRecord) -> Sequence[Ge
 
 
 def _pieces(
-    head: RolloutObject, generations: Sequence[Generation], query: ExportQuery, writer: RowWriter
+    head: RolloutObject,
+    generations: Sequence[Generation],
+    query: ExportQuery,
+    writer: RowWriter,
+    format_of: FormatOf,
 ) -> Iterator[bytes]:
-    tree = tree_of(head, generations)
+    tree = tree_of(head, generations, format_of=format_of)
     if not query.selection.takes_tree(tree):
         return
     piece = bytearray()

@@ -50,6 +50,7 @@ def call_of(prompt: Sequence[int], sampled: Sequence[int], response_id: str, tur
         reasoning=1,
         instructions=2,
         dropped=3,
+        vocabulary="harmony",
     )
     return Recorded(call, as_tokens(prompt))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.errors import NotRendered
 from engine.formats.base import (
+    Begins,
     Body,
     FunctionTool,
     ItemEnded,
@@ -56,6 +57,7 @@ from engine.formats.chat_template.reader import (
     Said,
     Whole,
 )
+from engine.formats.chat_template.roles import template_messages
 from engine.formats.chat_template.sight import Sight
 from engine.formats.chat_template.vocabulary import Vocabulary
 from engine.types import ChatPrompt, TurnGrammar, TurnRules
@@ -336,6 +338,17 @@ class ChatTemplateFormat(ModelFormat):
 
     def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
         return pictures_in(draft) if self.sees else ()
+
+    def picture_places(self, prompt: "Tokens[int]") -> Sequence[int]:
+        return [place for place, token in enumerate(prompt) if token == self.picture_token]
+
+    @property
+    def vocabulary_name(self) -> str:
+        """The fingerprint of its vocabulary, by which signs of messages are known."""
+        return self.vocabulary.fingerprint
+
+    def messages_in(self, tokens: "Tokens[int]", *, whole: bool) -> Sequence[Begins]:
+        return template_messages(tokens, self.vocabulary, whole=whole)
 
     def wrote(self, first: int) -> bool:
         return first == MARK

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.formats.base import (
+    Begins,
     Body,
     FunctionTool,
     ItemEnded,
@@ -27,6 +28,7 @@ from engine.formats.harmony.encoding import (
     MAX_TOKEN,
     MESSAGE,
     SPECIAL_TOKENS,
+    START,
     STOP_TOKENS,
     encode_harmony_slices,
     encode_text,
@@ -41,6 +43,7 @@ from engine.formats.harmony.messages import (
     messages_of,
     pictures_in,
     render_messages,
+    role_of,
 )
 from engine.formats.harmony.parser import (
     ANALYSIS,
@@ -65,6 +68,7 @@ from engine.formats.harmony.prompt import (
     render_user,
     sampled_message,
 )
+from engine.formats.roles import messages_in
 from engine.types import TurnGrammar, TurnRules
 
 _TURN_ENDS = frozenset(STOP_TOKENS)  # a grammar lets any of them end a call
@@ -147,6 +151,7 @@ class HarmonyFormat(ModelFormat):
 
     name = "harmony"
     stop_tokens = STOP_TOKENS
+    vocabulary_name = "harmony"
 
     def __init__(self, *, sees: bool = False) -> None:
         """`sees`: an engine plays the model, and looks at pictures; no gpt-oss does."""
@@ -190,6 +195,12 @@ class HarmonyFormat(ModelFormat):
 
     def pictures_of(self, draft: "Tokens[int]") -> Sequence[str]:
         return [digest for _, _, digest in pictures_in(draft)] if self.sees else ()
+
+    def picture_places(self, prompt: "Tokens[int]") -> Sequence[int]:
+        return [begin for begin, _, _ in pictures_in(prompt)]
+
+    def messages_in(self, tokens: "Tokens[int]", *, whole: bool) -> Sequence[Begins]:
+        return messages_in(tokens, {START: None}, role_of)
 
     def user(self, body: Body) -> RenderedMessage:
         return render_user(self._seen(body))

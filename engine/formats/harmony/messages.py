@@ -11,12 +11,21 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from engine.formats.base import Body, Picture, RenderedMessage, Told, ToldKind, UnreadableMessage, without_pictures
+from engine.formats.base import (
+    Body,
+    Picture,
+    RenderedMessage,
+    Role,
+    Told,
+    ToldKind,
+    UnreadableMessage,
+    without_pictures,
+)
 from engine.formats.harmony.encoding import END_TOKENS, MESSAGE, PICTURE, START, decode_tokens
 from engine.formats.harmony.parser import ANALYSIS, CHANNELS, COMMENTARY, FINAL, FUNCTIONS, NOBODY
 from engine.formats.harmony.prompt import INSTRUCTIONS, render_assistant, render_call, render_text, render_tool_output
 
-ROLES = ("system", "developer", "user", "assistant")
+ROLES: Sequence[Role] = ("system", "developer", "user", "assistant")
 MAX_NAME = 256  # characters
 # What a header may have as a name: nothing that could be a special token or end the name.
 TOOL_NAME = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_NAME}}}")
@@ -120,6 +129,13 @@ def _header(text: str) -> Json:
     }
     message: Json = {"role": "tool" if named else author, "name": author if named else None}
     return message | {name: value for name, value in fields.items() if value}
+
+
+def role_of(header: Iterable[int]) -> Role:
+    """Return whose a message is; a tool is the author by its name. `header` are the tokens behind `<|start|>`."""
+    match = _AUTHOR.match(decode_tokens(header))
+    author = match[1] if match else ""
+    return next((role for role in ROLES if role == author), "tool" if author else "prompt")
 
 
 def render_messages(messages: Sequence[Mapping[str, Any]]) -> list[RenderedMessage]:

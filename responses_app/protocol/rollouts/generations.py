@@ -26,7 +26,6 @@ Break = Literal[
     "sub_agent",  # it begins another agent's or another session's conversation
     "template",  # the server itself has rendered what was said as other tokens
 ]
-Role = Literal["system", "developer", "user", "tool", "assistant", "prompt"]
 Api = Literal["responses", "chat", "messages", "completions"]
 Tops = Sequence[Sequence[tuple[int, float]]]
 
@@ -69,12 +68,13 @@ class EngineCall:
     times: Times = Times()
     weights: Sequence[WeightsSpan] = ()  # of all sampled tokens, in order
     sampling: JsonObject = field(default_factory=dict)  # what was asked, by vLLM's names
-    images: Sequence[tuple[int, str]] = ()  # of the prompt: the place of the token, and the image's SHA-256
+    images: Sequence[tuple[int, str]] = ()  # of the prompt: the place of the first token, and its digest
     summary: bool = False  # it sums up what came before
     compacted: bool = False  # it begins with a summary instead of what came before
     reasoning: int = 0  # how many of its tokens are thoughts
     instructions: int = 0  # how many tokens stand before the first message of its prompt, where that is known
     dropped: int = 0  # tokens that the engine gave behind the end of the turn, and that nobody has read
+    vocabulary: str = ""  # whose tokens they are: `ModelFormat.vocabulary_name`
     experts: Any = None  # that its tokens were routed to, as the engine tells it; None where it does not
 
 

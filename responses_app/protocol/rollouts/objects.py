@@ -4,8 +4,9 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from engine.formats.base import Role
 from responses_app.protocol.errors import JsonObject
-from responses_app.protocol.rollouts.generations import Api, Break, Role
+from responses_app.protocol.rollouts.generations import Api, Break
 
 Reward = float | dict[str, float]
 
@@ -62,10 +63,10 @@ class TimesObject(TypedDict):
 
 
 class NodeImage(TypedDict):
-    """An image, by the place of its token in the node."""
+    """An image, by the place of its first token in the node."""
 
     at: int
-    sha256: str
+    digest: str  # the SHA-256 of `respsite picture 1`, ` low` at `detail: low`, a byte 0, and the image as it was sent
 
 
 class NodeObject(TypedDict):

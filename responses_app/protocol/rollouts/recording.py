@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from engine.formats.base import Tokens, as_tokens
+from engine.formats.base import ModelFormat, Tokens, as_tokens
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
@@ -103,7 +103,7 @@ class AboutPrompts:
     model: str = ""  # who reads them
     instructions: int = 0  # tokens before the first message, where that is known
     compacted: bool = False  # they begin with a summary of what came before
-    picture_token: int | None = None  # stands for a picture
+    format: ModelFormat | None = None  # how they are written; None where nothing is said of their messages and pictures
 
 
 @dataclass(slots=True)
@@ -168,13 +168,14 @@ class Recorder:
 
     def ask(self, generate: Generate, request: GenerationRequest) -> None:
         """Note what the engine is asked: before the machine is told that the turn has begun."""
-        agent = generate.agent
+        agent, prompt, written = generate.agent, as_tokens(request.prompt_token_ids), self._about.format
+        places = written.picture_places(prompt) if request.pictures and written is not None else ()
         sampling = as_asked(request.sampling)
         self._asked[agent] = _Asked(
             generate=generate,
-            prompt=as_tokens(request.prompt_token_ids),
+            prompt=prompt,
             sampling=sampling if generate.budget is None else {**sampling, "max_tokens": generate.budget},
-            images=list(zip(self._places(request), [each.digest for each in request.pictures], strict=False)),
+            images=list(zip(places, [each.digest for each in request.pictures], strict=False)),
             queued=self._queued.pop(agent, None),
             asked=self._time(),
         )
@@ -288,18 +289,13 @@ class Recorder:
                     reasoning=call.usage.reasoning_tokens,
                     instructions=self._about.instructions,
                     dropped=given - read,
+                    vocabulary="" if self._about.format is None else self._about.format.vocabulary_name,
                 ),
                 asked.prompt,
             )
         )
         if generate.summary:
             self._compacted = True  # what follows begins with it
-
-    def _places(self, request: GenerationRequest) -> list[int]:
-        """Return where a prompt shows its pictures."""
-        if not request.pictures:
-            return []
-        return [at for at, token in enumerate(request.prompt_token_ids) if token == self._about.picture_token]
 
     def _time(self) -> int:
         return int(self._now() * 1000)
@@ -308,9 +304,12 @@ class Recorder:
 class CompletionRecorder:
     """Records one completion of a raw prompt. `now` is Unix time."""
 
-    def __init__(self, ref: RolloutRef, request: GenerationRequest, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, ref: RolloutRef, request: GenerationRequest, *, now: Callable[[], float], vocabulary: str = ""
+    ) -> None:
         self._ref = ref
         self._request = request
+        self._vocabulary = vocabulary
         self._now = now
         self._sampled = SampledTokens()
         self._finish: FinishReason | None = None
@@ -350,6 +349,7 @@ class CompletionRecorder:
             times=Times(self._queued, self._asked, self._first_token, self._time()),
             weights=weights,
             sampling=as_asked(request.sampling),
+            vocabulary=self._vocabulary,
         )
         return RecordedResponse(
             project=project,

@@ -4,26 +4,27 @@
     g1  read ABcdE   sampled f                             └─ n4 [X] ── n5 [y]      s1: n0 n1 n4 n5
     g2  read ABcdX   sampled y
 
-A node is a span of tokens that are all of the prompt, or all sampled by one generation; it is split where something
-else begins behind a part of it. A sequence is the path from a root to a generation that no other one continues. A
-sampled token has the mask 1 in the first sequence that has it, and 0 in later ones, so nothing is trained on twice.
+A node is a span of tokens that are all of one message of the prompt, or all sampled by one generation; it is split
+where something else begins behind a part of it. Where messages begin is read from the tokens. A sequence is the path
+from a root to a generation that no other one continues. A sampled token has the mask 1 in the first sequence that has
+it, and 0 in later ones, so nothing is trained on twice.
 """
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise, takewhile
+from functools import lru_cache
+from itertools import chain, islice, pairwise, takewhile
 from typing import Literal
 
 from typing_extensions import TypedDict
 
-from engine.formats.base import Tokens, as_tokens
+from engine.formats.base import HEADER, Begins, ModelFormat, Role, Tokens, as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.rollouts.generations import (
     Break,
     Generation,
-    Role,
     Tops,
     add_span,
     spans_of,
@@ -41,6 +42,7 @@ from responses_app.protocol.rollouts.objects import (
 from responses_app.protocol.rollouts.packing import as_logprobs, number, numbers
 
 MAX_NUMBERS = 8_000_000  # in the JSON of one tree: some 600 MB of memory while it is made, at most
+FormatOf = Callable[[str], ModelFormat | None]  # the format of a model with this vocabulary, if it is known
 Masks = Literal["first", "all"]  # where a sampled token has the mask 1: in its first sequence, or in each
 
 
@@ -58,7 +60,7 @@ class Node:
     logprobs: "array[float] | None" = None  # NaN where the engine did not tell
     tops: Tops | None = None
     weights: Sequence[WeightsSpan] = ()
-    images: Sequence[tuple[int, str]] = ()  # the place in the node, and SHA-256
+    images: Sequence[tuple[int, str]] = ()  # the place in the node, and the digest
 
     @property
     def mask(self) -> Literal[0, 1]:
@@ -234,9 +236,22 @@ class RolloutTree:
         }
 
 
-def tree_of(head: RolloutObject, generations: Sequence[Generation], *, masks: Masks = "first") -> RolloutTree:
-    """Return the tree of a roll-out; `generations` are all that it has, in order."""
-    making = _Making(generations)
+def unknown(vocabulary: str) -> None:
+    """Know no format."""
+
+
+def tree_of(
+    head: RolloutObject,
+    generations: Sequence[Generation],
+    *,
+    masks: Masks = "first",
+    format_of: FormatOf = unknown,
+) -> RolloutTree:
+    """Return the tree of a roll-out; `generations` are all that it has, in order.
+
+    Without the format of its model, whose the messages of a prompt are is not known.
+    """
+    making = _Making(generations, format_of)
     sequences = _sequences(making, head["rewards"], masks)
     breaks = [
         BreakOf(generation=f"g{each.number}", after=f"g{each.near}", position=each.shared, reason=each.cut)
@@ -249,7 +264,8 @@ def tree_of(head: RolloutObject, generations: Sequence[Generation], *, masks: Ma
 class _Making:
     """Makes the nodes of a tree."""
 
-    def __init__(self, generations: Sequence[Generation]) -> None:
+    def __init__(self, generations: Sequence[Generation], format_of: FormatOf) -> None:
+        self._format_of = lru_cache(format_of)
         self.nodes: list[Node] = []
         self.paths: list[Path] = []
         self._by_number = {each.number: each for each in generations}
@@ -284,27 +300,54 @@ class _Making:
         shared = [] if before is None else self._own_before(before, generation.shared)
         own: list[int] = []
         own_cuts = self._cuts.get(generation.number, set())
-        places = sorted({generation.shared, generation.prompt_tokens, generation.whole, *own_cuts})
-        for begin, end in pairwise(places):
+        begins, rest = self._messages(generation, before, shared), 0
+        role: Role = self.nodes[shared[-1]].role if shared else "prompt"
+        starts = {begin for begin, _ in begins if begin > generation.shared}
+        for begin, end in pairwise(
+            sorted({generation.shared, generation.prompt_tokens, generation.whole, *own_cuts, *starts})
+        ):
+            while rest < len(begins) and begins[rest][0] <= begin:
+                role, rest = begins[rest][1], rest + 1
             parent = own[-1] if own else (shared[-1] if shared else None)
-            self.nodes.append(self._node(generation, begin, end, None if parent is None else self.nodes[parent].id))
+            parent_id = None if parent is None else self.nodes[parent].id
+            self.nodes.append(self._node(generation, begin, end, parent_id, role))
             own.append(len(self.nodes) - 1)
         count = len(own) + len(shared) + (0 if before is None else before.count - len(before.own))
         path = Path(generation=generation, before=before, kept=len(shared), own=own, count=count)
         self.paths.append(path)
         self._path_of[generation.number] = path
 
+    def _messages(self, generation: Generation, before: Path | None, shared: Sequence[int]) -> Sequence[Begins]:
+        """Return where the messages of a prompt begin, from the one on within which its own tokens begin."""
+        written = self._format_of(generation.call.vocabulary)
+        if written is None:
+            return ()
+        # The message that its own tokens begin in may have begun right before them.
+        known = as_tokens() if before is None else self._last_tokens(before, shared, HEADER)
+        found = written.messages_in(known + generation.tail, whole=before is None)
+        return [(generation.shared - len(known) + begin, role) for begin, role in found]
+
+    def _last_tokens(self, path: Path, own: Sequence[int], count: int) -> "Tokens[int]":
+        """Return the last tokens of a path that ends with some of its own nodes."""
+        tokens = as_tokens()
+        above = islice(path.upwards(), len(path.own), None)
+        for place in chain(reversed(own), above):
+            if len(tokens) >= count:
+                break
+            tokens = self.nodes[place].token_ids[-(count - len(tokens)) :] + tokens
+        return tokens
+
     def _own_before(self, path: Path, position: int) -> list[int]:
         return [place for place in path.own if self.nodes[place].begin < position]
 
-    def _node(self, generation: Generation, begin: int, end: int, parent: str | None) -> Node:
+    def _node(self, generation: Generation, begin: int, end: int, parent: str | None, role: Role) -> Node:
         name, call, prompt = f"n{len(self.nodes)}", generation.call, generation.prompt_tokens
         if end <= prompt:
             return Node(
                 id=name,
                 parent=parent,
                 kind="prompt",
-                role="prompt",
+                role=role,
                 token_ids=generation.tail[begin - generation.shared : end - generation.shared],
                 begin=begin,
                 generation=generation,
@@ -398,7 +441,7 @@ def _node(node: Node) -> NodeObject:
         if sampled
         else None,
         "weights": _weights(node.weights),
-        "images": [{"at": at, "sha256": digest} for at, digest in node.images],
+        "images": [{"at": at, "digest": digest} for at, digest in node.images],
         "routed_experts": call.experts if sampled else None,
     }
 

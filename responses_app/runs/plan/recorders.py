@@ -29,7 +29,7 @@ def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float]) -> No
             model=model.name,
             instructions=max(0, len(prompt) - rest) if rest else 0,
             compacted=any(str(item["type"]).startswith("compaction") for item in plan.input_items),
-            picture_token=written.picture_token if written.sees else None,
+            format=written,
         ),
     )
 

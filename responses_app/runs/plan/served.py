@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.backends.base import BaseEngine
-from engine.errors import EngineUnavailable
+from engine.errors import EngineConfigurationError, EngineUnavailable
 from engine.formats.base import ModelFormat, RenderedMessage, Told
 from engine.types import EngineInfo
 from responses_app.observing.metrics import ModelMeter
@@ -73,6 +74,16 @@ class ServedModels:
     def named(self, name: str) -> ServedModel | None:
         """Return the model with this name or alias."""
         return self._by_name.get(name)
+
+    def format_of(self, vocabulary: str) -> ModelFormat | None:
+        """Return the format of a model with these tokens; None where none is served. It may take seconds: no loop's."""
+        for model in self._models if vocabulary else ():
+            with suppress(EngineConfigurationError):  # of a model that cannot be read nothing is ever recorded
+                if not model.format.is_loaded:
+                    model.format.load()
+                if model.format.vocabulary_name == vocabulary:
+                    return model.format
+        return None
 
     def chosen(self, name: str | None, usable: Sequence[str]) -> ServedModel:
         """Return the model that is asked for; without a name the first that may be used (`usable`, as in `allowed`).

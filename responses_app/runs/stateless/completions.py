@@ -112,7 +112,9 @@ class CompletionService:
         details.check_prompts(sum(len(each.request.prompt_token_ids) for each in choices))
         if ref is not None:
             for choice in choices:
-                choice.recorder = CompletionRecorder(ref, choice.request, now=self.service.now)
+                choice.recorder = CompletionRecorder(
+                    ref, choice.request, now=self.service.now, vocabulary=model.format.vocabulary_name
+                )
         places = [model.turns.place(origin.project, tier, priority) for _ in choices]
         try:
             for place in places:

@@ -1,12 +1,14 @@
 """Images on every way in: the demo engine sees, and says what it was shown."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from engine.formats.harmony.encoding import PICTURE
 from tests.kit.background import begin, until
 from tests.kit.clients import Frame, Socket, http_client, read_error_answer, text_of
 from tests.kit.closed import ClosedServer
@@ -252,3 +254,18 @@ async def test_nobody_reaches_the_images_of_another_project(tmp_path_factory: py
                 assert bob.post("/responses", json=fields).status_code == 400
         rows = stored(server, "SELECT project, COUNT(*) FROM responses_app_picture GROUP BY project")
         assert [tuple(row) for row in rows] == [("ann", 1)]
+
+
+async def test_a_roll_out_says_where_images_stand(http: httpx.AsyncClient) -> None:
+    shown = picture("#00ffff")
+    first = await asked(http, image(RED), image(BLUE), metadata={"rollout_id": "images"})
+    again = [message(image(shown))]
+    headers = {"x-rollout-id": "images"}
+    second = await http.post("/responses", json={"input": again, "previous_response_id": first["id"]}, headers=headers)
+    assert second.status_code == 200, second.text
+    tree = (await http.get("/rollouts/images")).json()
+    found = [(node["role"], each["digest"]) for node in tree["nodes"] for each in node["images"]]
+    digests = [hashlib.sha256(b"respsite picture 1\0" + content).hexdigest() for content in (RED, BLUE, shown)]
+    assert found == [("user", digest) for digest in digests], "each once, in the span of the message that shows it"
+    signs = [node["token_ids"][each["at"]] for node in tree["nodes"] for each in node["images"]]
+    assert signs == [PICTURE] * 3

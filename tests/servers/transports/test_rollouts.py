@@ -1,5 +1,6 @@
 """Roll-outs over real servers: what is recorded is what the engine got and gave, whichever way a request comes."""
 
+import json
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +32,11 @@ async def posted(http: httpx.AsyncClient, path: str, body: dict[str, Any], **hea
     return answer.json()
 
 
+def roles_of(tree: Any) -> list[str]:
+    """Return whose the spans of a tree are, in order; with a star where they were sampled."""
+    return [node["role"] + "*" * node["mask"] for node in tree["nodes"]]
+
+
 async def test_a_conversation_is_one_sequence_until_its_end_token_is_rendered_anew(
     server: Server, http: httpx.AsyncClient, name: str
 ) -> None:
@@ -47,6 +53,7 @@ async def test_a_conversation_is_one_sequence_until_its_end_token_is_rendered_an
     assert sum(sequence["mask"]) == tree["usage"]["sampled_tokens"]
     assert len(sequence["token_ids"]) == tree["usage"]["prompt_tokens"] + tree["usage"]["sampled_tokens"]
     assert tree["generations"][0]["finish_reason"] == "stop"
+    assert roles_of(tree) == "system developer user assistant assistant* tool assistant assistant*".split()
     # The model ended its answer with <|return|>, and the next prompt has <|end|> in its place.
     body = {"previous_response_id": second["id"], "input": "Hi", "tools": [WEATHER]}
     third = await posted(http, "/responses", body, **{HEADER: name})
@@ -55,6 +62,28 @@ async def test_a_conversation_is_one_sequence_until_its_end_token_is_rendered_an
     [cut] = tree["breaks"]
     assert (cut["after"], cut["reason"]) == ("g1", "template")
     assert tree["generations"][2]["response_id"] == third["id"]
+
+
+@pytest.mark.parametrize("api", ["responses", "chat", "messages"])
+async def test_spans_have_the_roles_of_what_was_sent(http: httpx.AsyncClient, name: str, api: str) -> None:
+    question, answer = {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}
+    path, body = {
+        "responses": ("/responses", {"instructions": "Be kind.", "input": [question, answer, question]}),
+        "chat": (
+            "/chat/completions",
+            {"messages": [{"role": "system", "content": "Be kind."}, question, answer, question]},
+        ),
+        "messages": ("/messages", {"system": "Be kind.", "messages": [question, answer, question], "max_tokens": 50}),
+    }[api]
+    await posted(http, path, body, **{HEADER: name}, **(ANTHROPIC if api == "messages" else {}))  # type: ignore[arg-type]
+    tree = await tree_of(http, name)
+    assert roles_of(tree) == "system developer user assistant user assistant assistant*".split()
+    group = {"group": "roles"}
+    # An export has the same tree.
+    assert (await http.post("/rollouts", json={"id": f"{name}.2", **group})).status_code == 200
+    await posted(http, path, body, **{HEADER: f"{name}.2"}, **(ANTHROPIC if api == "messages" else {}))  # type: ignore[arg-type]
+    lines = (await http.get("/rollouts/export", params=group)).text.splitlines()
+    assert [roles_of(json.loads(line)) for line in lines if name in line] == [roles_of(tree)]
 
 
 @pytest.mark.parametrize("stored", [True, False])

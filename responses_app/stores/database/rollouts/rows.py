@@ -17,7 +17,10 @@ from responses_app.stores.rollouts import RolloutRecord
 
 GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
 AT_ONCE = 200  # generations that one statement removes
-_PLAIN = ("api", "branch", "agent", "turn", "finish", "summary", "compacted", "reasoning", "instructions", "dropped")
+_PLAIN = (
+    *("api", "branch", "agent", "turn", "finish", "summary", "compacted", "reasoning", "instructions", "dropped"),
+    "vocabulary",
+)
 _DEFAULTS = EngineCall(response_id="", sampled=unpack_tokens(b"\x03"))
 
 
