@@ -8,8 +8,8 @@ from bench.report import Result
 from bench.servers import Bench
 from engine.formats.base import as_tokens
 from engine.types import WeightsSpan
+from responses_app.protocol.rollouts.exports.files import JsonLines
 from responses_app.protocol.rollouts.exports.formats import FORMATS
-from responses_app.protocol.rollouts.exports.lines import JsonLines
 from responses_app.protocol.rollouts.generations import EngineCall, Generation
 from responses_app.protocol.rollouts.packing import as_logprobs
 from responses_app.protocol.rollouts.tree import tree_of

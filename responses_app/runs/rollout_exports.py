@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.requests.pages import unknown_cursor
+from responses_app.protocol.rollouts.exports.files import RowWriter, writer_of
 from responses_app.protocol.rollouts.exports.formats import FORMATS
-from responses_app.protocol.rollouts.exports.lines import RowWriter, writer_of
 from responses_app.protocol.rollouts.exports.requests import ExportQuery, too_many_exports
 from responses_app.protocol.rollouts.generations import Generation
 from responses_app.protocol.rollouts.objects import RolloutObject

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from responses_app.protocol.rollouts.exports.files import JsonLines
 from responses_app.protocol.rollouts.exports.formats import FORMATS
-from responses_app.protocol.rollouts.exports.lines import JsonLines
 from responses_app.protocol.rollouts.tree import Path as TreePath
 from responses_app.protocol.rollouts.tree import RolloutTree, tree_of
 from tests.kit import pip

@@ -12,9 +12,8 @@ import pytest
 from engine.types import WeightsSpan
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rollouts.exports import harbor
+from responses_app.protocol.rollouts.exports.files import JsonLines, ParquetMissing, ParquetRows
 from responses_app.protocol.rollouts.exports.formats import FORMATS, Selection
-from responses_app.protocol.rollouts.exports.lines import JsonLines
-from responses_app.protocol.rollouts.exports.parquet import ParquetMissing, ParquetRows
 from responses_app.protocol.rollouts.exports.requests import ExportQuery, parse_export
 from responses_app.protocol.rollouts.exports.rows import oldest_version
 from responses_app.protocol.rollouts.packing import as_logprobs
@@ -200,7 +199,7 @@ def test_a_wrong_parameter_is_named(name: str, value: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_parquet_has_what_json_lines_have(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr("responses_app.protocol.rollouts.exports.parquet.GROUP_VALUES", 200)
+    monkeypatch.setattr("responses_app.protocol.rollouts.exports.files.GROUP_VALUES", 200)
     trees = [tree(by_chance(seed), head(f"a-{seed}", rewards=REWARDS)) for seed in range(5)]  # type: ignore[arg-type]
     writer = ParquetRows(name)
 

@@ -1,19 +1,42 @@
-"""Rows as Parquet, with pyarrow: the extra `parquet` of this package, imported where a file is written.
+"""Rows as a file: JSON Lines, or Parquet with pyarrow, which is the extra `parquet` and imported where a file is written.
 
-Columns are the keys of the rows. What has no shape of its own, such as rewards by name, is JSON text; a whole tree and
+Columns of Parquet are the keys of the rows. What has no shape of its own, such as rewards by name, is JSON text; a whole tree and
 a whole trace are one column of it.
 """
 
 import io
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
+from responses_app.protocol.rollouts.exports.requests import ExportQuery
 from responses_app.protocol.rollouts.exports.rows import Row
 
 GROUP_VALUES = 1 << 18  # tokens and the like, after which rows are written
 INSTALL = "pip install 'respsite[parquet]'"
+
+
+class RowWriter(Protocol):
+    """Makes a file of rows, piece by piece."""
+
+    def add(self, row: Row) -> bytes:
+        """Take a row; return the next piece of the file, which may be empty."""
+
+    def end(self) -> bytes:
+        """Return the last piece of the file."""
+
+
+class JsonLines:
+    """Writes each row as a line of JSON."""
+
+    def add(self, row: Row) -> bytes:
+        """Return the line of a row."""
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+    def end(self) -> bytes:
+        """Return nothing: the file ends with its last line."""
+        return b""
 
 
 class ParquetMissing(Exception):
@@ -75,6 +98,11 @@ class ParquetRows:
         if types.is_list(kind) and types.is_nested(kind.value_type):
             return [self._fit(each, kind.value_type) for each in value]
         return value
+
+
+def writer_of(query: ExportQuery) -> RowWriter:
+    """Return what writes the rows of an export. Raises `ParquetMissing`."""
+    return ParquetRows(query.format) if query.file_type == "parquet" else JsonLines()
 
 
 class _Pieces(io.RawIOBase):
