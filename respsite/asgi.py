@@ -17,7 +17,7 @@ from engine.errors import EngineConfigurationError
 from responses_app.protocol.files.files import FileBounds
 from responses_app.routing import websocket_urlpatterns
 from responses_app.web.bodies import Application, Bodies, BodyRules
-from responses_app.web.endpoint import answer_line
+from responses_app.web.endpoint import line_of
 from responses_app.web.middleware import let_in
 from responses_app.web.rollouts import RolloutPaths
 from responses_app.web.servers.backpressure import Backpressure
@@ -32,7 +32,7 @@ try:
     site.engines.check()
 except EngineConfigurationError as error:
     raise SystemExit(f"respsite: {error}") from None
-lifecycle = Lifecycle(partial(site.start, answer_line), site.aclose, hurry=site.registry.hurry.set)
+lifecycle = Lifecycle(partial(site.start, line_of), site.aclose, hurry=site.registry.hurry.set)
 lifecycle.hook_daphne()
 
 # What a file may have at all; which purpose it has stands in its form, and is looked at once that is here.

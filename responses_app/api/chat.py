@@ -40,7 +40,7 @@ from responses_app.protocol.fields import MAX_PAIRS
 from responses_app.protocol.requests.pages import page_behind, page_of, parse_list_query
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import StopReason
-from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
@@ -302,7 +302,7 @@ ENDPOINTS = (
         *("createChatCompletion", "Create a chat completion, at once or as a stream"),
         body="CreateChatCompletion",
         answers={JSON: ChatCompletion, EVENTS: "ChatServerSentEvent"},
-        line=_line,
+        line=BatchLine(_line, effects=("web_search_options",)),
         errors=(404, 409, 429),
     ),
 )

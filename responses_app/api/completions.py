@@ -17,7 +17,7 @@ from responses_app.protocol.stateless.completions import (
     joined,
     parse_completion,
 )
-from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.plan.plan import Origin
 from responses_app.runs.stateless.completing import Completing
 from responses_app.web.endpoint import EVENTS, JSON, Endpoint
@@ -119,6 +119,6 @@ ENDPOINTS = (
         body="CreateCompletion",
         answers={JSON: Completion, EVENTS: CompletionServerSentEvent},
         errors=(404, 429),
-        line=_line,
+        line=BatchLine(_line),
     ),
 )

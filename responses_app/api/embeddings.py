@@ -14,7 +14,7 @@ from responses_app.protocol.stateless.embeddings import (
     encode_answer,
     parse_embeddings,
 )
-from responses_app.runs.batches.lines import Line, LineAnswer
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
 from responses_app.runs.plan.plan import Origin
 from responses_app.web.endpoint import BYTES, JSON, Endpoint
 from responses_app.web.http import caller_of, read_json, read_line, request_id_of, span_of
@@ -62,6 +62,6 @@ ENDPOINTS = (
         body="CreateEmbedding",
         answers={JSON: EmbeddingList, BYTES: ""},
         errors=(404, 429),
-        line=_line,
+        line=BatchLine(_line),
     ),
 )

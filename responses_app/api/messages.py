@@ -21,7 +21,7 @@ from responses_app.protocol.messages.message import MessageObject, MessageTokens
 from responses_app.protocol.messages.request import MessagesRequest, parse_count, parse_messages
 from responses_app.protocol.response.steps import StopReason
 from responses_app.protocol.transport import ANTHROPIC_VERSION as VERSION
-from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.chats import Choices
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.plan import Origin
@@ -192,7 +192,13 @@ ENDPOINTS = (
         *("createMessage", "Create a message of Anthropic's API, at once or as a stream"),
         body="CreateMessage",
         answers={JSON: MessageObject, EVENTS: "MessagesServerSentEvent"},
-        line=_line,
+        line=BatchLine(
+            _line,
+            effects=(
+                "mcp_servers",
+                "container",
+            ),
+        ),
     ),
     _endpoint(
         *("POST", "/v1/messages/count_tokens", _count),

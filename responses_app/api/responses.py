@@ -35,7 +35,7 @@ from responses_app.protocol.requests.resources import (
     compacted_response,
 )
 from responses_app.protocol.session.tool_outputs import COMPLETE, TOOL_MODE_HEADER, WAIT, ToolOutput, parse_tool_output
-from responses_app.runs.batches.lines import Line, LineAnswer, begun, tokens_of
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer, begun, tokens_of
 from responses_app.runs.log.journal import JournalEntry, ReaderTooSlow, Waiter, gather
 from responses_app.runs.log.reader import ResponseReader
 from responses_app.runs.plan.failures import store_errors
@@ -425,7 +425,7 @@ ENDPOINTS = (
         errors=_RUNS,
         decide=_decide,
         replay=_replay,
-        line=_line,
+        line=BatchLine(_line, effects=("conversation",)),
         websocket=True,
     ),
     _endpoint(

@@ -12,7 +12,7 @@ is served or named is tested (`tests/servers/conformance/test_paths_sdk.py`).
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import Enum, auto
 from functools import cache, partial
 from typing import Any
@@ -30,7 +30,7 @@ from responses_app.protocol.idempotency import IDEMPOTENCY_KEY, MAX_KEY
 from responses_app.protocol.messages.errors import ErrorSchema
 from responses_app.protocol.requests.create_fields import KNOWN_INCLUDES
 from responses_app.protocol.requests.pages import DEFAULT_LIMIT, MAX_LIMIT
-from responses_app.runs.batches.lines import AnswerLine, Line, LineAnswer
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
 from responses_app.runs.plan.failures import store_away
 from responses_app.stores.base import StoreError
 from responses_app.web.http import MethodNotAllowed, NotServed, json_response
@@ -145,7 +145,7 @@ class Endpoint:
     # Statuses that are answered with the same body as a 200, and what they mean.
     also: Mapping[int, str] = field(default_factory=dict)
     # What answers a line of a batch, where lines may ask for this.
-    line: AnswerLine | None = None
+    line: BatchLine | None = None
     # Whether a WebSocket takes the same at this path.
     websocket: bool = False
     # Whether `handler` itself asks for a key, where `scope` is None.
@@ -342,14 +342,18 @@ def in_batches() -> Mapping[str, Endpoint]:
     return {each.path: each for each in endpoints if each.line is not None}
 
 
-async def answer_line(line: Line) -> LineAnswer:
-    """Answer a line of a batch. Raises `ApiError`, and `LineBroken` for what fails once it has begun."""
-    answer = in_batches()[line.endpoint].line
-    assert answer is not None, "they are those that have one"
-    try:
-        return await answer(line)
-    except StoreError as error:
-        raise store_away(error) from error
+def line_of(path: str) -> BatchLine:
+    """Return how lines of batches are answered that ask for the endpoint at a path."""
+    found = in_batches()[path].line
+    assert found is not None, "they are those that have one"
+
+    async def answer(line: Line) -> LineAnswer:
+        try:
+            return await found.answer(line)
+        except StoreError as error:
+            raise store_away(error) from error
+
+    return replace(found, answer=answer)
 
 
 def path_not_found(path: str) -> ApiError:

@@ -31,7 +31,7 @@ from responses_app.protocol.requests.server_tools import weighs_meaning
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import WAIT, requested_tool_mode
 from responses_app.protocol.transport import AnswerHeaders
-from responses_app.runs.batches.lines import AnswerLine
+from responses_app.runs.batches.lines import LineOf
 from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.work import BatchWork
 from responses_app.runs.by_id import ResponsesById
@@ -173,10 +173,10 @@ class Site:
                 note_ignored(f"tools[{index}].ranking_options.hybrid_search")
         return request
 
-    async def start(self, answer_line: AnswerLine) -> None:
+    async def start(self, line_of: LineOf) -> None:
         """Start what must run before anything is served; the engine goes on loading beside.
 
-        `answer_line` answers the lines of batches, as the endpoints do which stand above this.
+        `line_of` says how lines of batches are answered, as the endpoints do which stand above this.
         """
         self.traces.start()
         await self.store.start()
@@ -200,7 +200,7 @@ class Site:
         await self.upkeep.start()
         self.engine_doors.start()
         if self.settings.responses_store:  # without it there are no batches, and no worker is known to live
-            self.batch_work.start(answer_line)
+            self.batch_work.start(line_of)
         self.webhook_deliverer.start()
         await self.watch.start()
 

@@ -341,19 +341,6 @@ def _output(custom_id: str, request_id: str, response: object, error: JsonObject
     return orjson.dumps(line) + b"\n"
 
 
-def may_repeat(body: Mapping[str, object]) -> bool:
-    """Whether a request may be run a second time where nobody knows what came of the first.
-
-    It may where it only samples tokens. It may not where this server calls tools for it, or where it adds to a
-    conversation: then something outside may have changed. What is not known to be harmless counts as such.
-    """
-    if any(body.get(name) for name in ("conversation", "mcp_servers", "web_search_options", "container")):
-        return False
-    tools = body.get("tools") or []
-    return isinstance(tools, list) and all(isinstance(tool, dict) and tool.get("type") in _OF_CLIENTS for tool in tools)
-
-
-_OF_CLIENTS = (None, "function", "custom")  # tools that the client runs: their calls are only said
 INTERRUPTED = (
     "The server stopped while this request ran. It may have called tools or changed a conversation, so it was not run "
     "a second time."

@@ -1,6 +1,6 @@
 """A line of a batch as what answers it sees it, and its answer. The endpoints answer it, see `web.endpoint`."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,6 +46,33 @@ class LineBroken(Exception):
 
 
 AnswerLine = Callable[[Line], Awaitable[LineAnswer]]  # raises `ApiError`, and `LineBroken`
+_OF_CLIENTS = (None, "function", "custom")  # tools that the client runs: their calls are only said
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """How an endpoint answers lines of batches."""
+
+    answer: AnswerLine
+    # Fields of a body beside `tools` by which a request does more than sample tokens: it adds to a conversation, or has
+    # this server call something.
+    effects: Sequence[str] = ()
+
+    def may_repeat(self, body: Mapping[str, object]) -> bool:
+        """Whether a line may be run a second time where nobody knows what came of the first.
+
+        It may where it only samples tokens. It may not where something outside may have changed. A tool that is not
+        known to be the client's counts as such.
+        """
+        if any(body.get(name) for name in self.effects):
+            return False
+        tools = body.get("tools") or []
+        return isinstance(tools, list) and all(
+            isinstance(tool, dict) and tool.get("type") in _OF_CLIENTS for tool in tools
+        )
+
+
+LineOf = Callable[[str], BatchLine]  # by the path of an endpoint
 
 
 @contextmanager

@@ -6,7 +6,7 @@ What ended while a transaction commits goes into the next one, together with as 
 are had of `FairTurns`: projects share those of a worker equally, however many lines each has.
 
 A line that the server refuses for a time (limits, a full engine) is tried again. One that fails once it has begun is
-run again only where it calls no tools, see `protocol.files.batches.may_repeat`.
+run again only where it calls no tools, see `BatchLine.may_repeat`.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ import orjson
 
 from responses_app.protocol.api_keys import Caller
 from responses_app.protocol.errors import ApiError, server_error
-from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, may_repeat, output_line
+from responses_app.protocol.files.batches import IN_PROGRESS, INTERRUPTED, Status, broken_line, output_line
 from responses_app.protocol.ids import REQUEST
 from responses_app.protocol.messages.batches import is_messages_batch, message_line
 from responses_app.protocol.messages.errors import error_answer, messages_status, speaks_messages
-from responses_app.runs.batches.lines import AnswerLine, Line, LineBroken
+from responses_app.runs.batches.lines import BatchLine, Line, LineBroken
 from responses_app.runs.batches.office import BatchOffice, KeyGone
 from responses_app.runs.queues.turns import FairTurns, TurnPlace
 from responses_app.stores.base import ClaimLost, StoreError
@@ -41,9 +41,9 @@ TIER = "default"
 class LineRunner:
     """Runs the lines of a batch; `turns` are those of the worker."""
 
-    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, answer: AnswerLine) -> None:
+    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, line: BatchLine) -> None:
         self._office = office
-        self._answer = answer
+        self._line = line
         self._record = batch.record
         self._claim = batch.claim
         self._turns = turns
@@ -178,7 +178,7 @@ class LineRunner:
     async def _answered(self, line: BegunLine, place: TurnPlace) -> DoneLine | None:
         """Return what came of a line; None where it is for another worker."""
         record, request_id = self._record, self._office.new_id(REQUEST)
-        repeats = may_repeat(orjson.loads(line.body))
+        repeats = self._line.may_repeat(orjson.loads(line.body))
         if line.again and not repeats:
             self._untouched.discard(line.number)
             return self._as_broken(line, request_id)
@@ -187,7 +187,7 @@ class LineRunner:
             if not repeats:
                 self._untouched.discard(line.number)
             try:
-                answer = await self._answer(asked)
+                answer = await self._line.answer(asked)
                 result = (
                     message_line(line.custom_id, answer.content)
                     if is_messages_batch(record.id)

@@ -34,7 +34,7 @@ from responses_app.protocol.files.batches import (
     not_run_line,
 )
 from responses_app.protocol.messages.batches import is_messages_batch
-from responses_app.runs.batches.lines import AnswerLine
+from responses_app.runs.batches.lines import LineOf
 from responses_app.runs.batches.office import BatchOffice, KeyGone
 from responses_app.runs.batches.running import LineRunner
 from responses_app.runs.duties import WorkerHeartbeat
@@ -60,9 +60,9 @@ LINES_AT_ONCE = 1000  # lines that are kept at once where an input is read
 class _Worked:
     """One batch, which this worker has claimed."""
 
-    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, answer: AnswerLine) -> None:
+    def __init__(self, office: BatchOffice, batch: ClaimedBatch, turns: FairTurns, line_of: LineOf) -> None:
         self._office = office
-        self._answer = answer
+        self._line_of = line_of
         self._batch = batch
         self._record = batch.record
         self._turns = turns
@@ -116,7 +116,7 @@ class _Worked:
             if not begun:
                 return
         if status in (VALIDATING, IN_PROGRESS):
-            self._runner = LineRunner(self._office, self._batch, self._turns, self._answer)
+            self._runner = LineRunner(self._office, self._batch, self._turns, self._line_of(self._record.endpoint))
             if self._stopping:
                 return
             await self._runner.run()
@@ -278,9 +278,9 @@ class BatchWork:
         self._purged_at = time.monotonic()
         self._stopping = False
 
-    def start(self, answer: AnswerLine) -> None:
-        """Begin to look for batches; `answer` answers their lines."""
-        self._looking = [asyncio.create_task(self._keep_looking(answer), name="batches")]
+    def start(self, line_of: LineOf) -> None:
+        """Begin to look for batches; `line_of` answers their lines."""
+        self._looking = [asyncio.create_task(self._keep_looking(line_of), name="batches")]
 
     def wake(self) -> None:
         """Look at once: a batch was created here."""
@@ -303,11 +303,11 @@ class BatchWork:
                 logger.warning("batch %s is taken over after a lease: %s", batch_id, problem)
         await self._office.store.aclose()
 
-    async def _keep_looking(self, answer: AnswerLine) -> None:
+    async def _keep_looking(self, line_of: LineOf) -> None:
         while True:
             try:
                 if self._ready():
-                    await self._look(answer)
+                    await self._look(line_of)
             except NotMigrated:  # which is told once
                 pass
             except StoreError as problem:
@@ -319,27 +319,27 @@ class BatchWork:
                     await self._is_new.wait()
             self._is_new.clear()
 
-    async def _look(self, answer: AnswerLine) -> None:
+    async def _look(self, line_of: LineOf) -> None:
         """Claim what nobody works on, and forget what is past its time. Raises `StoreError`."""
         self._worked = {name: each for name, each in self._worked.items() if not each[1].done()}
         if room := max(0, MAX_CLAIMED - len(self._worked)):
-            await self._claim(answer, room)
+            await self._claim(line_of, room)
         while MAX_CLAIMED <= len(self._worked) < MAX_CLAIMED + MAX_CLAIMED_BEYOND:
-            if not await self._claim(answer, 1, without={worked.project for worked, _ in self._worked.values()}):
+            if not await self._claim(line_of, 1, without={worked.project for worked, _ in self._worked.values()}):
                 break
         if time.monotonic() - self._purged_at >= PURGE_SECONDS:
             self._purged_at = time.monotonic()
             if gone := await self._office.store.purge(created_before=self._office.now() - KEPT_SECONDS):
                 logger.info("%d batches past their time were forgotten", gone)
 
-    async def _claim(self, answer: AnswerLine, room: int, *, without: Collection[str] = ()) -> bool:
+    async def _claim(self, line_of: LineOf, room: int, *, without: Collection[str] = ()) -> bool:
         """Begin to work on up to `room` batches of other projects than these; return whether there was one."""
         store, dead_before, known = self._office.store, self._heartbeat.pulse.dead_before, list(self._worked)
         if not await store.has_work(self._worker, dead_before=dead_before, known=known, without=without):
             return False
         claimed = await store.claim(self._worker, dead_before=dead_before, limit=room, known=known, without=without)
         for batch in claimed:
-            worked = _Worked(self._office, batch, self._turns, answer)
+            worked = _Worked(self._office, batch, self._turns, line_of)
             task = asyncio.create_task(worked.run(), name=f"batch {batch.record.id}")
             self._worked[batch.record.id] = (worked, task)
         return bool(claimed)

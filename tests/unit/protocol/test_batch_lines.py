@@ -6,8 +6,8 @@ import random
 import orjson
 import pytest
 
-from responses_app.protocol.errors import JsonObject, model_not_found
-from responses_app.protocol.files.batches import InputLines, NewLine, may_repeat
+from responses_app.protocol.errors import model_not_found
+from responses_app.protocol.files.batches import InputLines, NewLine
 
 
 def lines_of(max_lines: int = 100, max_line_bytes: int = 1000) -> InputLines:
@@ -107,20 +107,3 @@ def test_what_is_nested_too_deeply_is_told() -> None:
     lines = lines_of(max_line_bytes=10_000)
     read(lines, raw("a", input="X").replace(b'"X"', b"[" * 400 + b"]" * 400))
     assert [error["param"] for error in lines.errors] == ["body"]
-
-
-@pytest.mark.parametrize(
-    ("body", "may"),
-    [
-        ({}, True),
-        ({"tools": [{"type": "function"}, {"type": "custom"}, {"name": "of Anthropic's API"}]}, True),
-        ({"tools": [{"type": "web_search"}]}, False),
-        ({"tools": [{"type": "mcp"}]}, False),
-        ({"tools": "nonsense"}, False),
-        ({"conversation": "conv_1"}, False),
-        ({"mcp_servers": [{}]}, False),
-        ({"web_search_options": {"a": 1}}, False),
-    ],
-)
-def test_what_calls_tools_is_not_repeated(body: JsonObject, may: bool) -> None:
-    assert may_repeat(body) is may

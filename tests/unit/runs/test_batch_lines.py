@@ -9,12 +9,13 @@ import pytest
 
 from responses_app.protocol.errors import rate_limited
 from responses_app.protocol.files.batches import CANCELLING, IN_PROGRESS, BatchSettings
-from responses_app.runs.batches.lines import Line, LineAnswer
+from responses_app.runs.batches.lines import BatchLine, Line, LineAnswer
 from responses_app.runs.batches.office import BatchOffice
 from responses_app.runs.batches.running import MAX_PAUSE, LineRunner
 from responses_app.runs.queues.turns import FairTurns
 from responses_app.stores.base import Claim
 from responses_app.stores.batches import BaseBatchStore, BatchRecord, BegunLine, ClaimedBatch, Step
+from responses_app.web.endpoint import line_of
 from tests.kit.memory_files import MemoryFileStore
 
 RECORD = BatchRecord(
@@ -41,7 +42,9 @@ async def test_a_line_that_was_refused_holds_up_no_end(end: str) -> None:
         store=store, files=MemoryFileStore(), keys=AsyncMock(), settings=BatchSettings(), max_line_bytes=1000,
         loads=orjson.loads, check_model=lambda *_: None, new_id=str, now=lambda: 5.0,
     )  # fmt: skip
-    runner = LineRunner(office, ClaimedBatch(record=RECORD, claim=Claim("A", 1)), FairTurns(max_running=2), answer)
+    runner = LineRunner(
+        office, ClaimedBatch(record=RECORD, claim=Claim("A", 1)), FairTurns(max_running=2), BatchLine(answer)
+    )
     running = asyncio.create_task(runner.run())
     await refused.wait()
     if end == "stopped":
@@ -52,3 +55,23 @@ async def test_a_line_that_was_refused_holds_up_no_end(end: str) -> None:
         await running
     await runner.give_back()
     assert store.give_back.await_args.kwargs == {"pending": [1]}, "nothing of it was done: others may run it"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "may"),
+    [
+        *((path, {}, True) for path in ("/v1/responses", "/v1/chat/completions", "/v1/messages", "/v1/completions")),
+        ("/v1/responses", {"tools": [{"type": "function"}, {"type": "custom"}]}, True),
+        ("/v1/messages", {"tools": [{"name": "of a client"}]}, True),
+        ("/v1/responses", {"tools": [{"type": "web_search"}]}, False),
+        ("/v1/responses", {"tools": [{"type": "mcp"}]}, False),
+        ("/v1/responses", {"tools": "nonsense"}, False),
+        ("/v1/responses", {"conversation": "conv_1"}, False),
+        ("/v1/messages", {"mcp_servers": [{}]}, False),
+        ("/v1/messages", {"container": "container_1"}, False),
+        ("/v1/chat/completions", {"web_search_options": {"a": 1}}, False),
+        ("/v1/embeddings", {"input": "a"}, True),
+    ],
+)
+def test_what_calls_tools_is_not_repeated(path: str, body: dict[str, object], may: bool) -> None:
+    assert line_of(path).may_repeat(body) is may

@@ -1,7 +1,8 @@
-"""Rows as a file: JSON Lines, or Parquet with pyarrow, which is the extra `parquet` and imported where a file is written.
+"""Rows as a file: JSON Lines, or Parquet with pyarrow.
 
-Columns of Parquet are the keys of the rows. What has no shape of its own, such as rewards by name, is JSON text; a whole tree and
-a whole trace are one column of it.
+pyarrow is the extra `parquet` of this package, and imported where a file is written. Columns of Parquet are the keys of
+the rows. What has no shape of its own, such as rewards by name, is JSON text; a whole tree and a whole trace are one
+column of it.
 """
 
 import io
