@@ -147,7 +147,7 @@ def batch_object(record: BatchRecord) -> Batch:
 async def _create(request: HttpRequest) -> Batch:
     site, caller = get_site(), caller_of(request)
     fields = await read_json(request, partial(parse_batch, endpoints=tuple(in_batches())), site.reader)
-    check_can_run(site, caller, fields.endpoint)
+    check_can_run(request, fields.endpoint)
     caller.check_scope(Area.FILES.scope(writes=False))
     caller.check_scope(Area.FILES.scope(writes=True))
     file = or_raise(

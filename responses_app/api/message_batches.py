@@ -120,7 +120,7 @@ def _base(request: HttpRequest) -> str:
 async def _create(request: HttpRequest) -> MessageBatch:
     check_version(request.headers.get(VERSION))
     site, caller = get_site(), caller_of(request)
-    check_can_run(site, caller, ENDPOINT)
+    check_can_run(request, ENDPOINT)
     parse = partial(parse_message_batch, max_lines=site.settings.batch_max_lines)
     lines = await read_json(request, parse, site.reader)
     now = int(site.service.now())

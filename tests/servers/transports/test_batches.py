@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -181,3 +182,64 @@ def test_the_order_of_fields_is_that_of_the_sdk(client: OpenAI) -> None:
     batch = ended(client, batch_of(client, [line("a", input="x")]))
     assert set(batch.model_dump()) <= set(Batch.model_fields)
     assert not batch.model_extra
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/responses", "/v1/chat/completions", "/v1/messages"])
+def test_lines_are_recorded_in_the_roll_outs_that_they_name(client: OpenAI, endpoint: str) -> None:
+    """Two lines of one roll-out, one of another, one of none, and one of a roll-out that has ended."""
+    group = uuid4().hex
+    names = {"a": f"{group}.1", "b": f"{group}.1", "c": f"{group}.2", "late": f"{group}.ended"}
+    client.post("/rollouts", body={"id": names["late"]}, cast_to=object)
+    client.post(f"/rollouts/{names['late']}/end", cast_to=object)
+    lines = [
+        line(custom_id, endpoint, **BODIES[endpoint], metadata={"rollout_id": name})
+        for custom_id, name in names.items()
+    ]
+    batch = ended(client, batch_of(client, [*lines, line("none", endpoint, **BODIES[endpoint])], endpoint))
+    answers, refused = output_of(client, batch.output_file_id), output_of(client, batch.error_file_id)
+    assert (sorted(answers), sorted(refused)) == (["a", "b", "c", "none"], ["late"])
+    assert "has ended" in str(refused["late"]["response"]["body"])
+    assert refused["late"]["response"]["status_code"] in (400, 409)
+    for name, of in ((f"{group}.1", ("a", "b")), (f"{group}.2", ("c",)), (names["late"], ())):
+        tree: Any = client.get(f"/rollouts/{name}", cast_to=object)
+        assert tree["usage"]["generations"] == len(of)
+        own = {answers[custom_id]["response"]["body"]["id"].rpartition("_")[2].rpartition("-")[2] for custom_id in of}
+        assert {each["response_id"].rpartition("_")[2] for each in tree["generations"]} == own
+        assert {each["branch"] for each in tree["generations"]} <= {"main"}
+        assert [each["reason"] for each in tree["breaks"]] == ["fork"] * (len(of) - 1 if of else 0)
+
+
+@pytest.mark.parametrize("way", ["header", "url"])
+@pytest.mark.parametrize("api", ["openai", "anthropic"])
+def test_a_batch_is_part_of_no_roll_out(client: OpenAI, server: Server, api: str, way: str) -> None:
+    params = {"model": "demo", **BODIES["/v1/messages"]}
+    path, body = {
+        "anthropic": ("/v1/messages/batches", {"requests": [{"custom_id": "a", "params": params}]}),
+        "openai": (
+            "/v1/batches",
+            {
+                "endpoint": "/v1/responses",
+                "completion_window": "24h",
+                "input_file_id": uploaded(client, [line("a", input="Hi")]),
+            },
+        ),
+    }[api]
+    headers = {"anthropic-version": "2023-06-01"} if api == "anthropic" else {}
+    base = f"{server.url}/rollouts/r1" if way == "url" else server.url
+    headers |= {"x-rollout-id": "r1"} if way == "header" else {}
+    answer = httpx.post(base + path, json=body, headers=headers, verify=False, timeout=30)
+    assert answer.status_code == 400
+    assert "metadata" in answer.json()["error"]["message"]
+    assert httpx.get(f"{server.url}/v1/rollouts/r1", verify=False, timeout=30).status_code == 404
+
+
+def test_a_line_of_a_messages_batch_is_recorded(client: OpenAI, server: Server) -> None:
+    name, headers = f"task:{uuid4().hex}", {"anthropic-version": "2023-06-01"}
+    params = {"model": "demo", **BODIES["/v1/messages"], "metadata": {"rollout_id": name}}
+    body = {"requests": [{"custom_id": "a", "params": params}]}
+    url = f"{server.url}/v1/messages/batches"
+    made = httpx.post(url, json=body, headers=headers, verify=False, timeout=30).json()
+    while httpx.get(f"{url}/{made['id']}", headers=headers, verify=False, timeout=30).json()["ended_at"] is None:
+        pass
+    tree: Any = client.get(f"/rollouts/{name}", cast_to=object)
+    assert [each["api"] for each in tree["generations"]] == ["messages"]
