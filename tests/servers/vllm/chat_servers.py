@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.servers.vllm.chat_models import MAX_MODEL_LEN, SAMPLED, SCRIPT_VARIABLE, write_model
 from tests.servers.vllm.fronts import LoadingServer
-from tests.servers.vllm.server import API_KEY, BLOCK_SIZE, ENGINE_OPTIONS, EXECUTOR, VllmServer
+from tests.servers.vllm.server import API_KEY, BLOCK_SIZE, DTYPE, ENGINE_OPTIONS, EXECUTOR, VllmServer
 from tests.unit.formats.families import LLAMA, QWEN
 
 __all__ = ["API_KEY", "BLOCK_SIZE"]
@@ -64,7 +64,7 @@ class QwenServer(VllmServer):
             "port": self.port,
             "api-key": API_KEY,
             "load-format": "dummy",
-            "dtype": "bfloat16",
+            "dtype": DTYPE,
             "block-size": BLOCK_SIZE,
             "max-model-len": MAX_MODEL_LEN,
             "num-gpu-blocks-override": KV_BLOCKS,

@@ -18,6 +18,7 @@ BACKEND = "seeded"
 OPTIONS: dict[str, object] = {
     "worker_extension_cls": "tests.servers.vllm.seeded_weights.SeedExtension",
     "weight_transfer_config": {"backend": BACKEND},
+    "dtype": "bfloat16",  # in float32 vLLM's layers on a CPU keep a copy of their weights, which no change reaches
 }
 
 
