@@ -1,7 +1,7 @@
 """Mutated bodies and frames over every field and item type: no 500, no traceback, a memory that stays as it is.
 
-How long is said in `shares`; half of it is under each server. A failure is shrunk, and its seed printed;
-`make fuzz FUZZ_SEED=…` begins there.
+How long is said in `shares`; half of it is under each server, and no example comes to both. A failure is shrunk, and
+its seed printed; `make fuzz FUZZ_SEED=…` begins there.
 """
 
 import time
@@ -20,6 +20,7 @@ from tests.servers.fuzz.samples import TOOLS, Json
 from tests.servers.fuzz.shares import HOSTILE_SECONDS, SEED
 
 EXAMPLES = 60  # in one round: then another way in has its turn
+BODIES = EXAMPLES // len(KINDS)  # in one round, of JSON that either server hands on as it is
 WARM_UP = 0.4  # of the time, after which caches and pools have their size
 GROWTH_BYTES = 48 * 1024 * 1024  # of noise: the allocator's, and what is kept for the latest responses
 
@@ -74,15 +75,16 @@ def test_hostile_input_is_refused_and_changes_nothing(server: ClosedServer) -> N
     warm = deadline - HOSTILE_SECONDS / len(KINDS) * (1 - WARM_UP)
     http, socket = HttpDriver(server), SocketDriver(server)
     ways = _ways_in(server, http, socket)
-    rounds, before = 0, 0
+    rounds, before, seeded = 0, 0, SEED
     try:
         while time.monotonic() < deadline or before == 0 or rounds < len(ways):  # each has its turn, if it takes longer
-            ways[rounds % len(ways)](SEED + rounds)
+            seeded = SEED + rounds * len(KINDS) + KINDS.index(server.kind)
+            ways[rounds % len(ways)](seeded)
             rounds += 1
             if before == 0 and time.monotonic() > warm:
                 before = server.memory_bytes()
     except BaseException:
-        print(f"FUZZ_SEED={SEED + rounds}")
+        print(f"FUZZ_SEED={seeded}")
         raise
     finally:
         http.close()
@@ -95,9 +97,6 @@ def test_hostile_input_is_refused_and_changes_nothing(server: ClosedServer) -> N
 
 def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> list[Callable[[int], None]]:
     """Return what each sends one round of examples, given a seed."""
-    bodies, frames = strategies.mutated(strategies.requests()), strategies.mutated(strategies.frames())
-    conversations = strategies.mutated(strategies.conversations)
-
     outputs = OutputsDriver(server, http)
 
     def asks_for(parts: tuple[str, str, bool]) -> None:
@@ -115,18 +114,22 @@ def _ways_in(server: ClosedServer, http: HttpDriver, socket: SocketDriver) -> li
         (method, path), name, query = parts
         http.send(method, path.format(id=name), params=query)
 
+    def posts(path: str, bodies: "st.SearchStrategy[Json]") -> Callable[[int], None]:
+        return _round(strategies.mutated(bodies), lambda body: http.send("POST", path, body), examples=BODIES)
+
+    requests = strategies.requests()
     return [
-        _round(bodies, lambda body: _post(http, "/responses", body)),
-        _round(frames, socket.send),
-        _round(conversations, lambda body: _post(http, "/conversations", body)),
-        _round(bodies, lambda body: _post(http, "/responses/input_tokens", body)),
+        posts("/responses", requests),
+        _round(strategies.mutated(strategies.frames()), socket.send, examples=BODIES),
+        posts("/conversations", strategies.conversations),
+        posts("/responses/input_tokens", requests),
         _round(st.tuples(PATHS, NAMES, QUERIES), asks),
-        _round(bodies, lambda body: _post(http, "/responses/compact", body)),
-        _round(strategies.mutated(strategies.chats), lambda body: _post(http, "/chat/completions", body)),
-        _round(strategies.mutated(strategies.completions), lambda body: _post(http, "/completions", body)),
-        _round(strategies.mutated(strategies.decisions), lambda body: _post(http, "/decisions", body)),
-        _round(strategies.mutated(strategies.embeddings), lambda body: _post(http, "/embeddings", body)),
-        _round(strategies.mutated(strategies.outputs), outputs.send),
+        posts("/responses/compact", requests),
+        posts("/chat/completions", strategies.chats),
+        posts("/completions", strategies.completions),
+        posts("/decisions", strategies.decisions),
+        posts("/embeddings", strategies.embeddings),
+        _round(strategies.mutated(strategies.outputs), outputs.send, examples=BODIES),
         _round(strategies.mutated(strategies.words), socket.speak, examples=EXAMPLES // 3),
         _round(st.tuples(strategies.headers, strategies.headers, st.booleans()), asks_for),
         _round(st.text(max_size=200), socket.send_text),
@@ -163,10 +166,6 @@ _BYTES = st.one_of(
         ]
     ),
 )
-
-
-def _post(http: HttpDriver, path: str, body: Json) -> None:
-    http.send("POST", path, body)
 
 
 def _round(
