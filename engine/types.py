@@ -156,7 +156,7 @@ class ChatPrompt:
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # variables that some templates read
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: where roll-outs are recorded there is one a token
 class TokenLogprob:
     """How likely a sampled token was."""
 

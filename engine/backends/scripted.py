@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -364,8 +364,8 @@ def with_logprobs(chunk: TokenChunk, top: int | None) -> TokenChunk:
     """Add made-up log probabilities, if any are asked for: -0.25 for a token, 1 less for each alternative to it."""
     if top is None:
         return chunk
-    logprobs = [
-        TokenLogprob(token, -0.25, tuple((max(0, token - place), -0.25 - place) for place in range(top)))
+    chunk.logprobs = [
+        TokenLogprob(token, -0.25, tuple([(max(0, token - place), -0.25 - place) for place in range(top)]))
         for token in chunk.token_ids
     ]
-    return replace(chunk, logprobs=logprobs)
+    return chunk

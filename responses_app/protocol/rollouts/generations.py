@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.formats.base import Tokens
+from engine.formats.base import Tokens, as_tokens
 from engine.types import WeightsSpan
 from responses_app.protocol.errors import JsonObject
 
@@ -80,10 +80,39 @@ class EngineCall:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A call with all that the model has read: as it is recorded, before it has its place."""
+    """A call with all that the model has read: as it is recorded, before it has its place.
+
+    The turns of one response begin with the same tokens, and may be long and many: those are there once.
+    """
 
     call: EngineCall
-    prompt: "Tokens[int]"
+    tail: "Tokens[int]"  # its prompt behind what is shared
+    before: "Recorded | None" = None  # the call with whose tokens the prompt begins
+    shared: int = 0  # how many of them
+
+    @property
+    def prompt(self) -> "Tokens[int]":
+        """All of its prompt: made anew at each call, unless nothing is shared."""
+        return self.tail if self.before is None else self._upto(self.shared + len(self.tail))
+
+    def whole(self) -> "Tokens[int]":
+        """Return what the model has read and sampled."""
+        return self._upto(self.shared + len(self.tail) + len(self.call.sampled))
+
+    def _upto(self, end: int) -> "Tokens[int]":
+        """Return the first tokens of the prompt and what was sampled behind it."""
+        parts: list[Tokens[int]] = []
+        each = self
+        while True:
+            own = each.tail[: max(0, end - each.shared)]
+            parts += [each.call.sampled[: max(0, end - each.shared - len(each.tail))], own]
+            if each.before is None:
+                break
+            end, each = min(end, each.shared), each.before
+        found = as_tokens()
+        for part in reversed(parts):
+            found.extend(part)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +129,8 @@ class RecordedResponse:
     def size(self) -> int:
         """About how many bytes of memory it takes: 4 a token, 8 a log probability, and 150 one of the likeliest."""
         size = 0
-        for prompt, call in ((each.prompt, each.call) for each in self.calls):
-            size += 4 * len(prompt) + 12 * len(call.sampled) + 150 * sum(map(len, call.tops or ()))
+        for tail, call in ((each.tail, each.call) for each in self.calls):
+            size += 4 * len(tail) + 12 * len(call.sampled) + 150 * sum(map(len, call.tops or ()))
         return size
 
 

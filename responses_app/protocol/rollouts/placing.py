@@ -108,11 +108,12 @@ class Heads:
         """Return where a generation stands; it is added by `add`, once it has its number."""
         if self._last is None:
             return Placement(None, 0, "", None)
-        before, shared = self._nearest(recorded)
+        call, prompt = recorded.call, recorded.prompt
+        before, shared = self._nearest(prompt, _whose(call))
         if before is None:
-            near = self._latest.get(_whose(recorded.call), self._last)
-            return Placement(None, 0, _reason(near, recorded, 0), near.number)
-        cut = "" if shared == before.whole else _reason(before, recorded, shared)
+            near = self._latest.get(_whose(call), self._last)
+            return Placement(None, 0, _reason(near, call, len(prompt), 0), near.number)
+        cut = "" if shared == before.whole else _reason(before, call, len(prompt), shared)
         return Placement(before.number, shared, cut, before.number)
 
     def add(self, generation: Generation) -> None:
@@ -152,13 +153,12 @@ class Heads:
             raise ValueError(f"generation {number} is not known")
         return self._run_of[number]
 
-    def _nearest(self, recorded: Recorded) -> tuple[_Mark | None, int]:
+    def _nearest(self, prompt: "Tokens[int]", whose: tuple[str, str | None]) -> tuple[_Mark | None, int]:
         """Return the generation that a prompt continues, or shares most with, and how many tokens it shares.
 
         The end of a sequence is better than more tokens of another one. Of what shares as many tokens, that is taken
         whose whole it begins with, then its own branch, then the latest.
         """
-        prompt, whose = recorded.prompt, _whose(recorded.call)
         best: _Mark | None = None
         most = (False, 0, False, False, -1)
         waiting = list(self._roots.matching(prompt, 0))
@@ -192,12 +192,11 @@ def _whose(call: EngineCall) -> tuple[str, str | None]:
     return call.branch, call.agent
 
 
-def _reason(before: _Mark, recorded: Recorded, shared: int) -> Break:
-    """Return why a prompt that shares so many tokens with a generation does not continue it."""
-    call = recorded.call
+def _reason(before: _Mark, call: EngineCall, prompt: int, shared: int) -> Break:
+    """Return why a prompt of so many tokens, which shares some with a generation, does not continue it."""
     if call.summary or (call.compacted and not before.compacted):
         return "compaction"
-    if shared == len(recorded.prompt):
+    if shared == prompt:
         return "fork"
     if _whose(call) != before.whose:
         return "sub_agent"

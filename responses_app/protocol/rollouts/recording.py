@@ -1,10 +1,13 @@
 """`Recorder`: what one response adds to its roll-out, gathered from what its machine is told.
 
-    hand ── ask(prompt) ──────────────────┐
-    run  ── take(TurnBegan, Sampled, …) ──┴──> Recorder ── finish() ──> the calls of the engine, as they are kept
+    hand ── ask(prompt), note(chunk) … ───┐
+    run  ── take(TurnBegan, …) ───────────┴──> Recorder ── finish() ──> the calls of the engine, as they are kept
 
 It sees the very inputs that the machine sees, and those stand in the log. So a worker that goes on behind the log of
-another one feeds its recorder with that, and has what the other one had: a turn that was cut in its middle is one call.
+another one feeds its recorder with that (`take_logged`), and has what the other one had: a turn that was cut in its
+middle is one call.
+
+For each token there is one call, of `note`, which puts a chunk into a list. All else is done once for many of them.
 
 A turn may end before the engine does, for example behind a call of a tool. What the engine still gave is not read by
 anybody, is no part of any prompt, and is dropped here, too; only its number is kept.
@@ -13,13 +16,15 @@ anybody, is no part of any prompt, and is dropped here, too; only its number is 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Protocol
 
 from engine.formats.base import ModelFormat, Tokens, as_tokens
 from engine.types import FinishReason, GenerationRequest, SamplingOptions, TokenChunk, TokenLogprob, WeightsSpan
 from responses_app.protocol.errors import JsonObject
 from responses_app.protocol.response.response import ResponseMachine
-from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan, input_of
+from responses_app.protocol.response.steps import Generate, Input, OfAgent, Sampled, TurnBegan
 from responses_app.protocol.response.turns import TurnReader
 from responses_app.protocol.rollouts.generations import (
     EngineCall,
@@ -32,40 +37,85 @@ from responses_app.protocol.rollouts.generations import (
     spans_of,
 )
 from responses_app.protocol.rollouts.packing import as_logprobs, numbers
+from responses_app.protocol.rollouts.placing import common
 
 NOT_TOLD = float("nan")  # the log probability of a token that the engine did not tell
+MOST_CHUNKS = 256  # that wait to be put together
+_TOKENS, _VERSION, _WEIGHTS = attrgetter("token_ids"), attrgetter("weights_version"), attrgetter("weights")
+_FINISH, _LOGPROB, _TOP = attrgetter("finish_reason"), attrgetter("logprob"), attrgetter("top")
 
 
 @dataclass(slots=True)
 class SampledTokens:
     """The tokens of one call, as they come."""
 
-    # As they came, and put together once they are all there: one by one that would cost a token more than its parsing.
-    # No version is that of the tokens before.
-    chunks: list[tuple[Sequence[int], Sequence[TokenLogprob] | None, str | None]] = field(default_factory=list)
+    # As they came: put together many at once, which takes a tenth of the time that it would take one by one.
+    chunks: list[TokenChunk] = field(default_factory=list)
+    tokens: "Tokens[int]" = field(default_factory=as_tokens)  # of the chunks before those
+    logprobs: "array[float]" = field(default_factory=as_logprobs)  # of the same tokens
+    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)  # too, where there are any
+    versions: list[WeightsSpan] = field(default_factory=list)  # as they were told with their chunks
     weights: Sequence[WeightsSpan] | None = None  # of the last tokens, where the engine has told them at their end
+    finish: FinishReason | None = None
+    has_logprobs: bool = False  # of any token
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return sum([len(tokens) for tokens, _, _ in self.chunks])
+    def add(self, chunk: TokenChunk) -> None:
+        """Add what came."""
+        self.chunks.append(chunk)
+        # An object a token takes thirty times the memory of the token, so not all of a long turn wait.
+        if len(self.chunks) == MOST_CHUNKS:
+            self.gather()
+
+    def gather(self) -> None:
+        """Put together what came."""
+        chunks, self.chunks = self.chunks, []
+        if not chunks:
+            return
+        begin = len(self.tokens)
+        self.tokens.extend(chain.from_iterable(map(_TOKENS, chunks)))
+        self._gather_logprobs(chunks, len(self.tokens) - begin)
+        if len(told := set(map(_VERSION, chunks))) == 1:  # nearly always
+            self._add_version(*told, len(self.tokens) - begin)
+        else:
+            for chunk in chunks:
+                self._add_version(chunk.weights_version, len(chunk.token_ids))
+        for weights in filter(None, map(_WEIGHTS, chunks)):
+            self.weights = weights
+        for finish in filter(None, map(_FINISH, chunks)):
+            self.finish = finish
+
+    def _gather_logprobs(self, chunks: Sequence[TokenChunk], count: int) -> None:
+        told = list(chain.from_iterable(chunk.logprobs or () for chunk in chunks))
+        if len(told) == count:
+            self.logprobs.extend(map(_LOGPROB, told))
+            tops = list(map(_TOP, told))
+        else:
+            tops = []
+            for chunk in chunks:
+                each = chunk.logprobs or ()
+                self.logprobs.extend(map(_LOGPROB, each))
+                tops.extend(map(_TOP, each))
+                missing = len(chunk.token_ids) - len(each)
+                self.logprobs.extend([NOT_TOLD] * missing)
+                tops.extend([()] * missing)
+        self.has_logprobs = self.has_logprobs or bool(told)
+        if self.tops or any(tops):
+            self.tops.extend([()] * (len(self.logprobs) - len(tops) - len(self.tops)))
+            self.tops.extend(tops)
+
+    def _add_version(self, version: str | None, count: int) -> None:
+        """Add tokens of a version of weights; None is that of the tokens before."""
+        if version is None and self.versions:
+            version = self.versions[-1].version
+        add_span(self.versions, WeightsSpan(version, count))
 
     def shown(self, count: int) -> "tuple[Tokens[int], array[float] | None, Tops | None, list[WeightsSpan]]":
-        """Return the first `count` tokens with all that is known of them."""
-        tokens, logprobs, tops = as_tokens(), as_logprobs(), list[tuple[tuple[int, float], ...]]()
-        weights, present = list[WeightsSpan](), None
-        for sampled, told, version in self.chunks:
-            present = present if version is None else version
-            tokens.extend(sampled)
-            add_span(weights, WeightsSpan(present, len(sampled)))
-            logprobs.extend([NOT_TOLD] * len(sampled) if told is None else [each.logprob for each in told])
-            tops.extend([()] * len(sampled) if told is None else [each.top for each in told])
-        has_logprobs = any(told is not None for _, told, _ in self.chunks)
+        """Return the first `count` tokens with all that is known of them, once they are put together."""
         return (
-            tokens[:count],
-            logprobs[:count] if has_logprobs else None,
-            tops[:count] if any(tops[:count]) else None,
-            spans_of(self._corrected(weights, len(tokens)), 0, count),
+            self.tokens[:count],
+            self.logprobs[:count] if self.has_logprobs else None,
+            self.tops[:count] if any(self.tops[:count]) else None,
+            spans_of(self._corrected(self.versions, len(self.tokens)), 0, count),
         )
 
     def _corrected(self, weights: list[WeightsSpan], count: int) -> list[WeightsSpan]:
@@ -114,7 +164,6 @@ class _OpenCall:
     agent: str | None
     sampled: SampledTokens = field(default_factory=SampledTokens)
     first_token: int | None = None
-    finish: FinishReason | None = None
 
 
 def asking_logprobs(request: GenerationRequest) -> GenerationRequest:
@@ -133,7 +182,11 @@ def as_asked(sampling: SamplingOptions) -> JsonObject:
 
 
 class Recorder:
-    """Records one response. `hides`: its client has not asked for log probabilities. `now` is Unix time."""
+    """Records one response. `now` is Unix time.
+
+    `hides`: its client has not asked for log probabilities. `logged`: another worker may go on behind its log, which
+    has what is recorded, too.
+    """
 
     def __init__(
         self,
@@ -142,18 +195,21 @@ class Recorder:
         *,
         now: Callable[[], float],
         hides: bool,
+        logged: bool = False,
         about: AboutPrompts = AboutPrompts(),
     ) -> None:
         self.ref = ref
         self._response_id = response_id
         self._now = now
         self._hides = hides
+        self.logged = logged
         self._about = about
         self._compacted = about.compacted
         self._queued: dict[int, int] = {}  # by the numbers of agents
         self._asked: dict[int, _Asked] = {}
         self._open: dict[int, _OpenCall] = {}
-        self._versions: dict[int, str | None] = {}  # of the weights that sampled last
+        self._versions: dict[int, str | None] = {}  # of the weights that sampled last, as the log has it
+        self._latest: dict[int, Recorded] = {}  # what has ended last
         self._begins: list[int] = []  # of the root: how many items were done before each of its turns
         self.calls: list[Recorded] = []  # those that have ended
 
@@ -168,7 +224,7 @@ class Recorder:
 
     def ask(self, generate: Generate, request: GenerationRequest) -> None:
         """Note what the engine is asked: before the machine is told that the turn has begun."""
-        agent, prompt, written = generate.agent, as_tokens(request.prompt_token_ids), self._about.format
+        agent, prompt, written = generate.agent, _held(request.prompt_token_ids), self._about.format
         places = written.picture_places(prompt) if request.pictures and written is not None else ()
         sampling = as_asked(request.sampling)
         self._asked[agent] = _Asked(
@@ -184,33 +240,51 @@ class Recorder:
         """Return what the engine is asked: the log probability of each token, too."""
         return asking_logprobs(request)
 
+    def note(self, chunk: TokenChunk, agent: int) -> Sequence[TokenLogprob] | None:
+        """Note what the engine has given, before the machine is told it; return what of it the client sees."""
+        call = self._open.get(agent)
+        if call is not None:
+            if call.first_token is None and chunk.token_ids:
+                call.first_token = self._time()
+            call.sampled.add(chunk)
+        return None if self._hides else chunk.logprobs
+
     def mark(self, sampled: Sampled, chunk: TokenChunk, agent: int) -> None:
-        """Put what is to be recorded of a chunk where it is recorded from, and no client sees it."""
+        """Put what is to be recorded of a chunk where the log has it, and no client sees it."""
         if self._hides:
-            sampled.recorded, sampled.logprobs = sampled.logprobs, None
+            sampled.recorded = chunk.logprobs
         version = chunk.weights_version
         if version is not None and version != self._versions.get(agent):
             sampled.weights_version = self._versions[agent] = version
         sampled.weights = chunk.weights
 
-    @staticmethod
-    def strip(input: Input) -> None:
-        """Take from an input what only a recorder reads: no other worker goes on behind the log that it stands in."""
-        told = input_of(input)
-        if isinstance(told, Sampled):
-            told.recorded = told.weights_version = told.weights = None
-
     def take(self, input: Input, machine: ResponseMachine, *, at: int | None = None) -> None:
-        """Take what the machine has just been told; `at` says when, in Unix milliseconds, if that was not now."""
+        """Take what the machine has just been told, where it may begin or end a turn.
+
+        `at` says when that was, in Unix milliseconds, if it was not now.
+        """
         agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
-        call = self._open.get(agent)
-        if isinstance(told, Sampled):
-            if call is not None:
-                self._sampled(call, told, at)
-        elif isinstance(told, TurnBegan):
-            call = self._begin(agent, machine)
+        call = self._begin(agent, machine) if isinstance(told, TurnBegan) else self._open.get(agent)
         if call is not None and call.reader.turn is None:
             self._end(agent, at, by_machine=isinstance(told, Sampled))
+
+    def take_logged(self, input: Input, machine: ResponseMachine, *, at: int | None) -> None:
+        """Take what the machine has just been told, as it stands in the log of another worker."""
+        agent, told = (input.agent, input.input) if isinstance(input, OfAgent) else (0, input)
+        call = self._open.get(agent)
+        if isinstance(told, Sampled) and call is not None:
+            if told.token_ids and call.first_token is None:
+                call.first_token = at or self._time()
+            call.sampled.add(
+                TokenChunk(
+                    token_ids=told.token_ids,
+                    finish_reason=told.finish,
+                    logprobs=told.logprobs if told.recorded is None else told.recorded,
+                    weights_version=told.weights_version,
+                    weights=told.weights,
+                )
+            )
+        self.take(input, machine, at=at)
 
     def finish(self) -> Sequence[Recorded]:
         """End what is open, and return all calls."""
@@ -243,6 +317,8 @@ class Recorder:
         asked, its = self._asked.pop(agent, None), machine.machine_of(agent)
         if asked is None or its.reader.turn is None:
             return None
+        if agent in self._open:
+            self._end(agent, None, by_machine=True)
         self._versions.pop(agent, None)  # what the log says of a turn begins with its weights
         if not agent:
             self._begins.append(len(its.stream.output))
@@ -250,55 +326,61 @@ class Recorder:
         call = self._open[agent] = _OpenCall(asked, its.reader.turn.usage, its.reader, name)
         return call
 
-    def _sampled(self, call: _OpenCall, told: Sampled, at: int | None) -> None:
-        if told.token_ids and call.first_token is None:
-            call.first_token = at or self._time()
-        call.finish = told.finish or call.finish
-        logprobs = told.logprobs if told.recorded is None else told.recorded
-        call.sampled.chunks.append((told.token_ids, logprobs, told.weights_version))
-        call.sampled.weights = told.weights or call.sampled.weights
-
     def _end(self, agent: int, at: int | None, *, by_machine: bool) -> None:
         call = self._open.pop(agent)
-        given = call.sampled.count
+        call.sampled.gather()
+        given = len(call.sampled.tokens)
         read = min(call.usage.output_tokens, given)
         if not read:
             return
         tokens, logprobs, tops, weights = call.sampled.shown(read)
-        finish = call.finish or (FinishReason.STOP if by_machine else FinishReason.ABORT)
+        finish = call.sampled.finish or (FinishReason.STOP if by_machine else FinishReason.ABORT)
         asked, generate = call.asked, call.asked.generate
         summary = generate.summary or generate.aside
-        self.calls.append(
-            Recorded(
-                EngineCall(
-                    response_id=self._response_id,
-                    api=self.ref.api,
-                    branch=self.ref.branch,
-                    agent=call.agent,
-                    turn=generate.turn,
-                    sampled=tokens,
-                    logprobs=logprobs,
-                    tops=tops,
-                    finish=finish.value,
-                    times=Times(asked.queued, asked.asked, call.first_token, at or self._time()),
-                    weights=weights,
-                    sampling=asked.sampling,
-                    images=asked.images,
-                    summary=summary,
-                    compacted=self._compacted and not summary,
-                    reasoning=call.usage.reasoning_tokens,
-                    instructions=self._about.instructions,
-                    dropped=given - read,
-                    vocabulary="" if self._about.format is None else self._about.format.vocabulary_name,
-                ),
-                asked.prompt,
-            )
+        recorded = self._latest[agent] = _behind(
+            self._latest.get(agent),
+            EngineCall(
+                response_id=self._response_id,
+                api=self.ref.api,
+                branch=self.ref.branch,
+                agent=call.agent,
+                turn=generate.turn,
+                sampled=tokens,
+                logprobs=logprobs,
+                tops=tops,
+                finish=finish.value,
+                times=Times(asked.queued, asked.asked, call.first_token, at or self._time()),
+                weights=weights,
+                sampling=asked.sampling,
+                images=asked.images,
+                summary=summary,
+                compacted=self._compacted and not summary,
+                reasoning=call.usage.reasoning_tokens,
+                instructions=self._about.instructions,
+                dropped=given - read,
+                vocabulary="" if self._about.format is None else self._about.format.vocabulary_name,
+            ),
+            asked.prompt,
         )
+        self.calls.append(recorded)
         if generate.summary:
             self._compacted = True  # what follows begins with it
 
     def _time(self) -> int:
         return int(self._now() * 1000)
+
+
+def _held(prompt: Sequence[int]) -> "Tokens[int]":
+    """Return a prompt as it may be kept: prompts of plans do not change, and are not copied."""
+    return prompt if isinstance(prompt, array) else as_tokens(prompt)
+
+
+def _behind(before: Recorded | None, call: EngineCall, prompt: "Tokens[int]") -> Recorded:
+    """Return a call that takes no memory for what its prompt shares with the call before it."""
+    if before is None:
+        return Recorded(call, prompt)
+    shared = common(before.whole(), prompt, 0)
+    return Recorded(call, prompt[shared:], before, shared) if shared else Recorded(call, prompt)
 
 
 class CompletionRecorder:
@@ -312,7 +394,6 @@ class CompletionRecorder:
         self._vocabulary = vocabulary
         self._now = now
         self._sampled = SampledTokens()
-        self._finish: FinishReason | None = None
         self._queued = self._time()
         self._asked: int | None = None
         self._first_token: int | None = None
@@ -320,7 +401,8 @@ class CompletionRecorder:
     @property
     def has_tokens(self) -> bool:
         """Whether there is anything to record."""
-        return self._sampled.count > 0
+        self._sampled.gather()
+        return len(self._sampled.tokens) > 0
 
     def ask(self) -> None:
         """Note that the engine is asked now."""
@@ -330,14 +412,13 @@ class CompletionRecorder:
         """Take what the engine has sampled."""
         if chunk.token_ids and self._first_token is None:
             self._first_token = self._time()
-        self._finish = chunk.finish_reason or self._finish
-        self._sampled.chunks.append((chunk.token_ids, chunk.logprobs, chunk.weights_version))
-        self._sampled.weights = chunk.weights or self._sampled.weights
+        self._sampled.add(chunk)
 
     def recorded(self, project: str, model: str) -> RecordedResponse:
         """Return all of it."""
-        request = self._request
-        tokens, logprobs, tops, weights = self._sampled.shown(self._sampled.count)
+        request, sampled = self._request, self._sampled
+        sampled.gather()
+        tokens, logprobs, tops, weights = sampled.shown(len(sampled.tokens))
         call = EngineCall(
             response_id=request.request_id,
             api=self._ref.api,
@@ -345,7 +426,7 @@ class CompletionRecorder:
             sampled=tokens,
             logprobs=logprobs,
             tops=tops,
-            finish=(self._finish or FinishReason.ABORT).value,
+            finish=(sampled.finish or FinishReason.ABORT).value,
             times=Times(self._queued, self._asked, self._first_token, self._time()),
             weights=weights,
             sampling=as_asked(request.sampling),
@@ -356,7 +437,7 @@ class CompletionRecorder:
             rollout=self._ref.name,
             response_id=request.request_id,
             model=model,
-            calls=(Recorded(call, as_tokens(request.prompt_token_ids)),),
+            calls=(Recorded(call, _held(request.prompt_token_ids)),),
         )
 
     def _time(self) -> int:

@@ -186,8 +186,9 @@ def as_sampled(chunk: TokenChunk, generate: Generate, recorder: Recorder | None 
     prompt_tokens = chunk.prompt_tokens
     if prompt_tokens is not None:  # of the turn's own prompt: what was sampled before a cut stands behind it
         prompt_tokens -= len(generate.sampled)
-    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, chunk.logprobs, prompt_tokens)
-    if recorder is not None:
+    logprobs = chunk.logprobs if recorder is None else recorder.note(chunk, generate.agent)
+    sampled = Sampled(chunk.token_ids, chunk.finish_reason, chunk.cached_tokens, logprobs, prompt_tokens)
+    if recorder is not None and recorder.logged:
         recorder.mark(sampled, chunk, generate.agent)
     return sampled
 

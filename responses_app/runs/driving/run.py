@@ -213,7 +213,7 @@ class Run(EventSource):
                 self._ask_again(self.plan.recorder, input_)
             self.journal.extend(self._machine.receive(input_).events)
             if self.plan.recorder is not None:
-                self.plan.recorder.take(input_, self._machine, at=at)
+                self.plan.recorder.take_logged(input_, self._machine, at=at)
             told = input_of(input_)
             if isinstance(input_, Sealed) and isinstance(seal, Seal):
                 compaction = self._compaction
@@ -345,10 +345,9 @@ class Run(EventSource):
     def _tell(self, input_: Input) -> Command | None:
         """Give the machine an input, publish what came of it, and return what is to be done next."""
         events, command = self._machine.receive(input_)
-        if self.plan.recorder is not None:
+        # Tokens that ask for nothing end no turn; an agent's turn may end without asking anything of the root.
+        if self.plan.recorder is not None and (command is not None or not isinstance(input_, Sampled)):
             self.plan.recorder.take(input_, self._machine)
-            if not self.plan.durable:
-                self.plan.recorder.strip(input_)
         # With a log, the log decides when readers get the events: those of a durable response once they are kept.
         if self.log is None:
             self.journal.extend(events)

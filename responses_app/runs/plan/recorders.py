@@ -24,6 +24,7 @@ def record(plan: RunPlan, model: ServedModel, *, now: Callable[[], float]) -> No
         plan.response_id,
         ref or NOWHERE,
         now=now,
+        logged=plan.durable,
         hides=plan.request.logprobs is None or not model.engine.supports_logprobs,
         about=AboutPrompts(
             model=model.name,
