@@ -74,8 +74,8 @@ class SampledTokens:
         begin = len(self.tokens)
         self.tokens.extend(chain.from_iterable(map(_TOKENS, chunks)))
         self._gather_logprobs(chunks, len(self.tokens) - begin)
-        if len(told := set(map(_VERSION, chunks))) == 1:  # nearly always
-            self._add_version(*told, len(self.tokens) - begin)
+        if len(set(map(_VERSION, chunks))) == 1:  # nearly always
+            self._add_version(chunks[0].weights_version, len(self.tokens) - begin)
         else:
             for chunk in chunks:
                 self._add_version(chunk.weights_version, len(chunk.token_ids))

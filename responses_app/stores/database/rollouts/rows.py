@@ -1,12 +1,14 @@
 """Roll-outs and their generations as rows."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import orjson
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
 from django.db.models import F, QuerySet
 
 from engine.types import WeightsSpan
@@ -17,6 +19,9 @@ from responses_app.stores.rollouts import RolloutRecord
 
 GONE = ""  # the project of a roll-out that is being deleted: nobody finds it
 AT_ONCE = 200  # generations that one statement removes
+ROLLOUTS, GENERATIONS = Rollout._meta.db_table, RolloutGeneration._meta.db_table
+_COUNTED = ("generations", "prompt_tokens", "sampled_tokens", "bytes")
+_COLUMNS = tuple(column.column for column in RolloutGeneration._meta.concrete_fields if not column.primary_key)
 _PLAIN = (
     *("api", "branch", "agent", "turn", "finish", "summary", "compacted", "reasoning", "instructions", "dropped"),
     "vocabulary",
@@ -119,6 +124,68 @@ def generation_of(row: RolloutGeneration) -> Generation:
         near=row.near,
         cut=cast(Break, row.cut),
         tail=unpack_tokens(bytes(row.tail)),
+    )
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a roll-out has, while its row is locked."""
+
+    id: str
+    generations: int
+    prompt_tokens: int
+    sampled_tokens: int
+    bytes: int
+
+
+def found(connection: BaseDatabaseWrapper, project: str, name: str) -> Rollout | None:
+    """Return a roll-out. Each request of one asks for it, so this is spared the ORM's making of a statement."""
+    statement = f"SELECT * FROM {ROLLOUTS} WHERE project = %s AND name = %s"
+    return next(iter(Rollout.objects.using(connection.alias).raw(statement, [project, name])), None)
+
+
+def locked(cursor: CursorWrapper, project: str, name: str) -> Counts | None:
+    """Return what a roll-out has, and lock its row; None where there is none."""
+    lock = " FOR UPDATE" if cursor.db.features.has_select_for_update else ""
+    columns = ", ".join(_COUNTED)
+    cursor.execute(
+        f"SELECT id, {columns} FROM {ROLLOUTS} WHERE project = %s AND name = %s{lock}",
+        [project, name],
+    )
+    row = cursor.fetchone()
+    return None if row is None else Counts(*row)
+
+
+def known_of(cursor: CursorWrapper, rollout_id: str, response_ids: Sequence[str]) -> list[str]:
+    """Return which of these responses have added to a roll-out."""
+    places = ", ".join(["%s"] * len(response_ids))
+    cursor.execute(
+        f"SELECT DISTINCT response_id FROM {GENERATIONS} WHERE rollout_id = %s AND response_id IN ({places})",
+        [rollout_id, *response_ids],
+    )
+    return [response_id for (response_id,) in cursor.fetchall()]
+
+
+def insert(cursor: CursorWrapper, rows: Sequence[RolloutGeneration]) -> None:
+    """Keep new generations."""
+    columns, places = ", ".join(_COLUMNS), ", ".join(["%s"] * len(_COLUMNS))
+    cursor.executemany(
+        f"INSERT INTO {GENERATIONS} ({columns}) VALUES ({places})",
+        [[getattr(row, column) for column in _COLUMNS] for row in rows],
+    )
+
+
+def keep_counts(cursor: CursorWrapper, row: Counts, *, model: str, now: float) -> None:
+    """Keep what a roll-out has by now."""
+    columns = ", ".join(f"{name} = %s" for name in _COUNTED)
+    cursor.execute(
+        f"UPDATE {ROLLOUTS} SET model = %s, last_at = %s, {columns} WHERE id = %s",
+        [
+            model,
+            cursor.db.ops.adapt_datetimefield_value(as_time(now)),
+            *(getattr(row, name) for name in _COUNTED),
+            row.id,
+        ],
     )
 
 

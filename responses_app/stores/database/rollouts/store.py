@@ -21,6 +21,7 @@ from responses_app.stores.database.rollouts.keeping import GenerationKeeper
 from responses_app.stores.database.rollouts.rows import (
     GONE,
     as_time,
+    found,
     generations_of,
     read_generations,
     record_of,
@@ -85,7 +86,7 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             return None
 
         def read(connection: BaseDatabaseWrapper) -> RolloutRecord | None:
-            row = rollouts_of(connection).filter(project=project, name=name).first()
+            row = found(connection, project, name)
             return None if row is None else record_of(row)
 
         return await self._threads.run(read)
@@ -116,8 +117,8 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             return None
 
         def read(connection: BaseDatabaseWrapper) -> Sequence[Generation] | None:
-            found = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
-            return None if found is None else read_generations(connection, found)
+            known = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
+            return None if known is None else read_generations(connection, known)
 
         return await self._threads.run(read)
 
@@ -126,8 +127,8 @@ class DatabaseRollouts(ThreadedStore[RolloutSettings], BaseRolloutStore):
             return False
 
         def read(connection: BaseDatabaseWrapper) -> bool:
-            found = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
-            return found is not None and generations_of(connection, found).filter(response_id=response_id).exists()
+            known = rollouts_of(connection).filter(project=project, name=name).values_list("pk", flat=True).first()
+            return known is not None and generations_of(connection, known).filter(response_id=response_id).exists()
 
         return await self._threads.run(read)
 
