@@ -19,6 +19,7 @@ from contextlib import suppress
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.rate_limits import Amount, Slot
 from responses_app.protocol.requests.resources import ResponseObject, as_failed
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.runs.log.run_log import end_tasks
 from responses_app.runs.plan.failures import server_stopped
 from responses_app.runs.plan.settings import RunSettings
@@ -260,6 +261,7 @@ class OrphanReclaimer:
             accepted=True,
             claim=accepted.claim,
             log=failed.data,
+            recorded=await self._recorded(accepted),
         )
         # Counted and charged only where this worker's end is the one that the store took.
         with suppress(ClaimLost):
@@ -267,6 +269,16 @@ class OrphanReclaimer:
             self._takeovers.count("failed")
             reserved, used = _amounts(failed.response)
             self._service.rates.adopt(limited, reserved, Slot.RESPONSE).settle(used)
+
+    async def _recorded(self, accepted: AcceptedResponse) -> RecordedResponse | None:
+        """Return what the log of a response has for its roll-out; None also where its prompt cannot be had again."""
+        try:
+            return await self._service.recorded_so_far(accepted)
+        except ApiError as error:
+            logger.error("response %s: its roll-out has nothing of it: %s", accepted.response["id"], error.message)
+        except Exception:  # as where its log cannot be read: it fails all the same
+            logger.exception("response %s: its roll-out has nothing of it", accepted.response["id"])
+        return None
 
 
 def _amounts(failed: ResponseObject) -> tuple[Amount, Amount]:

@@ -35,6 +35,7 @@ from responses_app.protocol.requests.create_fields import ARGUMENTS_AS_OBJECTS, 
 from responses_app.protocol.requests.requests import CreateRequest, named_by, new_response, parse_create
 from responses_app.protocol.requests.resources import ResponseObject
 from responses_app.protocol.response.steps import AgentsAllowed, Asked
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.sealing import Sealer
 from responses_app.protocol.session.tool_outputs import TOOL_MODE, WAIT
 from responses_app.runs.admission import Admission, Naming, as_conflict
@@ -181,6 +182,19 @@ class ResponseService:
         with store_errors():
             limited = await self.limited(accepted)
             await self._check_key(accepted)
+        await self.admission.admit_again(await self._behind(accepted, limited))
+
+    async def recorded_so_far(self, accepted: AcceptedResponse) -> RecordedResponse | None:
+        """Return what a durable response that cannot go on adds to its roll-out, as its log has it; None without one.
+
+        Its prompts are rendered again. Raises whatever keeps them from that.
+        """
+        if of_fields(accepted.request or {}) is None:
+            return None
+        return (await self._behind(accepted, ())).recorded_so_far()
+
+    async def _behind(self, accepted: AcceptedResponse, limited: Sequence[LimitedSubject]) -> Run:
+        """Return the run of a response of another worker, to go on behind what came to it there."""
         fields = accepted.request or {}
         waits = fields.get(TOOL_MODE) == WAIT
         origin = Origin(
@@ -204,7 +218,7 @@ class ResponseService:
         if accepted.log:
             # On a thread: a log may be long, and nobody else knows this run yet.
             await asyncio.to_thread(run.go_on_behind, accepted.log)
-        await self.admission.admit_again(run)
+        return run
 
     async def _check_key(self, accepted: AcceptedResponse) -> None:
         """Raise `ApiError` where the key of a response was deleted: nobody knows any more what it might do."""

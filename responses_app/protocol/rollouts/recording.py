@@ -337,7 +337,7 @@ class Recorder:
         finish = call.sampled.finish or (FinishReason.STOP if by_machine else FinishReason.ABORT)
         asked, generate = call.asked, call.asked.generate
         summary = generate.summary or generate.aside
-        recorded = self._latest[agent] = _behind(
+        recorded = self._latest[agent] = behind(
             self._latest.get(agent),
             EngineCall(
                 response_id=self._response_id,
@@ -375,7 +375,7 @@ def _held(prompt: Sequence[int]) -> "Tokens[int]":
     return prompt if isinstance(prompt, array) else as_tokens(prompt)
 
 
-def _behind(before: Recorded | None, call: EngineCall, prompt: "Tokens[int]") -> Recorded:
+def behind(before: Recorded | None, call: EngineCall, prompt: "Tokens[int]") -> Recorded:
     """Return a call that takes no memory for what its prompt shares with the call before it."""
     if before is None:
         return Recorded(call, prompt)

@@ -346,7 +346,7 @@ class RunPersistence:
         if self._plan.stored:
             await self._store.save(self._stored(end))
             return
-        recorded = self._recorded()
+        recorded = self.recorded()
         if recorded is not None:
             await self._rollouts.keep(recorded)
         append = self._append(end.response, end.link)
@@ -379,7 +379,7 @@ class RunPersistence:
             claim=self.claim,
             log=end.log,
             chat=plan.chat if end.response["status"] in _CHOSEN else None,
-            recorded=self._recorded(),
+            recorded=self.recorded(),
         )
 
     @property
@@ -392,7 +392,7 @@ class RunPersistence:
         """Whether all that is kept of it is what it adds to its roll-out, which is kept once however often it is."""
         return self._is_recorded and self._plan.conversation is None
 
-    def _recorded(self) -> RecordedResponse | None:
+    def recorded(self) -> RecordedResponse | None:
         """Return what the response adds to its roll-out, if it is part of one."""
         plan, recorder = self._plan, self._plan.recorder
         if recorder is None or not self._is_recorded:

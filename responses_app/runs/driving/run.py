@@ -59,6 +59,7 @@ from responses_app.protocol.response.steps import (
     TurnBegan,
     input_of,
 )
+from responses_app.protocol.rollouts.generations import RecordedResponse
 from responses_app.protocol.rollouts.recording import Recorder
 from responses_app.protocol.session.tool_outputs import answered_already, call_not_found, not_waiting
 from responses_app.runs.driving.agents import AgentTasks
@@ -222,6 +223,10 @@ class Run(EventSource):
                 self._use(learnt_elsewhere(self.plan, told))
         self._machine.take_orders()  # of another worker; what is due of them is done once this one runs
         self.log.go_on_behind(log)
+
+    def recorded_so_far(self) -> RecordedResponse | None:
+        """Return what it adds to its roll-out, if it is part of one."""
+        return self._persistence.recorded()
 
     def _ask_again(self, recorder: Recorder, input_: Input) -> None:
         """Note what the engine was asked on another worker: the prompt is the same one, rendered again."""

@@ -7,19 +7,23 @@ from typing import Any
 import orjson
 import pytest
 
+from engine.formats.base import as_tokens
 from engine.types import GenerationRequest, WeightsSpan
 from responses_app.protocol.errors import ApiError
 from responses_app.protocol.response import summaries
 from responses_app.protocol.response.input_codec import decode, encode
-from responses_app.protocol.response.steps import StopReason
-from responses_app.protocol.rollouts.generations import Generation, Recorded
+from responses_app.protocol.response.steps import Sampled, StopReason
+from responses_app.protocol.rollouts.generations import EngineCall, Generation, Recorded
+from responses_app.protocol.rollouts.recording import behind
 from responses_app.protocol.rollouts.requests import parse_reward
 from responses_app.protocol.rollouts.tree import tree_of
 from responses_app.stores.base import AcceptedResponse, StoredResponse
 from responses_app.stores.database.rollouts.rows import generation_row
 from tests.kit.fakes import Site
+from tests.kit.waiting import eventually
 from tests.unit.runs.test_cut_turns import CutEngine
 from tests.unit.runs.test_takeover import ANSWER, CASES, LONG_ANSWER, UNKNOWN, left_at, taken_over
+from tests.unit.runs.upkeep import looked_after
 
 IN_ROLLOUT = {"metadata": {"rollout_id": "task-1"}}
 LOGPROB = -0.1  # of every token of `CutEngine`
@@ -98,6 +102,46 @@ async def test_another_worker_records_what_was_sampled_before(case: str, monkeyp
         await (await taken_over(site, str(accepted.response["id"]))).to_the_end()
         again = recorded(site.store.saved[0])
         assert shown(again) == whole, f"cut behind {count} of {len(inputs)} inputs"
+
+
+@pytest.mark.parametrize("case", ["an answer", "a tool that is not there"])
+async def test_what_no_worker_can_go_on_with_is_recorded_as_far_as_it_came(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, _ = CASES[case]
+    _, stored, accepted = await undisturbed(case, background=True)
+    inputs, whole = list(decode(stored.log)), recorded(stored)
+
+    async def deleted(*_: object) -> None:
+        raise ApiError("The API key of this response was deleted.", status=401, code="invalid_api_key")
+
+    for count in (0, len(inputs) // 3, len(inputs) * 2 // 3, len(inputs) - 2):
+        store = await left_at(accepted, encode(inputs[:count]))
+        site = Site(CutEngine(turns), store, worker="heir")
+        monkeypatch.setattr(type(site.service), "_check_key", deleted)
+        async with looked_after(site, worker="heir"):
+            await eventually(lambda store=store: store.saved)  # type: ignore[misc]
+        [failed] = store.saved
+        assert failed.response["status"] == "failed"
+        logged = [token for each in inputs[:count] if isinstance(each, Sampled) for token in each.token_ids]
+        calls = recorded(failed)
+        assert [token for each in calls for token in each.call.sampled] == logged
+        assert [each.prompt for each in calls] == [each.prompt for each in whole[: len(calls)]]
+        assert all(list(each.call.logprobs or ()) == [LOGPROB] * len(each.call.sampled) for each in calls)
+
+
+def test_turns_of_a_response_take_memory_for_what_is_new_of_their_prompts_alone() -> None:
+    prompt, calls = as_tokens(range(10_000)), list[Recorded]()
+    for turn in range(50):
+        call = EngineCall(response_id="resp_1", turn=turn, sampled=as_tokens([turn] * 10))
+        calls.append(behind(calls[-1] if calls else None, call, prompt))
+        assert calls[-1].prompt == prompt
+        prompt = calls[-1].whole() + as_tokens([turn + 1])
+    assert calls[0].tail.itemsize * sum(len(each.tail) for each in calls) < 45_000
+    # One whose history was changed shares what is the same, and a long chain can be read all the same.
+    other = as_tokens([*prompt[:10_005], 7, 7])
+    changed = behind(calls[-1], EngineCall(response_id="resp_1", sampled=as_tokens()), other)
+    assert (changed.shared, changed.prompt) == (10_005, other)
 
 
 async def test_a_tool_of_the_server_and_what_follows_is_one_sequence() -> None:
