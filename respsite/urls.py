@@ -10,6 +10,7 @@ from responses_app.admin.requests import login
 from responses_app.api.server import docs
 from responses_app.watch import views as watch
 from responses_app.watch.playground import playground
+from responses_app.watch.rollouts import views as rollouts
 
 handler404 = "responses_app.api.server.missing"
 
@@ -20,6 +21,8 @@ urlpatterns = [
     path("watch/responses/<str:response_id>.json", watch.response_json, name="watch-json"),
     path("watch/responses/<str:response_id>", watch.response, name="watch-response"),
     path("watch/compare", watch.compare, name="watch-compare"),
+    path("watch/rollouts", rollouts.rollouts, name="watch-rollouts"),
+    path("watch/rollouts/<str:name>", rollouts.rollout, name="watch-rollout"),
     path("docs", RedirectView.as_view(url="/docs/", permanent=True)),
     re_path(r"^docs/(?P<path>.*)$", docs, name="docs"),
     path("favicon.ico", RedirectView.as_view(url=static("respsite/icon.svg"))),  # browsers ask for it unasked

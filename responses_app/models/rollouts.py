@@ -58,7 +58,7 @@ class RolloutGeneration(models.Model):
     class Meta:
         verbose_name = "generation of a roll-out"
         verbose_name_plural = "generations of roll-outs"
-        indexes: ClassVar = [models.Index(fields=["rollout", "response_id"], name="rolloutgeneration_response")]
+        indexes: ClassVar = [models.Index(fields=["response_id"], name="rolloutgeneration_of_response")]
         constraints: ClassVar = [models.UniqueConstraint(fields=["rollout", "number"], name="rolloutgeneration_number")]
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from responses_app.models import Response
+from responses_app.models.rollouts import RolloutGeneration
 from responses_app.protocol.errors import ApiError, response_not_found
 from responses_app.protocol.requests.resources import RUNNING
 from responses_app.protocol.response.timeline import Timeline, guess, untimed
@@ -22,6 +23,7 @@ from responses_app.runs.by_id import Watched
 from responses_app.watch.agents import agents_of
 from responses_app.watch.drawing import draw
 from responses_app.watch.family import ChainTree, family_of
+from responses_app.watch.rollout_places import Places
 from responses_app.watch.text import (
     ADMIN_PAGE,
     NONE,
@@ -300,11 +302,24 @@ def _facts(shown: WatchedResponse, frame: Surroundings, family: ChainTree) -> Fa
     if row.conversation_id:
         in_admin = frame.staff and conversation_link(row.conversation_id)
         facts += [("Conversation", in_admin or visible(row.conversation_id))]
+    if rollout := rollout_of(row, is_staff=frame.staff):
+        facts += [("Roll-out", rollout)]
     if previous := row.previous_response_id:
         kept = family.has_previous
         before = response_link(previous, page=frame.page) if kept else f"{visible(previous)} (not kept)"
         facts += [("Continues", before)]
     return facts
+
+
+def rollout_of(row: Response, *, is_staff: bool) -> SafeString | None:
+    """Return the link to a response's generation in the roll-out that it is recorded in; None where it is in none."""
+    found = RolloutGeneration.objects.filter(response_id=row.pk, rollout__project=row.project).select_related("rollout")
+    generation = found.only("number", "rollout__name", "rollout__project").order_by("number").first()
+    if generation is None:
+        return None
+    rollout, number = generation.rollout, generation.number
+    url = f"{Places(is_staff=is_staff).rollout(rollout, g=number)}#g{number}"
+    return format_html('<a id="rollout" href="{}">{}</a> g{}', url, rollout.name, number)
 
 
 def _asked(body: dict[str, Any]) -> list[tuple[str, str]]:

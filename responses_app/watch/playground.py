@@ -11,8 +11,8 @@ from responses_app.auth.scopes import SAFE_METHODS
 from responses_app.protocol.errors import JsonObject
 from responses_app.settings.conf import Settings
 from responses_app.stores.database.callers import may_come_in, projects_of
+from responses_app.watch.access import sees_everything
 from responses_app.watch.file_limits import file_limits
-from responses_app.watch.views import sees_everything
 from responses_app.web.endpoint import path_not_found
 from responses_app.web.http import error_response
 from responses_app.wiring.site import get_site

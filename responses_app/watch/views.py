@@ -1,84 +1,30 @@
 """`/watch/…`: the page of one response, which is live while it runs, and of two side by side; JSON for programs.
 
-Who may watch what comes first: the staff with the admin's permission all responses, everybody else what the API gives
-them. Then how two responses are compared, and the views at the end.
+How two responses are compared comes first, the views stand at the end. Who may watch what: `watch.access`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from itertools import zip_longest
 from typing import Any
 
-from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.contrib import admin
-from django.contrib.auth.models import AbstractUser
-from django.contrib.auth.views import redirect_to_login
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from responses_app.models import PublicName, Response
-from responses_app.protocol.api_keys import Area, Caller, no_api_key
+from responses_app.protocol.api_keys import Area
 from responses_app.protocol.errors import ApiError, JsonObject, response_not_found
 from responses_app.stores.database.conversations import can_be_known
+from responses_app.watch.access import caller_of, page, sees_everything
 from responses_app.watch.family import Branch, ChainTree
 from responses_app.watch.page import Surroundings, WatchedResponse, response_page, shown_to_clients, summary, tree_of
 from responses_app.watch.text import Room, visible
 from responses_app.watch.transcript import PageTranscript
 from responses_app.web.http import error_response, json_response
-from responses_app.wiring.site import get_site
-
-PERMISSION = "responses_app.view_response"
-
-
-def project_of(request: HttpRequest, response_id: str) -> str:
-    """Return the project in which a request may look for a response.
-
-    Raises `ApiError`: 401 for who is to log in, 403 for a key without the scope, 404 for what staff cannot find; and
-    `PermissionDenied` for a member of the staff without the permission, where the API is not open either.
-    """
-    if not can_be_known(response_id):
-        raise response_not_found(response_id)
-    if sees_everything(request):
-        return _project(response_id)
-    try:
-        return async_to_sync(_caller)(request, response_id).project
-    except ApiError as error:
-        # Somebody who has logged in, and may not: the login page would send them round in a circle.
-        if error.status == no_api_key().status and request.user.is_authenticated:
-            raise PermissionDenied from error
-        raise
-
-
-def sees_everything(request: HttpRequest) -> bool:
-    """Whether the admin shows its user all responses."""
-    user = request.user
-    return isinstance(user, AbstractUser) and user.is_active and user.is_staff and user.has_perm(PERMISSION)
-
-
-def _project(response_id: str) -> str:
-    """Return the project of a response, by its own id or by what clients call it."""
-    project: str | None = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
-    project = project or PublicName.objects.filter(name=response_id).values_list("project", flat=True).first()
-    if project is None:
-        raise response_not_found(response_id)
-    return project
-
-
-async def _caller(request: HttpRequest, response_id: str) -> Caller:
-    """Return who asks, as the API sees them; on the event loop of the server, as keys are found. Raises `ApiError`."""
-    scope = getattr(request, "scope", None)
-    if scope is None:
-        raise no_api_key()
-    caller = await get_site().door.caller(scope)
-    caller.check_scope(Area.RESPONSES.scope(writes=False))
-    return caller
-
 
 SETTINGS = (
     "model instructions reasoning text temperature top_p max_output_tokens max_tool_calls tool_choice tools "
@@ -186,25 +132,6 @@ def _short(value: object) -> str:
 
 ROOM = 60_000  # characters of two conversations side by side
 MAX_ASKED = 6  # items of the input that are shown of each, the last ones
-UNAUTHORIZED = 401
-
-View = Callable[..., HttpResponse]
-
-
-def page(view: View) -> View:
-    """Make a view that only reads, and tells on a page why it refuses; who is to log in is sent there."""
-
-    @wraps(view)
-    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        try:
-            return view(request, *args, **kwargs)
-        except ApiError as error:
-            if error.status == UNAUTHORIZED:
-                return redirect_to_login(request.get_full_path(), reverse("admin:login"))
-            context = {**admin.site.each_context(request), "title": "Watch", "message": error.message}
-            return TemplateResponse(request, "response/refused.html", context, status=error.status)
-
-    return require_safe(answered)
 
 
 @page
@@ -273,8 +200,19 @@ def compare(request: HttpRequest) -> HttpResponse:
 
 
 def _load(request: HttpRequest, response_id: str) -> WatchedResponse:
-    project = project_of(request, response_id)
+    if not can_be_known(response_id):
+        raise response_not_found(response_id)
+    project = _project(response_id) if sees_everything(request) else caller_of(request, Area.RESPONSES).project
     return shown_to_clients(project, response_id, ttl=settings.RESPSITE.responses_store_ttl)
+
+
+def _project(response_id: str) -> str:
+    """Return the project of a response, by its own id or by what clients call it. Raises `ApiError`."""
+    project: str | None = Response.objects.filter(pk=response_id).values_list("project", flat=True).first()
+    project = project or PublicName.objects.filter(name=response_id).values_list("project", flat=True).first()
+    if project is None:
+        raise response_not_found(response_id)
+    return project
 
 
 def _flat(family: ChainTree) -> list[JsonObject]:

@@ -19,7 +19,7 @@ from responses_app.watch.page import LARGEST
 from tests.servers.admin import samples
 from tests.servers.admin.conftest import ClientWith
 
-SESSION_AND_USER, ROW, BODY, READ_ON = 2, 1, 1, 1
+SESSION_AND_USER, ROW, BODY, READ_ON, ROLLOUT = 2, 1, 1, 1, 1
 TREE, BESIDE = 5, 1  # what goes on from those before it is looked for only where there are any
 LIST = "/admin/responses_app/response/"
 SHELLS = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</textarea></pre><svg onload=alert(1)>")
@@ -79,7 +79,7 @@ def test_a_page_costs_the_same_however_long_the_response_is(
     first = samples.response(1, asked=[samples.said("Go")] * 300, output=calls)
     for number in range(2, 30):
         samples.response(number, asked=[samples.gave(f"call_{number}", "found")], after=first.pk)
-    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + READ_ON):
+    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + READ_ON + ROLLOUT):
         html = page_of(admin, first)
     assert html.count("bubble-user") == 200
     assert "100 earlier items are in the JSON alone" in html
@@ -91,7 +91,7 @@ def test_the_turns_before_are_bounded(admin: Client, django_assert_num_queries: 
     after = ""
     for number in range(1, 30):
         after = samples.response(number, asked=[samples.said(f"Turn {number}")], after=after).pk
-    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + BESIDE + response_page.TURNS):
+    with django_assert_num_queries(SESSION_AND_USER + ROW + BODY + TREE + BESIDE + ROLLOUT + response_page.TURNS):
         html = page_of(admin, after, "?turns=1")
     talk = html[: html.index("Chain and forks")]
     assert "Turn 18<" not in talk

@@ -1,5 +1,6 @@
 """Roll-outs and their generations as rows."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F, QuerySet
 
+from engine.formats.base import Tokens
 from engine.types import WeightsSpan
 from responses_app.models.rollouts import Rollout, RolloutGeneration
 from responses_app.protocol.rollouts.generations import Break, EngineCall, Generation, Times
@@ -103,11 +105,27 @@ def generation_row(rollout_id: str, generation: Generation) -> RolloutGeneration
 
 def generation_of(row: RolloutGeneration) -> Generation:
     """Read a row."""
-    detail = orjson.loads(bytes(row.detail))
-    call = EngineCall(
-        response_id=row.response_id,
-        sampled=unpack_tokens(bytes(row.sampled)),
-        logprobs=unpack_logprobs(bytes(row.logprobs)),
+    sampled, logprobs = unpack_tokens(bytes(row.sampled)), unpack_logprobs(bytes(row.logprobs))
+    return Generation(
+        number=row.number,
+        call=call_of(row.response_id, bytes(row.detail), sampled=sampled, logprobs=logprobs),
+        parent=row.parent,
+        shared=row.shared,
+        near=row.near,
+        cut=cast(Break, row.cut),
+        tail=unpack_tokens(bytes(row.tail)),
+    )
+
+
+def call_of(
+    response_id: str, packed: bytes, *, sampled: "Tokens[int]", logprobs: "array[float] | None" = None
+) -> EngineCall:
+    """Return a call by what is kept of it beside its tokens."""
+    detail = orjson.loads(packed)
+    return EngineCall(
+        response_id=response_id,
+        sampled=sampled,
+        logprobs=logprobs,
         times=Times(*detail.get("times", ())),
         weights=[WeightsSpan(*each) for each in detail.get("weights", ())],
         sampling=detail.get("sampling", {}),
@@ -115,15 +133,6 @@ def generation_of(row: RolloutGeneration) -> Generation:
         tops=_read_tops(detail.get("tops")),
         experts=detail.get("experts"),
         **{name: detail[name] for name in _PLAIN if name in detail},
-    )
-    return Generation(
-        number=row.number,
-        call=call,
-        parent=row.parent,
-        shared=row.shared,
-        near=row.near,
-        cut=cast(Break, row.cut),
-        tail=unpack_tokens(bytes(row.tail)),
     )
 
 

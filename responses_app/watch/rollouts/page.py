@@ -1,0 +1,212 @@
+"""The page of a roll-out: its numbers, the tree of its generations, its rewards and what is set for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils.html import format_html
+
+from responses_app.models.rollouts import Rollout
+from responses_app.protocol.rollouts.generations import MAIN, EngineCall
+from responses_app.stores.database.rollouts.rows import record_of
+from responses_app.watch.rollout_places import Places
+from responses_app.watch.rollouts.outline import Outline, Step
+from responses_app.watch.rollouts.rails import Rail, Rails
+from responses_app.watch.rollouts.tokens import LEGEND, text_of
+from responses_app.watch.rollouts.window import Reader, generation_page
+from responses_app.watch.rollouts.words import reason_of, reward_text, versions, whole_reward
+from responses_app.watch.text import NONE, ago, in_bytes, milliseconds, moment, visible
+
+PAGE = 60  # generations of one page
+PREVIEW = 32  # tokens of what was sampled, of which a row shows `CHARACTERS` at most
+CHARACTERS = 120
+MAX_REWARDS = 50  # that are shown, the last ones
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A generation in the tree."""
+
+    step: Step
+    rail: Rail
+    url: str  # of the page with its tokens
+    cut: tuple[str, str] | None  # why it broke: in a word or two, in a sentence
+    call: EngineCall | None  # None where it is too large for the page
+    preview: str
+    chips: Sequence[str]  # its branch and its agent, where it has one
+    reward: str  # of its response
+    version: str
+    took: str
+    bar: tuple[float, float, float]  # what it shares, what is new in its prompt and what it sampled, in percent
+    response_id: str  # "" where it is not stored
+
+    @property
+    def bar_new(self) -> float:
+        """Where the sampled part of the bar begins."""
+        return round(self.bar[0] + self.bar[1], 3)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it continues another generation that is not the one before it."""
+        return not self.cut and self.step.parent is not None and self.step.parent != self.step.number - 1
+
+
+def rollout_page(
+    rollout: Rollout, places: Places, *, first: int | None, opened: int | None, at: int | None, as_table: bool
+) -> dict[str, Any]:
+    """Return what the template of the page needs.
+
+    It has the generations from the one numbered `first` on; of the one numbered `opened` it has tokens, from the place
+    `at` on.
+    """
+    outline = Outline.of(rollout)
+    rails = Rails.of(outline)
+    is_known = opened in outline.steps
+    begin = first if first is not None else (opened // PAGE * PAGE if opened is not None and is_known else 0)
+    shown = [step for number, step in outline.steps.items() if begin <= number < begin + PAGE]
+    rows = rows_of(outline, rails, shown, places)
+    cuts = sum(1 for step in outline.steps.values() if step.cut)
+    return {
+        "title": "Roll-out",
+        "name": rollout.name,
+        "rollout": rollout,
+        "model": visible(rollout.model)[:200],
+        "is_ended": rollout.ended_at is not None,
+        "figures": _figures(rollout, outline, rails, cuts),
+        "rows": rows,
+        "first_row": begin,
+        "pages": _pages(rollout, outline, places, begin),
+        "opened": opened if is_known else None,
+        "generation": generation_page(outline, outline.steps[opened], at=at, as_table=as_table)  # type: ignore[index]
+        if is_known
+        else None,
+        "here": places.rollout(rollout, **({"from": first} if first is not None else {})),
+        "legend": LEGEND,
+        "facts": facts_of(rollout, places),
+        "asked": [(visible(name)[:80], visible(value)[:200]) for name, value in list(rollout.sampling.items())[:16]],
+        "metadata": [(visible(name)[:80], visible(value)[:200]) for name, value in list(rollout.metadata.items())[:16]],
+        "rewards": _rewards(rollout, outline, places),
+        "rewards_left_out": max(0, len(rollout.rewards) - MAX_REWARDS),
+        "left_out": outline.left_out,
+    }
+
+
+def rows_of(outline: Outline, rails: Rails, shown: Sequence[Step], places: Places) -> list[Row]:
+    """Return the rows of generations, which are in order."""
+    numbers = [step.number for step in shown]
+    calls = outline.calls([*numbers, *(step.origin for step in shown if step.origin is not None)])
+    response_ids, begun = outline.response_ids(numbers), outline.beginnings(numbers, PREVIEW)
+    reader = Reader(outline)
+    reader.look_up(list(response_ids.values()))
+    rewards = {each["turn"]: reward_text(each["reward"]) for each in outline.rollout.rewards if each["turn"]}
+    largest = max((step.whole for step in outline.steps.values()), default=1) or 1
+    rows = []
+    for step, rail in zip(shown, rails.rows(shown), strict=True):
+        number, call = step.number, calls.get(step.number)
+        response_id = response_ids.get(number, "")
+        parts = [round(count / largest * 100, 3) for count in (step.shared, step.new, step.sampled)]
+        rows.append(
+            Row(
+                step=step,
+                rail=rail,
+                url=places.rollout(outline.rollout, g=number),
+                cut=reason_of(step.cut) if step.cut else None,
+                call=call,
+                preview=text_of(begun.get(number, ()), reader.format_of(response_id, call))[:CHARACTERS],
+                chips=_chips(call),
+                reward=rewards.get(response_id, ""),
+                version="" if call is None else versions(call.weights),
+                took=_took(call),
+                bar=(parts[0], parts[1], parts[2]),
+                response_id=response_id if reader.is_stored(response_id) else "",
+            )
+        )
+    return rows
+
+
+def _chips(call: EngineCall | None) -> list[str]:
+    """Return what tells whose a generation is."""
+    if call is None:
+        return []
+    names = [call.branch if call.branch != MAIN else "", call.agent or "", "summary" if call.summary else ""]
+    return [visible(name)[:80] for name in names if name]
+
+
+def _took(call: EngineCall | None) -> str:
+    if call is None:
+        return ""
+    begin, end = call.times.asked, call.times.ended
+    return milliseconds(max(0, end - begin)) if begin is not None and end is not None else ""
+
+
+def _figures(rollout: Rollout, outline: Outline, rails: Rails, cuts: int) -> list[tuple[str, str, str]]:
+    strands = len(rails.strands)
+    reward = whole_reward(rollout.rewards)
+    shown = f"{len(reward)} values" if isinstance(reward, dict) else reward_text(reward)
+    of_turns = sum(1 for each in rollout.rewards if each["turn"] is not None)
+    return [
+        ("Reward", shown, f"{of_turns} of turns" if of_turns else ""),
+        ("Generations", f"{rollout.generations:,}", ""),
+        ("Sequences", f"{strands:,}", ""),
+        ("Breaks", f"{cuts:,}", ""),
+        ("Prompt tokens", f"{rollout.prompt_tokens:,}", "each once"),
+        ("Sampled tokens", f"{rollout.sampled_tokens:,}", ""),
+    ]
+
+
+def facts_of(rollout: Rollout, places: Places) -> list[tuple[str, Any]]:
+    """Return what is known of a roll-out beside its numbers."""
+    now = datetime.now(UTC)
+    head: Mapping[str, Any] = record_of(rollout).as_json()
+    facts: list[tuple[str, Any]] = [
+        ("Status", "ended" if rollout.ended_at else "open"),
+        ("Created", format_html("{} UTC, {}", moment(rollout.created_at), ago(rollout.created_at, now))),
+        ("Last", format_html("{} UTC, {}", moment(rollout.last_at), ago(rollout.last_at, now))),
+    ]
+    if rollout.ended_at:
+        facts.append(("Ended", format_html("{} UTC", moment(rollout.ended_at))))
+    if rollout.group:
+        link = format_html('<a href="{}">{}</a>', places.group(rollout), visible(rollout.group))
+        facts.append(("Group", link))
+    facts += [("Model", visible(rollout.model) or NONE), ("Project", visible(rollout.project))]
+    if head["weights_wanted"]:
+        facts.append(("Weights wanted", visible(head["weights_wanted"])))
+    if head["max_staleness"] is not None:
+        facts.append(("Max staleness", f"{head['max_staleness']:,}"))
+    if stale := stale_text(head):
+        facts.append(("Stale", stale))
+    facts.append(("Size", in_bytes(rollout.bytes)))
+    return facts
+
+
+def stale_text(head: Mapping[str, Any]) -> str:
+    """Return whether a roll-out is older than its weights may be; "" where nobody says it."""
+    stale = head.get("stale")
+    if isinstance(stale, bool):
+        return "yes" if stale else "no"
+    return "" if stale is None else visible(stale)[:80]
+
+
+def _rewards(rollout: Rollout, outline: Outline, places: Places) -> list[tuple[str, str, str]]:
+    """Return the last rewards: what each is of, the link to that, and the reward."""
+    last = rollout.rewards[-MAX_REWARDS:]
+    known = outline.numbers_of([each["turn"] for each in last if each["turn"]])
+    shown = []
+    for each in last:
+        number = known.get(each["turn"])
+        name = "the whole" if each["turn"] is None else f"g{number}" if number is not None else visible(each["turn"])
+        link = "" if number is None else f"{places.rollout(rollout, g=number)}#g{number}"
+        shown.append((name, link, reward_text(each["reward"])))
+    return shown
+
+
+def _pages(rollout: Rollout, outline: Outline, places: Places, begin: int) -> list[tuple[str, str]]:
+    """Return the links to other pages of the tree."""
+    last = len(outline.steps)
+    pages = []
+    if begin > 0:
+        pages += [("First", 0), ("Earlier generations", max(0, begin - PAGE))]
+    if begin + PAGE < last:
+        pages += [("Later generations", begin + PAGE), ("Last", (last - 1) // PAGE * PAGE)]
+    return [(name, places.rollout(rollout, **{"from": number})) for name, number in pages]
